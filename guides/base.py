@@ -1,0 +1,118 @@
+"""What every amortised guide has: an encoder, and questions that a user asks of a fitted one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from ppl_models.base import FacetModel
+from ppl_models.configurable import Configurable
+from ppl_models.data import as_data
+from ppl_models.distributions import DiagonalNormal
+
+__all__ = ["FacetGuide"]
+
+
+class FacetGuide(Configurable, nn.Module):
+    """Base of the guides: encoder to one Normal per facet, and prediction at its mean.
+
+    The guide holds the model; parameters are shared, so ``guide.to(device)`` moves both.
+
+    :param model: the generative program.
+    :param num_samples: L, draws of z per datum in the objective.
+    :raises ValueError: if ``num_samples`` is below 1.
+
+    :cvar enumerates: whether the guide enumerates a discrete site, and so needs an enumerating objective.
+    """
+
+    enumerates: bool = False
+
+    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+        super().__init__()
+        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+            raise ValueError(f"num_samples must be an integer of at least 1, got {num_samples!r}")
+        self.model = model
+        self.num_samples = num_samples
+        self.encoder = model.network.encoder(model.x_shape, model.dims)
+
+    @abstractmethod
+    def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
+        """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``."""
+
+    @property
+    def max_plate_nesting(self) -> int:
+        """Plates around the deepest site: observations, and draws where there are several."""
+        return 1 if self.num_samples == 1 else 2
+
+    def encode(self, x: Tensor) -> dict[str, dist.TorchDistribution]:
+        """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
+        return dict(zip(self.model.priors, self.encoder(self.model.likelihood.prepare(x)), strict=True))
+
+    # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in batches.
+
+    @torch.no_grad()
+    def posterior(self, x: ArrayLike | Tensor) -> dict[str, dist.TorchDistribution]:
+        """q(z_j given x) for every facet: batch ``[N]``, event ``[d]``.
+
+        :param x: ``[N, *x_shape]``, array or tensor, on any device.
+        :raises ValueError: if ``x`` does not fit the model.
+        """
+        parts = list(self._map_batches(self.encode, x))
+        return {
+            name: DiagonalNormal(
+                torch.cat([part[name].base_dist.loc for part in parts]),
+                torch.cat([part[name].base_dist.scale for part in parts]),
+            )
+            for name in self.model.priors
+        }
+
+    def embed(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+        """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""
+        return {name: q.mean.cpu().numpy() for name, q in self.posterior(x).items()}
+
+    @torch.no_grad()
+    def predict_proba(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+        """Probability of every cluster, for each facet that has clusters: ``{name: [N, K]}``.
+
+        Evaluated at the posterior mean of z (MFCVAE, Eq. 12 with the expectation taken at one point, as the paper does).
+        """
+        posterior = self.posterior(x)
+        return {
+            name: prior.log_joint(posterior[name].mean).softmax(-1).cpu().numpy()
+            for name, prior in self.model.mixtures.items()
+        }
+
+    def predict(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+        """Most probable cluster, for each facet that has clusters: ``{name: [N]}``."""
+        return {name: proba.argmax(-1) for name, proba in self.predict_proba(x).items()}
+
+    @torch.no_grad()
+    def reconstruct(self, x: ArrayLike | Tensor) -> np.ndarray:
+        """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
+        with evaluating(self):
+            return self.model.decode({name: q.mean for name, q in self.posterior(x).items()}).mean.cpu().numpy()
+
+    def _map_batches(self, function: Callable[[Tensor], Any], x: ArrayLike | Tensor, batch_size: int = 4096) -> Iterator:
+        data = as_data(x, self.model)
+        with evaluating(self):
+            for batch in data.split(batch_size):
+                yield function(batch.to(self.model.gates.device))
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout, no batch statistics) inside, the former mode after."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)

@@ -1,0 +1,47 @@
+"""The VaDE trick: responsibilities as the posterior of the cluster (MFCVAE, Theorem 2 and Eq. 58 to 62)."""
+
+from __future__ import annotations
+
+import pyro
+from torch import Tensor
+
+from guides.base import FacetGuide
+from ppl_models.distributions import Component
+
+__all__ = ["VaDEGuide"]
+
+
+class VaDEGuide(FacetGuide):
+    r"""q(z, c given x) with no network for c: the clusters' posterior follows from the draws of z.
+
+    .. math:: z_j^{(l)} \sim q(z_j \mid x), \quad
+              q(c_j \mid x) \propto \exp\Big(\frac{1}{L} \sum_{l=1}^{L} \log p(z_j^{(l)}, c_j)\Big)
+
+    (Eq. 59 and 60, the Monte-Carlo form of the optimal posterior, Eq. 12). For L = 1 these are the
+    responsibilities of the drawn z. With L > 1 all draws share *one* q(c given x), as Eq. 58 asks; that is not
+    ``num_particles=L``, which averages L one-sample objectives. The cluster is enumerated, never sampled.
+
+    :param model: any model of mixture (or other) facets.
+    :param num_samples: L.
+    """
+
+    enumerates = True
+
+    def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
+        L = self.num_samples if num_samples is None else num_samples
+        posterior = self.encode(x)
+        with self.model.plate(x, len(x)):
+            z: dict[str, Tensor] = {}
+            with self.model.draws(L):
+                for name in self.model.priors:
+                    with self.model.weighted(f"z_{name}"):
+                        z[name] = pyro.sample(f"z_{name}", posterior[name])
+            for name, prior in self.model.mixtures.items():
+                log_joint = prior.log_joint(z[name])  # [(L,) B, K]
+                mean_log_joint = log_joint.mean(0) if L > 1 else log_joint
+                with self.model.weighted(f"c_{name}"):
+                    pyro.sample(
+                        f"c_{name}",
+                        Component(logits=mean_log_joint),  # Eq. 59, 60
+                        infer={"enumerate": "parallel"},
+                    )

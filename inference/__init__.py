@@ -1,0 +1,22 @@
+"""Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics, figures."""
+
+from inference.evaluation import elbo, mutual_information
+from inference.initialization import cold_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.objectives import GuideEnum_ELBO, Loss
+from inference.runner import SVIRunner
+from inference.schedules import Constant, ProgressiveFadeIn, WarmUp
+
+__all__ = [
+    "Constant",
+    "GuideEnum_ELBO",
+    "Loss",
+    "ProgressiveFadeIn",
+    "SVIRunner",
+    "WarmUp",
+    "cold_start",
+    "elbo",
+    "fit_mixtures",
+    "mutual_information",
+    "standard_normal_priors",
+    "warm_start",
+]

@@ -1,0 +1,118 @@
+"""Annealing: how the weight of each facet's terms, and its way into the decoder, change over the steps.
+
+A schedule is bound to a run once; then it is a function of the step, computed on the device, so that nothing is read
+back to the host while training.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ppl_models.base import FacetModel
+from ppl_models.configurable import Configurable
+
+__all__ = ["Constant", "ProgressiveFadeIn", "Schedule", "WarmUp"]
+
+# step -> (weights of the KL terms [J, 2], gates [J])
+Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Schedule(Configurable):
+    """How weights change over a run."""
+
+    @abstractmethod
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        """The weights as a function of the step (a scalar tensor on the model's device).
+
+        :raises ValueError: if the schedule does not fit the model or cannot finish within the run.
+        """
+
+
+class Constant(Schedule):
+    """The same weight for every KL term throughout: 1 gives the ELBO, above 1 a beta-VAE.
+
+    :param weight: at least 0.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        if weight < 0:
+            raise ValueError(f"weight must not be negative, got {weight}")
+        self.weight = weight
+
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        kl_weights = torch.full_like(model.kl_weights, self.weight)
+        gates = torch.ones_like(model.gates)
+        return lambda step: (kl_weights, gates)
+
+
+class WarmUp(Schedule):
+    """Every KL term's weight rises linearly from 0 to 1 over the first ``steps`` steps.
+
+    :param steps: at least 1.
+    """
+
+    def __init__(self, steps: int) -> None:
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        self.steps = steps
+
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        _check_end(self.steps, total_steps, "the warm-up")
+        ones, gates = torch.ones_like(model.kl_weights), torch.ones_like(model.gates)
+        return lambda step: (ones * (step / self.steps).clamp(max=1), gates)
+
+
+class ProgressiveFadeIn(Schedule):
+    r"""Train the deepest facet first, then let in the others one after the other (MFCVAE, D.3, Eq. 88 to 92).
+
+    Facet j's weight :math:`\alpha_j` multiplies its KL terms and its rung in the decoder: 1 for the deepest
+    facet, and for each shallower one 0 until its phase starts, then rising linearly to 1 within ``fade_steps``.
+
+    :param epochs: length of each phase, the deepest facet's first; one entry per facet. MNIST in the paper: (201, 201).
+    :param fade_steps: optimiser steps from 0 to 1. MNIST in the paper: 15,000. A facet let in within a few hundred
+        steps tends to die: its KL goes to 0 before the decoder has learned to use it.
+    """
+
+    def __init__(self, epochs: Sequence[int], fade_steps: int = 15_000) -> None:
+        if not epochs or any(length < 1 for length in epochs):
+            raise ValueError(f"epochs must hold one length of at least 1 for each phase, got {epochs!r}")
+        if fade_steps < 1:
+            raise ValueError(f"fade_steps must be at least 1, got {fade_steps}")
+        self.epochs = tuple(epochs)
+        self.fade_steps = fade_steps
+
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        J = len(model.dims)
+        if len(self.epochs) != J:
+            raise ValueError(f"ProgressiveFadeIn has {len(self.epochs)} phases, but the model has {J} facets: give {J}")
+        # Shallow to deep; the deepest facet, last, is in from before the first step.
+        starts = [sum(self.epochs[:phase]) * steps_per_epoch for phase in range(J)][::-1]
+        if J > 1:
+            _check_end(starts[0] + self.fade_steps, total_steps, "the last facet's fade-in")
+            if self.fade_steps < 1000:
+                warnings.warn(
+                    f"fade_steps={self.fade_steps} is abrupt: facets let in faster than about 1000 steps tend to die; "
+                    "watch their mutual information in the history",
+                    stacklevel=2,
+                )
+        start = torch.tensor(starts, dtype=model.gates.dtype, device=model.gates.device)
+        start[-1] = -self.fade_steps
+
+        def weights(step: Tensor) -> tuple[Tensor, Tensor]:
+            alpha = ((step - start) / self.fade_steps).clamp(0, 1)
+            return alpha.unsqueeze(-1).expand(-1, 2), alpha
+
+        return weights
+
+
+def _check_end(end: int, total_steps: int, what: str) -> None:
+    if end > total_steps:
+        raise ValueError(
+            f"{what} would end at step {end}, but the run has {total_steps} steps, so its end would never be trained\n"
+            "  Try one of:\n  - more epochs\n  - a shorter schedule\n  - smaller batches (more steps per epoch)"
+        )

@@ -1,0 +1,175 @@
+"""What every model has: named facets, a decoder, a likelihood, and one weight per facet's term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+
+from ppl_models.configurable import Configurable
+from ppl_models.likelihoods import Bernoulli, Likelihood
+from ppl_models.networks import Architecture, MLPLadder, SharedMLP
+from ppl_models.priors import Prior
+
+__all__ = ["FacetModel"]
+
+# poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
+TINY = torch.finfo(torch.float32).tiny
+
+
+class FacetModel(Configurable, nn.Module):
+    """Base of the generative programs: everything but the program itself.
+
+    Model and guide are plain modules, so their parameters never enter Pyro's global store: two models in one
+    process cannot meet there, and any torch optimiser trains them.
+
+    :param x_shape: shape of one datum, for example ``(784,)`` or ``(1, 28, 28)``.
+    :param facets: the prior of each facet by name, ordered from shallow to deep.
+    :param likelihood: p(x given z); ``Bernoulli()`` where not given.
+    :param network: the architecture; where not given, the ladder of MFCVAE's Table 4 with a rung per facet,
+        or its shared architecture (Table 6) for a single facet.
+    :raises ValueError: if ``x_shape`` or ``facets`` is empty or malformed, or the network does not fit.
+
+    :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective; fade-in, warm-up
+        and beta are all this one number. The objective is the ELBO where all are 1.
+    :ivar gates: buffer ``[J]``: factor on each facet's way into the decoder (MFCVAE, Eq. 88).
+    """
+
+    kl_weights: Tensor
+    gates: Tensor
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        facets: Mapping[str, Prior],
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+    ) -> None:
+        super().__init__()
+        self.x_shape = _check_shape(x_shape)
+        self.facets = _check_facets(facets)
+        self.likelihood = likelihood if likelihood is not None else Bernoulli()
+        self.network = network if network is not None else _default_network(len(facets))
+        self.decoder = self.network.decoder(self.x_shape, self.dims)
+        self.register_buffer("kl_weights", torch.ones(len(facets), 2))
+        self.register_buffer("gates", torch.ones(len(facets)))
+        names = list(facets)
+        self._weight_of = {f"{letter}_{name}": (names.index(name), k) for k, letter in enumerate("zc") for name in names}
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Length of each facet's latent vector, shallow to deep."""
+        return tuple(prior.dim for prior in self.priors.values())
+
+    @property
+    def priors(self) -> dict[str, Prior]:
+        """The facets' priors by name, shallow to deep."""
+        return {name: prior for name, prior in self.facets.items() if isinstance(prior, Prior)}
+
+    @property
+    def mixtures(self) -> dict[str, Prior]:
+        """The facets that have a discrete variable."""
+        return {name: prior for name, prior in self.priors.items() if prior.is_mixture}
+
+    # The pieces that programs (and guides) are written with
+
+    def weighted(self, site: str) -> AbstractContextManager:
+        """Scale the log-density of ``site`` (``"z_NAME"`` or ``"c_NAME"``) by its weight (MFCVAE, Eq. 89)."""
+        return poutine.scale(scale=self.kl_weights[self._weight_of[site]].clamp_min(TINY))
+
+    @contextmanager
+    def draws(self, num_samples: int) -> Iterator[None]:
+        """L draws of everything inside, each counting 1 / L: the average of MFCVAE's Eq. 58 as a plate."""
+        with ExitStack() as stack:
+            if num_samples > 1:
+                stack.enter_context(pyro.plate("samples", num_samples, dim=-2))
+                stack.enter_context(poutine.scale(scale=1 / num_samples))
+            yield
+
+    def decode(self, z: Mapping[str, Tensor]) -> dist.TorchDistribution:
+        """p(x given z): ``{name: [..., d]}`` to a distribution with batch ``[...]`` and event ``x_shape``.
+
+        :raises ValueError: if a facet is missing from ``z`` or unknown.
+        """
+        if set(z) != set(self.priors):
+            raise ValueError(f"decode needs a latent for each of the facets {list(self.priors)}, got {list(z)}")
+        output = self.decoder([z[name] for name in self.priors], self.gates)
+        return self.likelihood(output, len(self.x_shape))
+
+    @torch.no_grad()
+    def generate(
+        self, n: int, facet: str | None = None, cluster: int | None = None, temperature: float = 1.0
+    ) -> Tensor:
+        """Draw latents from the prior and return the means of p(x given z), ``[n, *x_shape]`` (MFCVAE, Fig. 6).
+
+        :param facet: the facet whose cluster is chosen; all others are drawn from their whole prior.
+        :param cluster: component of ``facet`` to draw from.
+        :param temperature: factor on the standard deviation within each component.
+        :raises ValueError: for an unknown facet, or a cluster that it does not have.
+        """
+        if (facet is None) != (cluster is None):
+            raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
+        if facet is not None:
+            K = self.prior(facet).num_components
+            if not 0 <= int(cluster) < K:  # type: ignore[arg-type]
+                raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster}")
+        z = {
+            name: prior.sample(n, cluster if name == facet else None, temperature)
+            for name, prior in self.priors.items()
+        }
+        return self.decode(z).mean
+
+    def prior(self, facet: str) -> Prior:
+        """The prior of one facet.
+
+        :raises ValueError: for an unknown name, listing the known ones.
+        """
+        if facet not in self.priors:
+            raise ValueError(f"unknown facet {facet!r}: this model has {list(self.priors)}")
+        return self.priors[facet]
+
+    def plate(self, x: Tensor | None, size: int) -> AbstractContextManager:
+        """The plate over observations: as many as ``x`` has, or ``size`` of them where nothing is observed."""
+        return pyro.plate("data", size if x is None else len(x), dim=-1)
+
+    @contextmanager
+    def weights_set_to(self, kl_weights: Tensor) -> Iterator[None]:
+        """Within this context the terms' weights are ``kl_weights`` ``[J, 2]``."""
+        kept, self.kl_weights = self.kl_weights, kl_weights
+        try:
+            yield
+        finally:
+            self.kl_weights = kept
+
+
+def _check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
+    shape = tuple(x_shape)
+    if not shape or any(not isinstance(size, int) or size < 1 for size in shape):
+        raise ValueError(f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}")
+    return shape
+
+
+def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
+    if not facets:
+        raise ValueError('facets is empty: give at least one, such as {"digit": GaussianMixture(10, 5)}')
+    for name, prior in facets.items():
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"facet names must be valid Python names, got {name!r}")
+        if not isinstance(prior, Prior):
+            raise ValueError(f"facet {name!r} needs a prior, such as GaussianMixture(10, 5), got {prior!r}")
+    try:
+        return nn.ModuleDict(facets)
+    except KeyError as error:
+        raise ValueError(f"a facet cannot have this name, torch uses it itself: {error}") from error
+
+
+def _default_network(num_facets: int) -> Architecture:
+    if num_facets == 1:
+        return SharedMLP()
+    # Table 4's two widths, and a geometric ladder between them for more facets.
+    return MLPLadder([round(500 * 4 ** (j / (num_facets - 1))) for j in range(num_facets)])

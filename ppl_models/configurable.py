@@ -1,0 +1,88 @@
+"""Objects that remember how they were built, so that a run can be written down and built again.
+
+A checkpoint holds numbers (safetensors) and a description (JSON), never pickled code. The description of an
+object is its class and the arguments that it was built with; reading one back calls that class again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABCMeta
+from typing import Any
+
+__all__ = ["Configurable", "from_config", "to_config"]
+
+# A description names a class, and naming a class means importing its module: only our own are imported.
+TRUSTED_PACKAGES = ("ppl_models", "guides", "inference")
+
+
+class _Recorder(ABCMeta):
+    """Metaclass that notes the arguments of each construction on the finished object."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        instance = super().__call__(*args, **kwargs)
+        bound = inspect.signature(cls.__init__).bind(instance, *args, **kwargs)
+        instance.__dict__["_arguments"] = {k: v for k, v in list(bound.arguments.items())[1:]}
+        return instance
+
+
+class Configurable(metaclass=_Recorder):
+    """Mixin: :func:`to_config` can describe the object and :func:`from_config` can rebuild it."""
+
+
+def to_config(value: Any) -> Any:
+    """Describe ``value`` in JSON types.
+
+    :param value: a :class:`Configurable`, or numbers, strings, lists, tuples and dicts of them.
+    :raises TypeError: if something in ``value`` cannot be described, naming it.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Configurable):
+        cls = type(value)
+        arguments = {name: to_config(argument) for name, argument in value.__dict__["_arguments"].items()}
+        return {"class": f"{cls.__module__}.{cls.__qualname__}", **arguments}
+    if hasattr(value, "items"):
+        return {str(key): to_config(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_config(item) for item in value]
+    raise TypeError(
+        f"cannot describe {value!r} of type {type(value).__name__} in a checkpoint: "
+        "use numbers, strings and the library's own objects, or hand the objects to `load` yourself"
+    )
+
+
+def from_config(config: Any) -> Any:
+    """Build again what :func:`to_config` described.
+
+    :raises ValueError: if the description names a class outside this library, or its arguments do not fit.
+    """
+    if isinstance(config, list):
+        return [from_config(item) for item in config]
+    if not isinstance(config, dict):
+        return config
+    arguments = {name: from_config(value) for name, value in config.items() if name != "class"}
+    if "class" not in config:
+        return arguments
+    cls = _trusted_class(config["class"])
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise ValueError(f"the description of {config['class']} does not fit this version: {error}") from error
+
+
+def _trusted_class(path: Any) -> type:
+    module_name, _, class_name = str(path).rpartition(".")
+    if module_name.split(".")[0] not in TRUSTED_PACKAGES:
+        raise ValueError(
+            f"the checkpoint names {path!r}, which is not part of this library, so it is not imported: "
+            "build the model and guide yourself and hand them to `load`"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"the checkpoint names {path!r}, which this version of the library lacks") from error
+    if not (isinstance(found, type) and issubclass(found, Configurable)):
+        raise ValueError(f"the checkpoint names {path!r}, which is not something a checkpoint may build")
+    return found

@@ -1,0 +1,50 @@
+"""Multi-Facet Clustering Variational Autoencoder (Falck et al., NeurIPS 2021)."""
+
+from __future__ import annotations
+
+import pyro
+from torch import Tensor
+
+from ppl_models.base import FacetModel
+
+__all__ = ["MFCVAE"]
+
+
+class MFCVAE(FacetModel):
+    r"""Data with several groupings at once: one mixture of Gaussians per facet, one decoder for all.
+
+    The generative story (Eq. 1, 2; Fig. 2, right), for each datum:
+
+    * for each facet j, a cluster :math:`c_j \sim \mathrm{Cat}(\pi_j)`,
+    * and its latent vector :math:`z_j \mid c_j \sim \mathrm{Normal}(\mu_{c_j}, \Sigma_{c_j})`;
+    * then, from all facets together, :math:`x \mid z \sim p(x \mid f(z_1, \ldots, z_J))`.
+
+    .. math:: p(x, z, c) = p(x \mid z) \prod_{j=1}^{J} p(z_j \mid c_j) \, p(c_j)
+
+    Facets are independent a priori, which is what presses them to find different groupings. Any
+    :class:`~ppl_models.priors.Prior` may stand for a facet: with ``StandardNormal`` it has no cluster.
+
+    Example::
+
+        model = MFCVAE((784,), {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)})
+
+    The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
+    """
+
+    def forward(self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1) -> Tensor:
+        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
+        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1 / L.
+        """
+        with self.plate(x, size):
+            c: dict[str, Tensor] = {}
+            for name, prior in self.mixtures.items():
+                with self.weighted(f"c_{name}"):  # alpha_j of Eq. 89
+                    c[name] = pyro.sample(f"c_{name}", prior.component())  # c_j ~ Cat(pi_j)
+            with self.draws(num_samples):
+                z: dict[str, Tensor] = {}
+                for name, prior in self.priors.items():
+                    with self.weighted(f"z_{name}"):
+                        z[name] = pyro.sample(f"z_{name}", prior.latent(c.get(name)))  # z_j | c_j ~ Normal(mu, Sigma)
+                return pyro.sample("x", self.decode(z), obs=x)  # x | z_1, ..., z_J

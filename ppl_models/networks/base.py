@@ -1,0 +1,136 @@
+"""What every encoder, decoder and architecture promises, and the small parts that they share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TypeVar
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ppl_models.configurable import Configurable
+from ppl_models.distributions import DiagonalNormal
+from ppl_models.precision import run_network
+
+__all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", "concatenate", "diagonal_normal"]
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh}
+
+# exp(10 / 2) is a standard deviation of 148 and exp(-10 / 2) of 0.007: wider than any useful posterior.
+MAX_LOG_VARIANCE = 10.0
+
+
+def _glorot_normal(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+        nn.init.zeros_(module.bias)
+
+
+INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
+    "pytorch": lambda module: None,  # each layer's own default
+    "glorot_normal": _glorot_normal,
+}
+
+
+def diagonal_normal(raw: Tensor) -> dist.TorchDistribution:
+    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``.
+
+    The first half is the mean, the second the log-variance, softly bounded to +-10 so that no step can overflow.
+    """
+    loc, log_variance = raw.chunk(2, -1)
+    bounded = MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
+    return DiagonalNormal(loc, (0.5 * bounded).exp())
+
+
+def concatenate(*parts: Tensor) -> Tensor:
+    """Join along the last axis after broadcasting the others: an enumerated latent has more of them."""
+    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
+
+
+class Encoder(nn.Module):
+    """q(z_j given x) for every facet: ``[..., *x_shape]`` to one Normal per facet, shallow to deep."""
+
+    @abstractmethod
+    def heads(self, x: Tensor) -> list[Tensor]:
+        """Raw parameters of each facet's Normal: ``[..., *x_shape] -> [[..., 2 d_j], ...]``."""
+
+    def forward(self, x: Tensor) -> list[dist.TorchDistribution]:
+        return [diagonal_normal(raw) for raw in run_network(self.heads, x.device, x)]
+
+
+class Decoder(nn.Module):
+    """The likelihood's parameters from all latents, shallow to deep."""
+
+    @abstractmethod
+    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+        """``[[..., d_j], ...] -> [..., *x_shape]``; ``gates`` ``[J]`` multiplies each facet's way in (Eq. 88)."""
+
+    def forward(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+        return run_network(self.output, gates.device, z, gates)
+
+
+class Architecture(Configurable):
+    """A recipe: how to build an encoder and the decoder that mirrors it, for data and latents of any size.
+
+    :param widths: units of the hidden layers from the data inwards.
+    :param activation: one of ``ACTIVATIONS``.
+    :param init: one of ``INITIALIZERS``: PyTorch's own, or Glorot normal (MFCVAE, D.4).
+    :raises ValueError: if a width is below 1 or an option is unknown.
+    """
+
+    def __init__(self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch") -> None:
+        if not widths or any(not isinstance(width, int) or width < 1 for width in widths):
+            raise ValueError(f"widths must be integers of at least 1, got {widths!r}")
+        for name, value, known in (("activation", activation, ACTIVATIONS), ("init", init, INITIALIZERS)):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {tuple(known)}, got {value!r}")
+        self.widths = tuple(widths)
+        self.activation = activation
+        self.init = init
+
+    def encoder(self, x_shape: Sequence[int], dims: Sequence[int]) -> Encoder:
+        """Encoder for data of ``x_shape`` and latents of lengths ``dims``, shallow to deep."""
+        return self._initialized(self._encoder(tuple(x_shape), tuple(dims)))
+
+    def decoder(self, x_shape: Sequence[int], dims: Sequence[int]) -> Decoder:
+        """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
+        return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
+
+    @abstractmethod
+    def _encoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Encoder: ...
+
+    @abstractmethod
+    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder: ...
+
+    def _initialized(self, network: NetworkT) -> NetworkT:
+        network.apply(INITIALIZERS[self.init])
+        return network
+
+    def _block(self, features_in: int, features_out: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(features_in, features_out), ACTIVATIONS[self.activation]())
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
+        return f"{type(self).__name__}({arguments})"
+
+
+class Flat(nn.Module):
+    """Mixin for networks of linear layers: data of any shape enters and leaves as vectors."""
+
+    x_shape: tuple[int, ...]
+
+    def flatten(self, x: Tensor) -> Tensor:
+        return x.flatten(-len(self.x_shape))
+
+    def unflatten(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, self.x_shape)
+
+    @property
+    def num_features(self) -> int:
+        return prod(self.x_shape)

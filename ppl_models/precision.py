@@ -1,0 +1,39 @@
+"""Networks may run in bfloat16; latents and densities never do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["network_precision", "run_network"]
+
+_dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=None)
+
+
+@contextmanager
+def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
+    """Within this context every encoder and decoder runs under autocast to ``dtype``; ``None`` means as stored."""
+    token = _dtype.set(dtype)
+    try:
+        yield
+    finally:
+        _dtype.reset(token)
+
+
+def run_network(network: Callable[..., Any], device: torch.device, *inputs: Any) -> Any:
+    """Call ``network`` at the precision asked for, and hand back float32 (float64 where it computed so).
+
+    This is the one border between reduced precision and the densities: a log-density of 784 pixels has no
+    digits left in bfloat16.
+    """
+    dtype = _dtype.get()
+    if dtype is None:
+        return network(*inputs)
+    with torch.autocast(device.type, dtype=dtype):
+        output = network(*inputs)
+    return output.float() if isinstance(output, Tensor) else [item.float() for item in output]

@@ -1,0 +1,34 @@
+"""Variational Deep Embedding (Jiang et al., 2017): one facet of MFCVAE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppl_models.likelihoods import Likelihood
+from ppl_models.mfcvae import MFCVAE
+from ppl_models.networks import Architecture
+from ppl_models.priors import Prior
+
+__all__ = ["VaDE"]
+
+
+class VaDE(MFCVAE):
+    r"""A single clustering: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c), x \mid z`.
+
+    This is :class:`~ppl_models.mfcvae.MFCVAE` with one facet and the shared architecture (MFCVAE, D.5),
+    without VaDE's original stacked-autoencoder pre-training.
+
+    :param x_shape: shape of one datum.
+    :param prior: the mixture, for example ``GaussianMixture(50, 10)``.
+    :param name: the facet's name.
+    """
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        prior: Prior,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        name: str = "cluster",
+    ) -> None:
+        super().__init__(x_shape, {name: prior}, likelihood, network)
