@@ -124,11 +124,13 @@ def main() -> None:
                 if turn >= 10:
                     times[name].append(seconds)
     medians = {name: statistics.median(values) for name, values in times.items()}
-    print(f"{BATCH} rows of 784, MFCVAE with 2 facets of K={K}, d={D}; {torch.get_num_threads()} threads, {args.steps} steps")
+    print(f"{BATCH} rows of 784, 2 facets of K={K}, d={D}; {torch.get_num_threads()} threads, {args.steps} steps")
     for name, median in medians.items():
         print(f"{name:26s} {1e3 * median:7.1f} ms")
     for precision in ("float32", "bf16"):
-        print(f"ours / plain loop, {precision}: {medians[f'ours, {precision}'] / medians[f'plain loop, {precision}']:.3f}")
+        print(
+            f"ours / plain loop, {precision}: {medians[f'ours, {precision}'] / medians[f'plain loop, {precision}']:.3f}"
+        )
         print(
             f"ours / networks alone, {precision}: "
             f"{medians[f'ours, {precision}'] / medians[f'networks alone, {precision}']:.3f}"

@@ -69,7 +69,7 @@ def data_root(root: str | Path | None) -> Path:
     return Path(root or os.environ.get("FACETVAE_DATA", "data"))
 
 
-def _torchvision_datasets():  # noqa: ANN202
+def _torchvision_datasets():
     """torchvision's data sets, also where torchvision was built for CUDA and torch for the CPU.
 
     That pair stops at ``import torchvision``, because two image operators were never registered. No data set needs

@@ -1,6 +1,6 @@
 """MFCVAE on MNIST, as in the paper (Falck et al., 2021; Tables 3 and 4), or on the bundled 8x8 digits.
 
-    python -m examples.mfcvae --dataset mnist --data-root DATA
+python -m examples.mfcvae --dataset mnist --data-root DATA
 """
 
 from __future__ import annotations

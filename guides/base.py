@@ -14,11 +14,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 from ppl_models.data import as_data
 from ppl_models.distributions import DiagonalNormal
 
-__all__ = ["FacetGuide"]
+__all__ = ["FacetGuide", "evaluating"]
+
+# Rows that go through the networks at once outside training.
+EVALUATION_BATCH = 4096
 
 
 class FacetGuide(Configurable, nn.Module):
@@ -37,10 +41,8 @@ class FacetGuide(Configurable, nn.Module):
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-            raise ValueError(f"num_samples must be an integer of at least 1, got {num_samples!r}")
         self.model = model
-        self.num_samples = num_samples
+        self.num_samples = check_count("num_samples", num_samples)
         self.encoder = model.network.encoder(model.x_shape, model.dims)
 
     @abstractmethod
@@ -82,7 +84,7 @@ class FacetGuide(Configurable, nn.Module):
     def predict_proba(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
         """Probability of every cluster, for each facet that has clusters: ``{name: [N, K]}``.
 
-        Evaluated at the posterior mean of z (MFCVAE, Eq. 12 with the expectation taken at one point, as the paper does).
+        Evaluated at the posterior mean of z: MFCVAE's Eq. 12 with the expectation taken at one point.
         """
         posterior = self.posterior(x)
         return {
@@ -100,10 +102,10 @@ class FacetGuide(Configurable, nn.Module):
         with evaluating(self):
             return self.model.decode({name: q.mean for name, q in self.posterior(x).items()}).mean.cpu().numpy()
 
-    def _map_batches(self, function: Callable[[Tensor], Any], x: ArrayLike | Tensor, batch_size: int = 4096) -> Iterator:
+    def _map_batches(self, function: Callable[[Tensor], Any], x: ArrayLike | Tensor) -> Iterator[Any]:
         data = as_data(x, self.model)
         with evaluating(self):
-            for batch in data.split(batch_size):
+            for batch in data.split(EVALUATION_BATCH):
                 yield function(batch.to(self.model.gates.device))
 
 

@@ -14,7 +14,10 @@ __all__ = ["cluster_accuracy", "cluster_map", "clustering_scores", "mean_correla
 
 
 def cluster_accuracy(
-    labels: ArrayLike, clusters: ArrayLike, method: str = "majority", map_from: tuple[ArrayLike, ArrayLike] | None = None
+    labels: ArrayLike,
+    clusters: ArrayLike,
+    method: str = "majority",
+    map_from: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> float:
     """Share of data whose cluster stands for their label, in [0, 1].
 
@@ -30,7 +33,9 @@ def cluster_accuracy(
     labels, clusters = _paired(labels, clusters)
     known_labels, known_clusters = (labels, clusters) if map_from is None else _paired(*map_from)
     meaning = cluster_map(known_labels, known_clusters, method)
-    correct = [meaning.get(cluster, None) == label for cluster, label in zip(clusters.tolist(), labels.tolist(), strict=True)]
+    correct = [
+        meaning.get(cluster, None) == label for cluster, label in zip(clusters.tolist(), labels.tolist(), strict=True)
+    ]
     return float(np.mean(correct))
 
 
@@ -89,18 +94,18 @@ def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pear
     :param method: ``"pearson"`` or ``"spearman"``.
     :raises ValueError: if shapes differ, fewer than two data are given, a column is constant, or the method is unknown.
     """
-    sources, latents = np.asarray(sources, float), np.asarray(latents, float)
-    if sources.shape != latents.shape or sources.ndim != 2 or len(sources) < 2:
-        raise ValueError(f"sources and latents must both be [N, d] with N >= 2, got {sources.shape} and {latents.shape}")
+    s, z = np.asarray(sources, float), np.asarray(latents, float)
+    if s.shape != z.shape or s.ndim != 2 or len(s) < 2:
+        raise ValueError(f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}")
     if method not in ("pearson", "spearman"):
         raise ValueError(f'method must be "pearson" or "spearman", got {method!r}')
-    for name, values in (("sources", sources), ("latents", latents)):
+    for name, values in (("sources", s), ("latents", z)):
         if (np.ptp(values, axis=0) == 0).any():
             raise ValueError(f"{name} has a constant column, whose correlation is undefined: drop it")
     if method == "spearman":
-        sources, latents = rankdata(sources, axis=0), rankdata(latents, axis=0)
-    d = sources.shape[1]
-    correlation = np.abs(np.corrcoef(sources, latents, rowvar=False)[:d, d:])
+        s, z = rankdata(s, axis=0), rankdata(z, axis=0)
+    d = s.shape[1]
+    correlation = np.abs(np.corrcoef(s, z, rowvar=False)[:d, d:])
     return float(correlation[linear_sum_assignment(correlation, maximize=True)].mean())
 
 
@@ -108,6 +113,7 @@ def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndar
     labels, clusters = np.asarray(labels), np.asarray(clusters)
     if labels.shape != clusters.shape or labels.ndim != 1 or not len(labels):
         raise ValueError(
-            f"labels and clusters must be non-empty vectors of one length, got shapes {labels.shape} and {clusters.shape}"
+            "labels and clusters must be non-empty vectors of one length, "
+            f"got shapes {labels.shape} and {clusters.shape}"
         )
     return labels, clusters

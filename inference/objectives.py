@@ -50,12 +50,12 @@ class GuideEnum_ELBO(TraceEnum_ELBO):
 
 def _enumerated_elbo(model_trace: Trace, guide_trace: Trace) -> Tensor:
     probs = _enumerated_probs(model_trace, guide_trace)
-    terms = [site["packed"]["log_prob"] for site in _sample_sites(model_trace)]
-    negative = [site["packed"]["log_prob"] for site in _sample_sites(guide_trace)]
-    return sum(_expectation(term, probs) for term in terms) - sum(_expectation(term, probs) for term in negative)
+    log_p = [_expectation(term, probs) for term in _log_probs(model_trace)]
+    log_q = [_expectation(term, probs) for term in _log_probs(guide_trace)]
+    return torch.stack(log_p).sum() - torch.stack(log_q).sum()
 
 
-def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[str, Tensor]:
+def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[str, Any]:
     """Probabilities of each enumerated guide site, by the symbol of its dimension."""
     probs = {}
     for name, site in guide_trace.nodes.items():
@@ -63,7 +63,7 @@ def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[str, Tenso
             continue
         if "_enumerate_symbol" in site["infer"]:
             log_prob = site["packed"]["unscaled_log_prob"]
-            probs[site["infer"]["_enumerate_symbol"]] = _named(log_prob.exp(), log_prob._pyro_dims)
+            probs[site["infer"]["_enumerate_symbol"]] = _with_dims(log_prob.exp(), log_prob._pyro_dims)
         elif not site["fn"].has_rsample:
             raise NotImplementedError(f"guide site {name!r} is neither enumerated nor reparameterised")
     for name, site in model_trace.nodes.items():
@@ -72,11 +72,13 @@ def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[str, Tenso
     return probs
 
 
-def _sample_sites(trace: Trace) -> list[dict]:
-    return [site for site in trace.nodes.values() if site["type"] == "sample" and "log_prob" in site.get("packed", {})]
+def _log_probs(trace: Trace) -> list[Any]:
+    """Scaled log-densities of all sites but the plates, each with its dimensions' symbols in ``_pyro_dims``."""
+    packed = [site.get("packed", {}) for site in trace.nodes.values() if site["type"] == "sample"]
+    return [entry["log_prob"] for entry in packed if "log_prob" in entry]
 
 
-def _expectation(term: Tensor, probs: Mapping[str, Tensor]) -> Tensor:
+def _expectation(term: Any, probs: Mapping[str, Any]) -> Tensor:
     """Sum over all dimensions of ``term`` weighted by the probabilities of the enumerated ones."""
     factors = [prob for symbol, prob in probs.items() if symbol in term._pyro_dims]
     if not factors:
@@ -85,7 +87,7 @@ def _expectation(term: Tensor, probs: Mapping[str, Tensor]) -> Tensor:
     return torch.einsum(f"{equation}->", *factors, term)
 
 
-def _named(tensor: Tensor, dims: str) -> Tensor:
+def _with_dims(tensor: Any, dims: str) -> Any:
     tensor._pyro_dims = dims
     return tensor
 

@@ -20,8 +20,9 @@ from guides.base import FacetGuide, evaluating
 from inference.checkpoint import read_checkpoint, write_checkpoint
 from inference.evaluation import mutual_information
 from inference.objectives import Loss
-from inference.schedules import Constant, Schedule
+from inference.schedules import Constant, Schedule, Weights
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_count, check_one_of
 from ppl_models.configurable import from_config, to_config
 from ppl_models.data import as_data
 from ppl_models.precision import network_precision
@@ -68,8 +69,7 @@ class SVIRunner:
     ) -> None:
         if not lr > 0:
             raise ValueError(f"lr must be positive, got {lr}")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {tuple(PRECISIONS)}, got {precision!r}")
+        check_one_of("precision", precision, PRECISIONS)
         self.model = model
         self.guide = guide
         self.loss = Loss(model, guide, objective)
@@ -107,47 +107,51 @@ class SVIRunner:
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         """
         for name, value in (("epochs", epochs), ("batch_size", batch_size), ("log_every", log_every)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+            check_count(name, value)
         data = as_data(x, self.model).to(self.device)
         steps_per_epoch = -(-len(data) // batch_size)
-        total_steps = epochs * steps_per_epoch
-        weights = self.schedule.bind(self.model, steps_per_epoch, total_steps)
-
-        started = time.perf_counter()
-        step = torch.zeros((), device=self.device, dtype=self.model.gates.dtype)
-        losses = torch.zeros_like(step)
-        self.loss.train()
+        weights = self.schedule.bind(self.model, steps_per_epoch, epochs * steps_per_epoch)
         with (
             self._own_randomness(),
             network_precision(PRECISIONS[self.precision]),
-            tqdm(total=epochs, unit="epoch", disable=not progress) as bar,
+            tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar,
         ):
             self._check_first_step(data[:batch_size])
             with pyro.validation_enabled(False):
-                for epoch in range(1, epochs + 1):
-                    for batch in _shuffled(data, batch_size):
-                        self.model.kl_weights, self.model.gates = weights(step)
-                        losses += self._step(batch)
-                        step += 1
-                    self.epoch += 1
-                    bar.update()
-                    if epoch % log_every == 0 or epoch == epochs:
-                        interval = steps_per_epoch * (log_every if epoch % log_every == 0 else epochs % log_every)
-                        record = {
-                            "epoch": self.epoch,
-                            "step": epoch * steps_per_epoch,
-                            "seconds": time.perf_counter() - started,
-                            "objective": float(losses) / interval,
-                            **self._watch(data[:WATCHED_ROWS]),
-                        }
-                        losses.zero_()
-                        self.history.append(record)
-                        bar.set_postfix(objective=f"{record['objective']:.2f}", elbo=f"{record['elbo']:.2f}")
-                        for callback in callbacks:
-                            callback(self, record)
+                for record in self._train(data, epochs, batch_size, log_every, weights, bar):
+                    self.history.append(record)
+                    bar.set_postfix(objective=f"{record['objective']:.2f}", elbo=f"{record['elbo']:.2f}")
+                    for callback in callbacks:
+                        callback(self, record)
         self.loss.eval()
         return self
+
+    def _train(
+        self, data: Tensor, epochs: int, batch_size: int, log_every: int, weights: Weights, bar: tqdm
+    ) -> Iterator[dict[str, Any]]:
+        """The loop itself: yields a record at each logging interval."""
+        self.loss.train()
+        started, steps_logged = time.perf_counter(), 0
+        step = torch.zeros((), device=self.device, dtype=self.model.gates.dtype)
+        total_loss = torch.zeros_like(step)
+        for epoch in range(1, epochs + 1):
+            for batch in _shuffled(data, batch_size):
+                self.model.kl_weights, self.model.gates = weights(step)
+                total_loss += self._step(batch)
+                step += 1
+            self.epoch += 1
+            bar.update()
+            if epoch % log_every == 0 or epoch == epochs:
+                steps_done = epoch * -(-len(data) // batch_size)
+                yield {
+                    "epoch": self.epoch,
+                    "step": steps_done,
+                    "seconds": time.perf_counter() - started,
+                    "objective": float(total_loss) / (steps_done - steps_logged),
+                    **self._watch(data[:WATCHED_ROWS]),
+                }
+                steps_logged = steps_done
+                total_loss.zero_()
 
     def _step(self, batch: Tensor) -> Tensor:
         loss = self.loss(batch)
@@ -180,7 +184,9 @@ class SVIRunner:
         with torch.random.fork_rng(devices=devices):
             torch.random.set_rng_state(self._random_state["cpu"])
             for index in devices:
-                torch.cuda.set_rng_state(self._random_state.setdefault(str(index), _cuda_state(self.seed, index)), index)
+                torch.cuda.set_rng_state(
+                    self._random_state.setdefault(str(index), _cuda_state(self.seed, index)), index
+                )
             try:
                 yield
             finally:

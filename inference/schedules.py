@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 
-__all__ = ["Constant", "ProgressiveFadeIn", "Schedule", "WarmUp"]
+__all__ = ["Constant", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
 
 # step -> (weights of the KL terms [J, 2], gates [J])
 Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -57,9 +58,7 @@ class WarmUp(Schedule):
     """
 
     def __init__(self, steps: int) -> None:
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
-        self.steps = steps
+        self.steps = check_count("steps", steps)
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         _check_end(self.steps, total_steps, "the warm-up")
@@ -79,12 +78,8 @@ class ProgressiveFadeIn(Schedule):
     """
 
     def __init__(self, epochs: Sequence[int], fade_steps: int = 15_000) -> None:
-        if not epochs or any(length < 1 for length in epochs):
-            raise ValueError(f"epochs must hold one length of at least 1 for each phase, got {epochs!r}")
-        if fade_steps < 1:
-            raise ValueError(f"fade_steps must be at least 1, got {fade_steps}")
-        self.epochs = tuple(epochs)
-        self.fade_steps = fade_steps
+        self.epochs = tuple(check_count("each phase of epochs", length) for length in epochs)
+        self.fade_steps = check_count("fade_steps", fade_steps)
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         J = len(model.dims)

@@ -59,7 +59,9 @@ class FacetModel(Configurable, nn.Module):
         self.register_buffer("kl_weights", torch.ones(len(facets), 2))
         self.register_buffer("gates", torch.ones(len(facets)))
         names = list(facets)
-        self._weight_of = {f"{letter}_{name}": (names.index(name), k) for k, letter in enumerate("zc") for name in names}
+        self._weight_of = {
+            f"{letter}_{name}": (names.index(name), k) for k, letter in enumerate("zc") for name in names
+        }
 
     @property
     def dims(self) -> tuple[int, ...]:

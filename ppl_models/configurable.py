@@ -22,7 +22,7 @@ class _Recorder(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         instance = super().__call__(*args, **kwargs)
-        bound = inspect.signature(cls.__init__).bind(instance, *args, **kwargs)
+        bound = inspect.signature(type(instance).__init__).bind(instance, *args, **kwargs)
         instance.__dict__["_arguments"] = {k: v for k, v in list(bound.arguments.items())[1:]}
         return instance
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softplus
 
+from ppl_models.checks import check_count, check_one_of
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import Component, DiagonalNormal
 
@@ -86,7 +87,7 @@ class StandardNormal(Prior):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = _positive("dim", dim)
+        self.dim = check_count("dim", dim)
         self.num_components = 1
         self.register_buffer("loc", torch.zeros(dim), persistent=False)
         self.loc: Tensor
@@ -126,10 +127,10 @@ class GaussianMixture(Prior):
         scale: float = 0.1,
     ) -> None:
         super().__init__()
-        self.num_components = _positive("num_components", num_components)
-        self.dim = _positive("dim", dim)
-        self.covariance = _one_of("covariance", covariance, ("diag", "full"))
-        self.weights = _one_of("weights", weights, ("learned", "uniform"))
+        self.num_components = check_count("num_components", num_components)
+        self.dim = check_count("dim", dim)
+        self.covariance = check_one_of("covariance", covariance, ("diag", "full"))
+        self.weights = check_one_of("weights", weights, ("learned", "uniform"))
         if not scale > MIN_SCALE:
             raise ValueError(f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got {scale}")
         self.loc = nn.Parameter(torch.randn(num_components, dim))
@@ -202,15 +203,3 @@ class GaussianMixture(Prior):
 def _inverse_softplus(value: Tensor) -> Tensor:
     scaled = SOFTPLUS_BETA * value
     return (scaled + torch.log(-torch.expm1(-scaled))) / SOFTPLUS_BETA
-
-
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
-    return value

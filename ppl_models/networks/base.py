@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ppl_models.checks import check_count, check_one_of
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.precision import run_network
@@ -85,11 +86,12 @@ class Architecture(Configurable):
     """
 
     def __init__(self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch") -> None:
-        if not widths or any(not isinstance(width, int) or width < 1 for width in widths):
-            raise ValueError(f"widths must be integers of at least 1, got {widths!r}")
-        for name, value, known in (("activation", activation, ACTIVATIONS), ("init", init, INITIALIZERS)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {tuple(known)}, got {value!r}")
+        if not widths:
+            raise ValueError("widths is empty: give at least one hidden layer, such as (500, 2000)")
+        for width in widths:
+            check_count("each of widths", width)
+        check_one_of("activation", activation, ACTIVATIONS)
+        check_one_of("init", init, INITIALIZERS)
         self.widths = tuple(widths)
         self.activation = activation
         self.init = init

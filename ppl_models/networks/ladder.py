@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from ppl_models.checks import check_one_of
 from ppl_models.networks.base import Architecture, Decoder, Encoder, Flat, concatenate
 
 __all__ = ["MLPLadder"]
@@ -29,7 +30,7 @@ class MLPLadder(Architecture):
     Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
     :param widths: one hidden width per facet, shallow to deep.
-    :param merge: how a rung joins the stream: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (0.1 times the rung, added).
+    :param merge: how a rung joins the stream: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (plus 0.1 times the rung).
     :raises ValueError: also if the number of widths is not the number of facets, when a network is built.
     """
 
@@ -41,9 +42,7 @@ class MLPLadder(Architecture):
         merge: str = "concatenate",
     ) -> None:
         super().__init__(widths, activation, init)
-        if merge not in MERGES:
-            raise ValueError(f"merge must be one of {tuple(MERGES)}, got {merge!r}")
-        self.merge = merge
+        self.merge = check_one_of("merge", merge, MERGES)
 
     def _encoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Encoder:
         self._check_rungs(dims)

@@ -1,0 +1,30 @@
+# `make demo` shows what it does; `make test` shows that it works. Both create .venv if need be.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test lint format bench install
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python -m examples.quickstart
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.step_time
