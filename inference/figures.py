@@ -1,0 +1,239 @@
+"""Pictures of what was learned. Each function returns a new figure; `save_figures` writes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from guides.base import FacetGuide
+
+__all__ = ["cluster_gallery", "cluster_samples", "facet_swaps", "save_figures", "training_curves"]
+
+FONT = {"fontsize": 8}
+MAX_CLUSTERS = 25
+
+
+def cluster_gallery(
+    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, columns: int = 10
+) -> Figure:
+    """The data that each cluster of one facet is surest of, a cluster a row (MFCVAE, Fig. 4).
+
+    Rows are sorted by the mean probability of the data assigned to them, columns by their own probability.
+
+    :param x: data ``[N, *x_shape]``.
+    :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
+    """
+    x = np.asarray(x)
+    proba = guide.predict_proba(x)[facet]
+    cluster, certainty = proba.argmax(-1), proba.max(-1)
+    clusters = sorted(np.unique(cluster), key=lambda k: -certainty[cluster == k].mean())[:MAX_CLUSTERS]
+    rows = {}
+    for k in clusters:
+        members = np.flatnonzero(cluster == k)
+        best = members[np.argsort(-certainty[members], kind="stable")][:columns]
+        rows[f"{k}  ({len(members)})"] = x[best]
+    title = f"{facet}: the data that each cluster is surest of"
+    return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster (number of data)")
+
+
+def cluster_samples(
+    guide: FacetGuide,
+    x: ArrayLike,
+    facet: str,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 10,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Figure:
+    """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig. 6).
+
+    Rows are the clusters of :func:`cluster_gallery`, in its order.
+
+    :param temperature: factor on the standard deviation within components.
+    """
+    proba = guide.predict_proba(x)[facet]
+    cluster, certainty = proba.argmax(-1), proba.max(-1)
+    clusters = sorted(np.unique(cluster), key=lambda k: -certainty[cluster == k].mean())[:MAX_CLUSTERS]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        rows = {
+            str(k): guide.model.generate(columns, facet, int(k), temperature=temperature).cpu().numpy()
+            for k in clusters
+        }
+    title = f"{facet}: samples of each cluster, temperature {temperature:g}"
+    return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster")
+
+
+@torch.no_grad()
+def facet_swaps(
+    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, pairs: int = 8
+) -> Figure:
+    """Pairs of data and their reconstructions with one facet's latent exchanged (MFCVAE, Fig. 5).
+
+    :param facet: the facet that is exchanged; the others stay.
+    :param pairs: the first data of ``x``, two by two.
+    """
+    x = np.asarray(x)[: 2 * pairs]
+    means = {name: q.mean for name, q in guide.posterior(x).items()}
+    partner = torch.arange(len(x)).view(-1, 2).flip(-1).flatten()
+    swapped = {name: z[partner] if name == facet else z for name, z in means.items()}
+    rows = {
+        "datum": x,
+        "reconstruction": guide.model.decode(means).mean.cpu().numpy(),
+        f"with the other's {facet}": guide.model.decode(swapped).mean.cpu().numpy(),
+    }
+    return _image_rows(rows, _image_shape(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", pair=True)
+
+
+def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
+    """Objective and ELBO, each facet's KL terms, and each facet's mutual information with x, over epochs.
+
+    :param history: of a runner, or of several in turn.
+    """
+    epochs = _running_epochs(history)
+    figure, axes = _figure(10, 3.2, 1, 3)
+    series = [
+        (
+            "nats per datum",
+            {"objective (negated)": [-r["objective"] for r in history], "ELBO": _column(history, "elbo")},
+        ),
+        (
+            "KL, nats per datum",
+            {
+                f"{s}, {f}": _column(history, f"kl_{s}_{f}")
+                for f in facets
+                for s in "zc"
+                if f"kl_{s}_{f}" in history[-1]
+            },
+        ),
+        (
+            "I(x; c), nats",
+            {
+                f: _column(history, f"mutual_information_{f}")
+                for f in facets
+                if f"mutual_information_{f}" in history[-1]
+            },
+        ),
+    ]
+    for ax, (label, lines) in zip(axes.flat, series, strict=True):
+        for name, values in lines.items():
+            ax.plot(epochs, values, label=name, linewidth=1.2)
+        ax.set_xlabel("epoch", **FONT)
+        ax.set_ylabel(label, **FONT)
+        ax.tick_params(labelsize=7)
+        ax.spines[["top", "right"]].set_visible(False)
+        if lines:
+            ax.legend(fontsize=7, frameon=False)
+    elbo = np.array(_column(history, "elbo"))
+    axes.flat[0].set_ylim(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo), elbo.max() + 0.1 * np.ptp(elbo))
+    return figure
+
+
+def save_figures(
+    folder: str | Path,
+    guide: FacetGuide,
+    x: ArrayLike,
+    history: Sequence[Mapping[str, Any]] = (),
+    image_shape: Sequence[int] | None = None,
+    temperature: float = 1.0,
+) -> list[Path]:
+    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for facet in guide.model.mixtures:
+        figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
+        figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
+    if len(guide.model.priors) > 1:
+        figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape) for facet in guide.model.priors}
+    if history:
+        figures["training"] = training_curves(history, list(guide.model.priors))
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        figure.savefig(paths[-1], dpi=130)
+    return paths
+
+
+def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
+    # A figure of its own, not pyplot's: no global state, no window, nothing to close.
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _image_rows(
+    rows: Mapping[str, np.ndarray], shape: tuple[int, ...], columns: int, title: str, ylabel: str, pair: bool = False
+) -> Figure:
+    """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side."""
+    blocks = 1 if len(rows) <= 13 else 2
+    height = ceil(len(rows) / blocks)
+    figure, axes = _figure(blocks * (0.48 * columns + 1.4), 0.48 * height + 0.7, 1, blocks)
+    names = list(rows)
+    for block, ax in enumerate(axes.flat):
+        shown = names[block * height : (block + 1) * height]
+        _draw_grid(ax, [_as_images(rows[name], shape) for name in shown], columns, pair)
+        h = shape[-2] + 1
+        ax.set_yticks([i * h + shape[-2] / 2 for i in range(len(shown))], shown, fontsize=7)
+        ax.set_ylabel(ylabel if block == 0 else "", **FONT)
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, pair: bool) -> None:
+    channels = rows[0].shape[3:]
+    height, width = rows[0].shape[1:3]
+    canvas = np.ones((len(rows) * (height + 1) - 1, columns * (width + 1) - 1, *channels))
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row[:columns]):
+            top, left = i * (height + 1), j * (width + 1)
+            canvas[top : top + height, left : left + width] = image
+    ax.imshow(canvas, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    if pair:
+        for j in range(2, columns, 2):
+            ax.axvline(j * (width + 1) - 1, color="tab:orange", linewidth=1.5)
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _as_images(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """``[n, *x_shape]`` to ``[n, H, W]`` or ``[n, H, W, C]`` with values in [0, 1]."""
+    images = x / 255 if x.dtype == np.uint8 else x
+    images = images.reshape(-1, *shape).clip(0, 1)
+    return images if len(shape) == 2 else np.moveaxis(images, 1, -1)
+
+
+def _image_shape(guide: FacetGuide, image_shape: Sequence[int] | None) -> tuple[int, ...]:
+    shape = tuple(image_shape if image_shape is not None else guide.model.x_shape)
+    if len(shape) not in (2, 3) or int(np.prod(shape)) != int(np.prod(guide.model.x_shape)):
+        raise ValueError(
+            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape {shape}: "
+            "give image_shape=(height, width) or (channels, height, width)"
+        )
+    return shape
+
+
+def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [record.get(name, float("nan")) for record in history]
+
+
+def _running_epochs(history: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Epochs that go on counting where one run's history follows another's."""
+    epochs, offset, last = [], 0, 0
+    for record in history:
+        if record["epoch"] <= last:
+            offset += last
+        last = record["epoch"]
+        epochs.append(offset + last)
+    return epochs

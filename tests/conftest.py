@@ -1,0 +1,33 @@
+"""Every test starts from the same random state, with Pyro's checks on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyro
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def same_start() -> Iterator[None]:
+    pyro.set_rng_seed(int(os.environ.get("FACETVAE_TEST_SEED", "0")))
+    with pyro.validation_enabled(True):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_global_parameters() -> Iterator[None]:
+    """Nothing may enter Pyro's global parameter store: two models in one process must not meet there."""
+    yield
+    assert not list(pyro.get_param_store()), "a test left parameters in Pyro's global store"
+
+
+@pytest.fixture(scope="session")
+def mnist_root() -> Path:
+    """Where MNIST lies, for the few tests that need it; they skip where it is not found."""
+    root = Path(os.environ.get("FACETVAE_DATA", "data"))
+    if not (root / "MNIST" / "raw").is_dir():
+        pytest.skip("MNIST not found: set FACETVAE_DATA to a folder that holds it in torchvision's layout")
+    return root
