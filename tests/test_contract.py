@@ -1,0 +1,187 @@
+"""What every model and guide promises, asked of each one in the catalogue."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+
+from guides import FacetGuide
+from inference import Loss, SVIRunner, elbo
+from ppl_models import GaussianMixture
+from tests.catalogue import BUILDERS, PAIRS
+
+every_model = pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+
+
+def data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
+    return torch.rand(n, *guide.model.x_shape)
+
+
+@every_model
+def test_program_draws_data_without_observing_any(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    trace = poutine.trace(guide.model).get_trace(size=5)
+    assert trace.nodes["x"]["value"].shape == (5, *guide.model.x_shape)
+    for name, prior in guide.model.priors.items():
+        assert trace.nodes[f"z_{name}"]["value"].shape == (5, prior.dim)
+        assert (f"c_{name}" in trace.nodes) == prior.is_mixture
+
+
+@every_model
+def test_every_parameter_learns(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    loss = Loss(guide.model, guide)
+    loss(data(guide)).backward()
+    dead = [n for n, p in loss.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+    assert not dead, f"no gradient reaches {dead}"
+
+
+@every_model
+@pytest.mark.parametrize("n", [1, 7])
+def test_predictions_have_the_promised_shapes(build: Callable[[], FacetGuide], n: int) -> None:
+    guide = build()
+    x = data(guide, n)
+    priors, mixtures = guide.model.priors, guide.model.mixtures
+    assert {k: v.shape for k, v in guide.embed(x).items()} == {k: (n, p.dim) for k, p in priors.items()}
+    proba = guide.predict_proba(x)
+    assert {k: v.shape for k, v in proba.items()} == {k: (n, p.num_components) for k, p in mixtures.items()}
+    for name, cluster in guide.predict(x).items():
+        np.testing.assert_allclose(proba[name].sum(-1), 1, rtol=1e-5)
+        np.testing.assert_array_equal(cluster, proba[name].argmax(-1))
+    for name, q in guide.posterior(x).items():
+        assert (q.batch_shape, q.event_shape) == ((n,), (priors[name].dim,))
+    assert guide.reconstruct(x).shape == x.shape
+
+
+@every_model
+def test_decode_and_generate(build: Callable[[], FacetGuide]) -> None:
+    model = build().model
+    z = {name: torch.randn(2, 5, prior.dim) for name, prior in model.priors.items()}
+    p = model.decode(z)
+    assert (p.batch_shape, p.event_shape) == ((2, 5), model.x_shape)
+    assert model.generate(4).shape == (4, *model.x_shape)
+    for name, prior in model.mixtures.items():
+        cluster = prior.num_components - 1
+        assert model.generate(3, facet=name, cluster=cluster, temperature=0.5).shape == (3, *model.x_shape)
+
+
+@every_model
+def test_temperature_zero_gives_the_components_mean(build: Callable[[], FacetGuide]) -> None:
+    for prior in build().model.mixtures.values():
+        draws = prior.sample(3, cluster=1, temperature=0.0)
+        torch.testing.assert_close(draws, prior.loc[1].detach().expand(3, -1))
+
+
+@every_model
+def test_log_joint_sums_to_the_density(build: Callable[[], FacetGuide]) -> None:
+    for prior in build().double().model.priors.values():
+        z = torch.randn(4, 5, prior.dim, dtype=torch.float64)
+        assert prior.log_joint(z).shape == (4, 5, prior.num_components)
+        torch.testing.assert_close(prior.log_joint(z).exp().sum(-1).log(), prior.log_prob(z))
+
+
+@every_model
+def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide], tmp_path: Path) -> None:
+    guide = build()
+    x = data(guide)
+    runner = SVIRunner(guide.model, guide).fit(x, epochs=2, batch_size=4, progress=False)
+    loaded = SVIRunner.load(runner.save(tmp_path / "run"))
+    assert repr(loaded.guide) == repr(guide)
+    assert loaded.history == runner.history
+    for name, z in guide.embed(x).items():
+        np.testing.assert_array_equal(loaded.guide.embed(x)[name], z)
+    # Loading is saving's inverse: written again, the weights are the same bytes.
+    again = loaded.save(tmp_path / "again")
+    name = "weights.safetensors"
+    assert (again / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+@every_model
+def test_training_is_reproducible_and_leaves_the_callers_randomness(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    other = copy.deepcopy(guide)
+    x = data(guide)
+    before = torch.random.get_rng_state()
+    SVIRunner(guide.model, guide, seed=4).fit(x, epochs=2, batch_size=4, progress=False)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.randn(3)  # another state of the caller's stream makes no difference
+    SVIRunner(other.model, other, seed=4).fit(x, epochs=2, batch_size=4, progress=False)
+    for (name, ours), theirs in zip(guide.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+@every_model
+def test_evaluation_changes_nothing(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    x = data(guide)
+    before = {name: value.clone() for name, value in guide.state_dict().items()}
+    training = guide.training
+    mean, error = elbo(guide.model, guide, x, num_draws=3)
+    guide.predict(x)
+    assert np.isfinite(mean)
+    assert error > 0
+    assert guide.training == training
+    for name, value in guide.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@every_model
+def test_repr_tells_the_parts(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    text = repr(guide)
+    assert type(guide).__name__ in text
+    for name, prior in guide.model.priors.items():
+        assert name in text
+        assert f"dim={prior.dim}" in text
+
+
+@every_model
+def test_works_in_float64_and_bf16(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    x = data(guide)
+    runner = SVIRunner(guide.model, guide, precision="bf16").fit(x, epochs=1, progress=False)
+    assert np.isfinite(runner.history[0]["elbo"])
+    assert all(p.dtype == torch.float32 for p in guide.parameters())
+    guide.double()
+    assert Loss(guide.model, guide)(x.double()).dtype == torch.float64
+
+
+@every_model
+def test_uint8_images_equal_the_same_values_as_floats(build: Callable[[], FacetGuide]) -> None:
+    guide = build()
+    x = torch.randint(0, 256, (5, *guide.model.x_shape), dtype=torch.uint8)
+    for name, z in guide.embed(x).items():
+        np.testing.assert_array_equal(guide.embed(x.float() / 255)[name], z)
+
+
+@pytest.mark.parametrize(
+    ("build", "objective", "refusal"), PAIRS, ids=lambda value: getattr(value, "__name__", "refused" if value else "ok")
+)
+def test_pairs_of_guide_and_objective(build: Callable[[], FacetGuide], objective: type, refusal: str | None) -> None:
+    guide = build()
+    elbo_object = objective(max_plate_nesting=guide.max_plate_nesting)
+    if refusal is None:
+        assert Loss(guide.model, guide, elbo_object)(data(guide)).isfinite()
+    else:
+        with pytest.raises(ValueError, match=refusal):
+            Loss(guide.model, guide, elbo_object)
+
+
+def test_two_models_share_nothing() -> None:
+    first, second = BUILDERS[0](), BUILDERS[0]()
+    kept = [p.clone() for p in second.parameters()]
+    SVIRunner(first.model, first).fit(data(first), epochs=2, progress=False)
+    assert all(torch.equal(p, q) for p, q in zip(second.parameters(), kept, strict=True))
+
+
+def test_uniform_weights_stay_uniform() -> None:
+    prior = GaussianMixture(4, 2, weights="uniform")
+    prior.initialize(weights=torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    assert not prior.logits.requires_grad
+    torch.testing.assert_close(prior.component().probs, torch.full((4,), 0.25))
