@@ -33,11 +33,9 @@ def cluster_gallery(
     :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
     """
     x = np.asarray(x)
-    proba = guide.predict_proba(x)[facet]
-    cluster, certainty = proba.argmax(-1), proba.max(-1)
-    clusters = sorted(np.unique(cluster), key=lambda k: -certainty[cluster == k].mean())[:MAX_CLUSTERS]
+    order, cluster, certainty = _surest_clusters(guide, x, facet)
     rows = {}
-    for k in clusters:
+    for k in order:
         members = np.flatnonzero(cluster == k)
         best = members[np.argsort(-certainty[members], kind="stable")][:columns]
         rows[f"{k}  ({len(members)})"] = x[best]
@@ -60,14 +58,11 @@ def cluster_samples(
 
     :param temperature: factor on the standard deviation within components.
     """
-    proba = guide.predict_proba(x)[facet]
-    cluster, certainty = proba.argmax(-1), proba.max(-1)
-    clusters = sorted(np.unique(cluster), key=lambda k: -certainty[cluster == k].mean())[:MAX_CLUSTERS]
+    order, _, _ = _surest_clusters(guide, x, facet)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         rows = {
-            str(k): guide.model.generate(columns, facet, int(k), temperature=temperature).cpu().numpy()
-            for k in clusters
+            str(k): guide.model.generate(columns, facet, int(k), temperature=temperature).cpu().numpy() for k in order
         }
     title = f"{facet}: samples of each cluster, temperature {temperature:g}"
     return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster")
@@ -162,6 +157,16 @@ def save_figures(
         paths.append(folder / f"{name}.png")
         figure.savefig(paths[-1], dpi=130)
     return paths
+
+
+def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Non-empty clusters, those first that are surest of their data; each datum's cluster and its probability."""
+    if not guide.model.prior(facet).is_mixture:
+        raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
+    proba = guide.predict_proba(x)[facet]
+    cluster, certainty = proba.argmax(-1), proba.max(-1)
+    order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())
+    return order[:MAX_CLUSTERS], cluster, certainty
 
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:

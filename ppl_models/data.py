@@ -52,4 +52,4 @@ def _as_tensor(x: ArrayLike | Tensor) -> Tensor:
     array = np.asarray(x)
     if array.dtype.kind not in "buif":
         raise ValueError(f"x must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
