@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from examples.datasets import Dataset
@@ -49,7 +48,8 @@ def score_facets(guide: FacetGuide, data: Dataset) -> dict[str, dict[str, float]
 
 def format_scores(scores: dict[str, dict[str, float]]) -> str:
     """A table of scores, one facet a line."""
-    columns: Sequence[str] = list(next(iter(scores.values())))
-    rows = [f"{'facet':10s}" + "".join(f"{name:>22s}" for name in columns)]
-    rows += [f"{facet:10s}" + "".join(f"{values[name]:22.3f}" for name in columns) for facet, values in scores.items()]
+    columns = list(next(iter(scores.values())))
+    rows = [f"{'facet':10s}" + "  ".join(columns)]
+    for facet, values in scores.items():
+        rows.append(f"{facet:10s}" + "  ".join(f"{values[name]:{len(name)}.3f}" for name in columns))
     return "\n".join(rows)

@@ -16,6 +16,7 @@ from examples.datasets import Dataset, digits, mnist
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines
+from inference.figures import save_figures
 from inference.metrics import probe_accuracy
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 
@@ -81,7 +82,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load(args)
+    data = load(args)  # before anything is written: it may not be there
     out = open_run_folder(args)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
@@ -111,6 +112,7 @@ def main(argv: list[str] | None = None) -> None:
     for facet, accuracy in probes(guide, data, args.seed).items():
         scores[facet]["probe"] = accuracy
     (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    save_figures(out / "figures", guide, data.test, runner.history, data.image_shape)
     print(format_scores(scores))
 
 

@@ -60,19 +60,22 @@ def fit_mixtures(
         )
 
 
-def warm_start(runner: SVIRunner, x: ArrayLike | Tensor, epochs: int, seed: int = 0, **fit_options: Any) -> SVIRunner:
+def warm_start(
+    runner: SVIRunner, x: ArrayLike | Tensor, epochs: int, seed: int = 0, restarts: int = 10, **fit_options: Any
+) -> SVIRunner:
     """Train first with a standard normal in every mixture's place, then fit the mixtures to what was learned.
 
     On a few thousand data a mixture that is trained from the start collapses into one cluster; it does not if the
     latent space has taken shape before.
 
     :param runner: how to train: its guide, rate, schedule and seed.
+    :param restarts: fits of each mixture, of which the likeliest is taken.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner, whose guide holds the model with its mixtures set.
     """
     with standard_normal_priors(runner.model):
         runner.fit(x, epochs, **fit_options)
-    fit_mixtures(runner.guide, x, seed=seed)
+    fit_mixtures(runner.guide, x, seed=seed, n_init=restarts)
     return runner
 
 

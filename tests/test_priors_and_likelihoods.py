@@ -1,0 +1,173 @@
+"""Densities against torch's own, draws against their densities, and the parametrisations against their inverses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from torch.distributions import Independent, MultivariateNormal, kl_divergence
+from torch.distributions import Normal as TorchNormal
+
+from ppl_models import Bernoulli, ContinuousBernoulli, GaussianMixture, Normal, StandardNormal
+from ppl_models.distributions import Component, DiagonalNormal
+
+
+@pytest.fixture(autouse=True)
+def float64() -> None:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def mixture(covariance: str, K: int = 4, d: int = 3) -> GaussianMixture:
+    prior = GaussianMixture(K, d, covariance=covariance)
+    factor = torch.randn(K, d, d)
+    prior.initialize(
+        loc=torch.randn(K, d), covariances=factor @ factor.mT + 0.1 * torch.eye(d), weights=torch.rand(K) + 0.1
+    )
+    return prior
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_log_joint_is_that_of_multivariate_normals(covariance: str) -> None:
+    prior = mixture(covariance)
+    z = 3 * torch.randn(50, 3)
+    weights = torch.softmax(prior.logits, -1)
+    for k in range(prior.num_components):
+        covariance_k = (prior.scale_tril[k] @ prior.scale_tril[k].T).detach()
+        want = MultivariateNormal(prior.loc[k], covariance_matrix=covariance_k).log_prob(z) + weights[k].log()
+        torch.testing.assert_close(prior.log_joint(z)[:, k], want, rtol=1e-10, atol=1e-10)
+        scipy_value = multivariate_normal(prior.loc[k].detach().numpy(), covariance_k.numpy()).logpdf(z.numpy())
+        np.testing.assert_allclose(prior.log_joint(z)[:, k].detach() - weights[k].log().item(), scipy_value, rtol=1e-10)
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_the_density_of_a_chosen_component_is_its_row_of_the_joint(covariance: str) -> None:
+    prior = mixture(covariance)
+    z = torch.randn(6, 3)
+    for k in range(prior.num_components):
+        one_hot = torch.eye(prior.num_components)[k]
+        got = prior.latent(one_hot).log_prob(z) + prior.component().log_prob(one_hot)
+        torch.testing.assert_close(got, prior.log_joint(z)[:, k])
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_gradients_of_the_density(covariance: str) -> None:
+    prior = mixture(covariance)
+    z = torch.randn(3, 3, requires_grad=True)
+    parameters = list(prior.parameters())
+    assert torch.autograd.gradcheck(lambda *_: prior.log_prob(z), (z, *parameters))
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_initialize_and_read_back(covariance: str) -> None:
+    prior = GaussianMixture(3, 2, covariance=covariance, scale=0.1)
+    torch.testing.assert_close(prior.scale_tril, 0.1 * torch.eye(2).expand(3, 2, 2))
+    factor = torch.randn(3, 2, 2)
+    covariances = factor @ factor.mT + 0.01 * torch.eye(2)
+    weights = torch.tensor([0.2, 0.3, 0.5])
+    prior.initialize(covariances=covariances, weights=weights)
+    got = prior.scale_tril @ prior.scale_tril.mT
+    want = covariances if covariance == "full" else torch.diag_embed(torch.diagonal(covariances, dim1=-2, dim2=-1))
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(prior.component().probs, weights)
+
+
+def test_draws_have_the_moments_of_the_mixture() -> None:
+    prior = mixture("full", K=2, d=2)
+    n = 200_000
+    z = prior.sample(n)
+    weights = torch.softmax(prior.logits, -1)
+    mean = weights @ prior.loc
+    error = z.std(0) / math.sqrt(n)
+    assert ((z.mean(0) - mean).abs() < 5 * error).all()  # false alarm below 1.2e-6 for both entries
+    variance = torch.einsum("k,kij->ij", weights, prior.scale_tril @ prior.scale_tril.mT)
+    variance = variance + torch.einsum("k,ki,kj->ij", weights, prior.loc - mean, prior.loc - mean)
+    deviations = (z - z.mean(0)).unsqueeze(-1) * (z - z.mean(0)).unsqueeze(-2)
+    assert ((deviations.mean(0) - variance).abs() < 5 * deviations.std(0) / math.sqrt(n)).all()
+
+
+def test_far_from_every_mean_nothing_overflows() -> None:
+    prior = mixture("full", K=5, d=200).float()
+    z = torch.full((2, 200), 1e3, dtype=torch.float32, requires_grad=True)
+    log_prob = prior.log_prob(z)
+    assert log_prob.isfinite().all()
+    (gradient,) = torch.autograd.grad(log_prob.sum(), z)
+    assert gradient.isfinite().all()
+    assert torch.allclose(prior.log_joint(z).softmax(-1).sum(-1), torch.ones(2, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_covariances_stay_positive_definite_under_wild_steps(covariance: str) -> None:
+    prior = GaussianMixture(4, 3, covariance=covariance)
+    for _ in range(50):
+        with torch.no_grad():
+            for parameter in prior.parameters():
+                parameter += torch.randn_like(parameter)
+        # A Cholesky factor with a positive diagonal is that of a positive definite matrix.
+        assert (torch.diagonal(prior.scale_tril, dim1=-2, dim2=-1) >= 1e-4).all()
+        assert prior.log_prob(prior.loc).isfinite().all()
+        torch.testing.assert_close(prior.component().probs.sum(), torch.tensor(1.0))
+
+
+def test_diagonal_normal_is_an_independent_normal() -> None:
+    loc, scale = torch.randn(4, 1, 3), torch.rand(5, 3) + 0.1
+    ours, theirs = DiagonalNormal(*torch.broadcast_tensors(loc, scale)), Independent(TorchNormal(loc, scale), 1)
+    value = torch.randn(4, 5, 3)
+    torch.testing.assert_close(ours.log_prob(value), theirs.log_prob(value), rtol=1e-13, atol=1e-13)
+    expanded = ours.expand(torch.Size([2, 4, 5]))
+    assert type(expanded) is DiagonalNormal
+    assert expanded.rsample().shape == (2, 4, 5, 3)
+    torch.testing.assert_close(kl_divergence(ours, theirs), torch.zeros(4, 5))
+
+
+def test_component_is_a_one_hot_categorical_and_its_expectation_when_relaxed() -> None:
+    component = Component(logits=torch.randn(5, 4))
+    values = torch.eye(4).unsqueeze(1)
+    want = torch.distributions.OneHotCategorical(logits=component.logits).log_prob(values.expand(4, 5, 4))
+    torch.testing.assert_close(component.log_prob(values), want)
+    relaxed = torch.softmax(torch.randn(5, 4), -1)
+    torch.testing.assert_close(
+        Component(logits=component.logits, validate_args=False).log_prob(relaxed),
+        (relaxed * component.logits).sum(-1),
+    )
+    with pytest.raises(ValueError, match="to be within the support"):
+        Component(logits=component.logits, validate_args=True).log_prob(relaxed)
+
+
+def test_standard_normal_has_one_component() -> None:
+    prior = StandardNormal(3)
+    z = torch.randn(4, 3)
+    torch.testing.assert_close(prior.log_prob(z), MultivariateNormal(torch.zeros(3), torch.eye(3)).log_prob(z))
+    assert not prior.is_mixture
+
+
+def test_bernoulli_on_grey_values_is_the_expectation_over_binarisations() -> None:
+    output, x = torch.randn(2, 5), torch.rand(2, 5)
+    probs = torch.sigmoid(output)
+    want = (x * probs.log() + (1 - x) * (1 - probs).log()).sum(-1)
+    torch.testing.assert_close(Bernoulli()(output, 1).log_prob(x), want)
+
+
+def test_threshold_binarises_once() -> None:
+    likelihood = Bernoulli(threshold=0.5)
+    x = torch.tensor([[0, 100, 200]], dtype=torch.uint8)
+    once = likelihood.prepare(x)
+    torch.testing.assert_close(once, torch.tensor([[0.0, 0.0, 1.0]]))
+    torch.testing.assert_close(likelihood.prepare(once), once)
+
+
+def test_continuous_bernoulli_integrates_to_one_and_bernoulli_does_not() -> None:
+    grid = (torch.arange(20_000) + 0.5) / 20_000
+    output = torch.tensor([1.3])
+    continuous = ContinuousBernoulli()(output, 1).log_prob(grid.unsqueeze(-1)).exp().mean()
+    grey = Bernoulli()(output, 1).log_prob(grid.unsqueeze(-1)).exp().mean()
+    assert continuous.item() == pytest.approx(1, abs=1e-6)
+    assert grey.item() < 0.6
+
+
+def test_normal_scale_is_a_standard_deviation() -> None:
+    torch.testing.assert_close(Normal(0.3)(torch.zeros(2, 4), 1).stddev, torch.full((2, 4), 0.3))

@@ -1,0 +1,203 @@
+"""The runner: what it records, what it restores, and that it learns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_blobs
+
+from guides import VaDEGuide
+from inference import Constant, ProgressiveFadeIn, SVIRunner, WarmUp, cold_start, elbo, fit_mixtures, warm_start
+from inference.callbacks import Evaluate, JSONLines
+from inference.metrics import cluster_accuracy
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
+
+
+def small(num_samples: int = 1) -> VaDEGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+    return VaDEGuide(MFCVAE((6,), facets, network=MLPLadder((8, 9))), num_samples)
+
+
+def test_history_has_every_term_and_the_terms_add_up() -> None:
+    guide = small()
+    runner = SVIRunner(guide.model, guide).fit(torch.rand(40, 6), epochs=5, batch_size=16, log_every=2, progress=False)
+    assert [record["epoch"] for record in runner.history] == [2, 4, 5]
+    assert [record["step"] for record in runner.history] == [6, 12, 15]
+    names = {"epoch", "step", "seconds", "objective", "elbo", "reconstruction"}
+    names |= {f"{kind}_{f}" for kind in ("kl_z", "kl_c", "mutual_information") for f in ("style", "digit")}
+    for record in runner.history:
+        assert set(record) == names
+        kl = sum(value for name, value in record.items() if name.startswith("kl_"))
+        assert record["elbo"] == pytest.approx(record["reconstruction"] - kl, rel=1e-5)
+
+
+def test_objective_and_elbo_part_where_weights_are_not_one() -> None:
+    x = torch.rand(40, 6)
+    guide = small()
+    SVIRunner(guide.model, guide, schedule=Constant(0.0), lr=1e-9).fit(x, epochs=1, progress=False)
+    record = SVIRunner(guide.model, guide, schedule=Constant(0.0), lr=1e-9).fit(x, 1, progress=False).history[0]
+    # With every KL weight at 0 the objective is minus the reconstruction; the draws differ, so only roughly.
+    assert -record["objective"] == pytest.approx(record["reconstruction"], rel=0.05)
+    assert record["elbo"] < record["reconstruction"] - 1
+
+
+def test_schedules_give_the_papers_weights() -> None:
+    model = small().model
+    weights = ProgressiveFadeIn((3, 5), fade_steps=1000).bind(model, steps_per_epoch=400, total_steps=3200)
+    for step, alpha in ((0, 0.0), (1200, 0.0), (1700, 0.5), (2200, 1.0), (3199, 1.0)):
+        kl_weights, gates = weights(torch.tensor(float(step)))
+        torch.testing.assert_close(gates, torch.tensor([alpha, 1.0]))  # Eq. 90 to 92
+        torch.testing.assert_close(kl_weights, torch.tensor([[alpha, alpha], [1.0, 1.0]]))
+    kl_weights, gates = WarmUp(10).bind(model, 1, 20)(torch.tensor(5.0))
+    torch.testing.assert_close(kl_weights, torch.full((2, 2), 0.5))
+    torch.testing.assert_close(gates, torch.ones(2))
+
+
+def test_three_facets_come_in_deepest_first() -> None:
+    facets = {name: GaussianMixture(2, 2) for name in ("shallow", "middle", "deep")}
+    model = MFCVAE((6,), facets, network=MLPLadder((4, 4, 4)))
+    weights = ProgressiveFadeIn((10, 10, 10), fade_steps=1000).bind(model, 200, 6000)
+    for step, alpha in ((1999, [0, 0, 1]), (2500, [0, 0.5, 1]), (4500, [0.5, 1, 1]), (5000, [1, 1, 1])):
+        torch.testing.assert_close(weights(torch.tensor(float(step)))[1], torch.tensor(alpha, dtype=torch.float32))
+
+
+def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
+    guide = small()
+    start = {name: value.clone() for name, value in guide.named_parameters()}
+    # Two phases, of which only the first is reached before the look.
+    schedule = ProgressiveFadeIn((2, 1000), fade_steps=1000)
+    kl_weights, gates = schedule.bind(guide.model, 3, 3006)(torch.tensor(0.0))
+    guide.model.kl_weights, guide.model.gates = kl_weights, gates
+    loss = SVIRunner(guide.model, guide).loss(torch.rand(8, 6))
+    loss.backward()
+    for name in ("encoder.rungs.0.weight", "model.decoder.rungs.0.0.weight", "model.facets.style.loc"):
+        assert guide.get_parameter(name).grad.abs().max() < 1e-30, name
+    assert guide.get_parameter("encoder.rungs.1.weight").grad.abs().max() > 0
+    assert start.keys() == dict(guide.named_parameters()).keys()
+
+
+def test_uint8_data_stay_uint8(monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = small()
+    seen = []
+    prepare = guide.model.likelihood.prepare
+    monkeypatch.setattr(guide.model.likelihood, "prepare", lambda x: (seen.append(x.dtype), prepare(x))[1])
+    x = np.random.default_rng(0).integers(0, 256, (10, 6), dtype=np.uint8)
+    SVIRunner(guide.model, guide).fit(x, epochs=1, progress=False)
+    assert torch.uint8 in seen
+
+
+def test_callbacks_see_and_extend_each_record(tmp_path: Path) -> None:
+    guide = small()
+    measure = Evaluate(lambda runner: {"answer": 42.0}, every=2)
+    runner = SVIRunner(guide.model, guide).fit(
+        torch.rand(10, 6), epochs=4, callbacks=[measure, JSONLines(tmp_path / "metrics.jsonl")], progress=False
+    )
+    assert [record.get("answer") for record in runner.history] == [None, 42.0, None, 42.0]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == runner.history
+
+
+def test_fitting_on_continues_from_where_it_was() -> None:
+    guide = small()
+    runner = SVIRunner(guide.model, guide)
+    runner.fit(torch.rand(10, 6), epochs=2, progress=False).fit(torch.rand(10, 6), epochs=3, progress=False)
+    assert [record["epoch"] for record in runner.history] == [1, 2, 3, 4, 5]
+
+
+def test_a_model_that_starts_at_infinity_is_refused() -> None:
+    guide = small()
+    with torch.no_grad():
+        guide.model.facets["digit"].loc.fill_(float("inf"))
+    with pytest.raises(ValueError, match=r"inf|nan|Expected parameter"):
+        SVIRunner(guide.model, guide).fit(torch.rand(10, 6), epochs=1, progress=False)
+
+
+def test_validation_is_back_on_after_fitting() -> None:
+    guide = small()
+    SVIRunner(guide.model, guide).fit(torch.rand(10, 6), epochs=1, progress=False)
+    with pytest.raises(ValueError, match="to satisfy the constraint"):
+        torch.distributions.Normal(0.0, -1.0)
+
+
+def blobs(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    x, y = make_blobs(n, n_features=6, centers=4, cluster_std=0.05, center_box=(0, 1), random_state=2)
+    return x.astype(np.float32), y
+
+
+def test_learns_and_a_zero_rate_does_not() -> None:
+    x, _ = blobs()
+    gains = {}
+    for lr in (1e-12, 3e-3):
+        torch.manual_seed(0)
+        model = VaDE((6,), GaussianMixture(6, 2), Normal(0.1), SharedMLP((32, 32)))
+        guide = VaDEGuide(model)
+        before, before_error = elbo(model, guide, x, num_draws=20)
+        SVIRunner(model, guide, lr=lr).fit(x, epochs=20, batch_size=64, progress=False)
+        after, after_error = elbo(model, guide, x, num_draws=20)
+        gains[lr] = (after - before) / np.hypot(before_error, after_error)
+    assert abs(gains[1e-12]) < 5
+    assert gains[3e-3] > 20
+
+
+def test_warm_start_finds_blobs() -> None:
+    x, y = blobs()
+    torch.manual_seed(0)
+    model = VaDE((6,), GaussianMixture(6, 2), Normal(0.05), SharedMLP((32, 32)))
+    guide = VaDEGuide(model)
+    warm_start(SVIRunner(model, guide, lr=3e-3), x, epochs=100, batch_size=50, progress=False)
+    assert isinstance(model.priors["cluster"], GaussianMixture)
+    runner = SVIRunner(model, guide, lr=1e-3).fit(x, epochs=10, batch_size=64, progress=False)
+    assert cluster_accuracy(y, guide.predict(x)["cluster"]) > 0.9
+    # Four groups of equal size hold log 4 = 1.39 nats.
+    assert runner.history[-1]["mutual_information_cluster"] > 1.2
+
+
+def test_priors_are_put_back_also_after_an_error() -> None:
+    guide = small()
+    kept = dict(guide.model.priors)
+    with pytest.raises(ValueError, match="x is empty"):
+        warm_start(SVIRunner(guide.model, guide), np.zeros((0, 6)), epochs=1)
+    assert all(guide.model.priors[name] is prior for name, prior in kept.items())
+
+
+def test_starts_place_the_mixtures() -> None:
+    x = torch.rand(300, 6)
+    guide = small()
+    style = guide.model.priors["style"]
+    scale = style.scale.clone()
+    cold_start(guide, x, seed=1)
+    means = style.loc.clone()
+    assert means.abs().max() < 5
+    torch.testing.assert_close(style.scale, scale)
+    torch.testing.assert_close(style.component().probs, torch.full((3,), 1 / 3))
+    fit_mixtures(guide, x, seed=1)
+    assert not torch.equal(style.loc, means)
+    assert not torch.allclose(style.component().probs, torch.full((3,), 1 / 3))
+    # The fitted mixture is at home where the posterior means are.
+    inside = style.log_prob(torch.as_tensor(guide.embed(x)["style"])).mean()
+    outside = style.log_prob(torch.as_tensor(guide.embed(x)["style"]) + 3).mean()
+    assert inside > outside
+
+
+def test_standard_normal_facets_are_left_alone_by_the_starts() -> None:
+    model = MFCVAE((6,), {"plain": StandardNormal(2), "mixed": GaussianMixture(2, 2)}, network=MLPLadder((8, 9)))
+    cold_start(VaDEGuide(model), torch.rand(50, 6))
+    assert isinstance(model.priors["plain"], StandardNormal)
+
+
+def test_elbo_is_at_weight_one_and_its_error_is_that_of_the_draws() -> None:
+    guide = small()
+    x = torch.rand(20, 6)
+    at_one = elbo(guide.model, guide, x, num_draws=60)
+    guide.model.kl_weights = torch.full((2, 2), 0.1)
+    guide.model.gates = torch.tensor([0.0, 1.0])
+    torch.manual_seed(7)
+    again = elbo(guide.model, guide, x, num_draws=60)
+    assert abs(at_one[0] - again[0]) < 6 * np.hypot(at_one[1], again[1])
+    assert torch.equal(guide.model.gates, torch.tensor([0.0, 1.0]))
+    few, many = (elbo(guide.model, guide, x, num_draws=n)[1] for n in (20, 180))
+    assert few / many == pytest.approx(3, rel=0.6)
