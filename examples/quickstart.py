@@ -29,7 +29,7 @@ class Settings:
     num_components: tuple[int, int] = (8, 25)  # style, digit
     dim: int = 5
     widths: tuple[int, int] = (200, 400)
-    scale: float = 0.13  # of the likelihood; pixels are within [0, 1]
+    scale: float = 0.14  # of the likelihood; pixels are within [0, 1]
     batch_size: int = 64
     lr: float = 1e-3
     warm_epochs: tuple[int, int] = (60, 240)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from pyro import poutine
 from pyro.infer import ELBO, TraceEnum_ELBO
 from pyro.poutine import Trace
+from pyro.poutine.util import is_validation_enabled, site_is_subsample
 from torch import Tensor, nn
 
 from guides.base import FacetGuide
@@ -38,6 +40,16 @@ class GuideEnum_ELBO(TraceEnum_ELBO):
         ]
         return torch.stack(losses).mean()
 
+    def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Trace, Trace]:
+        if is_validation_enabled():
+            return super()._get_trace(model, guide, args, kwargs)
+        # The same pair of traces without the checks, and without what only Pyro's surrogate needs.
+        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+        for trace in (guide_trace, model_trace):
+            trace.compute_log_prob(_is_density)
+        return model_trace, guide_trace
+
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         with torch.no_grad():
             return float(self.differentiable_loss(model, guide, *args, **kwargs))
@@ -48,6 +60,11 @@ class GuideEnum_ELBO(TraceEnum_ELBO):
         return float(loss.detach())
 
 
+def _is_density(name: str, site: dict[str, Any]) -> bool:
+    """Whether a site has a density to score: a plate's own index site has none."""
+    return site["type"] == "sample" and not site_is_subsample(site)
+
+
 def _enumerated_elbo(model_trace: Trace, guide_trace: Trace) -> Tensor:
     probs = _enumerated_probs(model_trace, guide_trace)
     log_p = [_expectation(term, probs) for term in _log_probs(model_trace)]
@@ -55,41 +72,33 @@ def _enumerated_elbo(model_trace: Trace, guide_trace: Trace) -> Tensor:
     return torch.stack(log_p).sum() - torch.stack(log_q).sum()
 
 
-def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[str, Any]:
-    """Probabilities of each enumerated guide site, by the symbol of its dimension."""
+def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
+    """Probabilities of each enumerated guide site, by the dimension (from the right) that holds its values."""
     probs = {}
     for name, site in guide_trace.nodes.items():
-        if site["type"] != "sample" or site["is_observed"]:
+        if not _is_density(name, site):
             continue
-        if "_enumerate_symbol" in site["infer"]:
-            log_prob = site["packed"]["unscaled_log_prob"]
-            probs[site["infer"]["_enumerate_symbol"]] = _with_dims(log_prob.exp(), log_prob._pyro_dims)
+        if "_enumerate_dim" in site["infer"]:
+            probs[site["infer"]["_enumerate_dim"]] = site["unscaled_log_prob"].exp()
         elif not site["fn"].has_rsample:
             raise NotImplementedError(f"guide site {name!r} is neither enumerated nor reparameterised")
     for name, site in model_trace.nodes.items():
-        if site["type"] == "sample" and not site["is_observed"] and name not in guide_trace.nodes:
+        if _is_density(name, site) and not site["is_observed"] and name not in guide_trace.nodes:
             raise NotImplementedError(f"model site {name!r} is not in the guide")
     return probs
 
 
-def _log_probs(trace: Trace) -> list[Any]:
-    """Scaled log-densities of all sites but the plates, each with its dimensions' symbols in ``_pyro_dims``."""
-    packed = [site.get("packed", {}) for site in trace.nodes.values() if site["type"] == "sample"]
-    return [entry["log_prob"] for entry in packed if "log_prob" in entry]
+def _log_probs(trace: Trace) -> list[Tensor]:
+    """Log-densities of all sites, scaled by their weights."""
+    return [site["log_prob"] for name, site in trace.nodes.items() if _is_density(name, site)]
 
 
-def _expectation(term: Any, probs: Mapping[str, Any]) -> Tensor:
-    """Sum over all dimensions of ``term`` weighted by the probabilities of the enumerated ones."""
-    factors = [prob for symbol, prob in probs.items() if symbol in term._pyro_dims]
-    if not factors:
-        return term.sum()
-    equation = ",".join(tensor._pyro_dims for tensor in (*factors, term))
-    return torch.einsum(f"{equation}->", *factors, term)
-
-
-def _with_dims(tensor: Any, dims: str) -> Any:
-    tensor._pyro_dims = dims
-    return tensor
+def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
+    """Sum over all dimensions of ``term``, those that are enumerated weighted by their probabilities."""
+    for dim, prob in probs.items():
+        if term.dim() >= -dim and term.shape[dim] > 1:
+            term = term * prob
+    return term.sum()
 
 
 def default_objective(guide: FacetGuide) -> ELBO:

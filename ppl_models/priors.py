@@ -31,15 +31,12 @@ class Prior(Configurable, nn.Module):
 
     :ivar dim: length d of the latent vector.
     :ivar num_components: K; 1 where the prior has no discrete variable.
+    :cvar is_mixture: whether the facet has a discrete variable, and so a clustering.
     """
 
+    is_mixture: bool = False
     dim: int
     num_components: int
-
-    @property
-    def is_mixture(self) -> bool:
-        """Whether the facet has a discrete variable, and so a clustering."""
-        return self.component() is not None
 
     def component(self) -> dist.TorchDistribution | None:
         """p(c), one-hot with event ``[K]``; ``None`` for a prior without components."""
@@ -117,6 +114,8 @@ class GaussianMixture(Prior):
     :param scale: initial standard deviation of every component; the paper's variance is 0.01, so 0.1.
     :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
     """
+
+    is_mixture = True
 
     def __init__(
         self,

@@ -65,8 +65,9 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("checks", [True, False], ids=["checks on", "checks off"])  # the runner trains with them off
 @pytest.mark.parametrize(("J", "L", "covariance", "alpha"), CASES)
-def test_equals_eq_58_and_89(J: int, L: int, covariance: str, alpha: float) -> None:
+def test_equals_eq_58_and_89(J: int, L: int, covariance: str, alpha: float, checks: bool) -> None:
     # The shallowest facet carries alpha, the others are in; with J = 1 that is the only one.
     weights = [alpha] + [1.0] * (J - 1)
     model, guide = build(J, L, covariance, weights)
@@ -75,7 +76,8 @@ def test_equals_eq_58_and_89(J: int, L: int, covariance: str, alpha: float) -> N
     parameters = dict(guide.named_parameters())
     want = paper.negative_objective(parameters, x, noise, list(model.priors), weights) / BATCH
     pyro.set_rng_seed(3)
-    got = Loss(model, guide)(x)
+    with pyro.validation_enabled(checks):
+        got = Loss(model, guide)(x)
     tensors = list(parameters.values())
     assert_equal_to(value_and_gradient(got, tensors), value_and_gradient(want, tensors))
 
