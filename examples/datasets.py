@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-__all__ = ["Dataset", "digits", "mnist"]
+__all__ = ["Dataset", "digits", "load", "mnist"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ def mnist(root: str | Path | None = None) -> Dataset:
         test.targets.numpy(),
         (28, 28),
     )
+
+
+def load(name: str, root: str | Path | None = None) -> Dataset:
+    """A data set by its name: ``"digits"`` or ``"mnist"``."""
+    return mnist(root) if name == "mnist" else digits()
 
 
 def data_root(root: str | Path | None) -> Path:

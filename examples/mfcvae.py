@@ -6,18 +6,14 @@ python -m examples.mfcvae --dataset mnist --data-root DATA
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 
 import pyro
 
-from examples.common import build_parser, format_scores, open_run_folder, score_facets
-from examples.datasets import Dataset, digits, mnist
+from examples.common import add_training_flags, build_parser, fit_and_report, open_run_folder
+from examples.datasets import Dataset, load
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, cold_start
-from inference.callbacks import Evaluate, JSONLines
-from inference.figures import save_figures
-from inference.metrics import probe_accuracy
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 
 
@@ -39,37 +35,20 @@ class Settings:
 SMOKE = Settings(10, 5, (64, 128), batch_size=256, epochs=(2, 3), fade_steps=12, evaluate_every=5)
 
 
-def load(args: argparse.Namespace) -> Dataset:
-    return mnist(args.data_root) if args.dataset == "mnist" and not args.smoke else digits(args.seed)
-
-
 def build(data: Dataset, settings: Settings) -> VaDEGuide:
-    prior = {name: GaussianMixture(settings.num_components, settings.dim) for name in ("style", "digit")}
-    model = MFCVAE(data.train.shape[1:], prior, Bernoulli(), MLPLadder(settings.widths, init=settings.init))
+    priors = {name: GaussianMixture(settings.num_components, settings.dim) for name in ("style", "digit")}
+    model = MFCVAE(data.train.shape[1:], priors, Bernoulli(), MLPLadder(settings.widths, init=settings.init))
     return VaDEGuide(model)
-
-
-def probes(guide: VaDEGuide, data: Dataset, seed: int) -> dict[str, float]:
-    """Table 1: how well a classifier reads the label from each facet's latent vector alone."""
-    train, test = guide.embed(data.train), guide.embed(data.test)
-    return {
-        facet: probe_accuracy(train[facet], data.train_labels, test[facet], data.test_labels, seed) for facet in train
-    }
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "mfcvae")
-    defaults = Settings()
-    parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
-    parser.add_argument("--epochs", type=int, nargs=2, default=defaults.epochs, help="of each phase, deep facet first")
-    parser.add_argument("--fade-steps", type=int, default=defaults.fade_steps, help="steps to let the second facet in")
-    parser.add_argument("--lr", type=float, default=defaults.lr, help="Adam's rate")
-    parser.add_argument("--init", choices=("pytorch", "glorot_normal"), default=defaults.init, help="of the networks")
-    parser.add_argument("--batch-size", type=int, default=defaults.batch_size)
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="of the networks")
-    parser.add_argument("--evaluate-every", type=int, default=defaults.evaluate_every, help="epochs between scores")
+    paper = Settings()
+    add_training_flags(parser, lr=paper.lr, batch_size=paper.batch_size, evaluate_every=paper.evaluate_every)
+    parser.add_argument("--epochs", type=int, nargs=2, default=paper.epochs, help="of each phase, deep facet first")
+    parser.add_argument("--fade-steps", type=int, default=paper.fade_steps, help="steps to let the second facet in")
     args = parser.parse_args(argv)
-    settings = Settings(
+    chosen = Settings(
         init=args.init,
         batch_size=args.batch_size,
         lr=args.lr,
@@ -77,43 +56,21 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         fade_steps=args.fade_steps,
         evaluate_every=args.evaluate_every,
     )
-    return args, SMOKE if args.smoke else settings
+    return args, SMOKE if args.smoke else chosen
 
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load(args)  # before anything is written: it may not be there
+    data = load("digits" if args.smoke else args.dataset, args.data_root)
     out = open_run_folder(args)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     cold_start(guide, data.train, seed=args.seed)
+    schedule = ProgressiveFadeIn(settings.epochs, settings.fade_steps)
     runner = SVIRunner(
-        guide.model,
-        guide,
-        lr=settings.lr,
-        schedule=ProgressiveFadeIn(settings.epochs, settings.fade_steps),
-        seed=args.seed,
-        device=args.device,
-        precision=args.precision,
+        guide.model, guide, None, settings.lr, schedule, seed=args.seed, device=args.device, precision=args.precision
     )
-
-    def accuracies(runner: SVIRunner) -> dict[str, float]:
-        scores = score_facets(guide, data)
-        return {f"accuracy_{facet}": values["accuracy"] for facet, values in scores.items()}
-
-    runner.fit(
-        data.train,
-        epochs=sum(settings.epochs),
-        batch_size=settings.batch_size,
-        callbacks=[Evaluate(accuracies, settings.evaluate_every), JSONLines(out / "metrics.jsonl")],
-    )
-    runner.save(out)
-    scores = score_facets(guide, data)
-    for facet, accuracy in probes(guide, data, args.seed).items():
-        scores[facet]["probe"] = accuracy
-    (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
-    save_figures(out / "figures", guide, data.test, runner.history, data.image_shape)
-    print(format_scores(scores))
+    fit_and_report(runner, data, out, sum(settings.epochs), settings.batch_size, settings.evaluate_every)
 
 
 if __name__ == "__main__":

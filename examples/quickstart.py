@@ -29,12 +29,12 @@ class Settings:
     num_components: tuple[int, int] = (8, 25)  # style, digit
     dim: int = 5
     widths: tuple[int, int] = (200, 400)
-    scale: float = 0.14  # of the likelihood; pixels are within [0, 1]
+    scale: float = 0.15  # of the likelihood; pixels are within [0, 1]
     batch_size: int = 64
     lr: float = 1e-3
     warm_epochs: tuple[int, int] = (60, 240)
     fade_steps: int = 4000
-    epochs: int = 60
+    epochs: int = 100
 
 
 SMOKE = Settings((2, 3), 2, (16, 16), warm_epochs=(1, 2), fade_steps=20, epochs=1)

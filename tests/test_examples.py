@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ["quickstart", "mfcvae"]
+EXAMPLES = ["quickstart", "mfcvae", "vade"]
 # Modules that examples share; they are not run.
 HELPERS = {"__init__", "common", "datasets"}
 RUN_FILES = {"arguments.json", "config.json", "history.jsonl", "scores.json", "weights.safetensors"}
@@ -36,7 +36,7 @@ def test_runs_and_writes_its_run_folder(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
-    assert len(figures) >= 5
+    assert len(figures) >= 3
     assert all(figure.stat().st_size > 5000 for figure in figures)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     for facet, values in scores.items():
