@@ -111,9 +111,8 @@ def main() -> None:
     steps = {}
     for precision, dtype in (("float32", None), ("bf16", torch.bfloat16)):
         plain, library = PlainMFCVAE(), ours()
-        steps[f"networks alone, {precision}"] = stepper(plain.networks_only, PlainMFCVAE().parameters, dtype, x)
-        plain_net = PlainMFCVAE()
-        steps[f"networks alone, {precision}"] = stepper(plain_net.networks_only, plain_net.parameters, dtype, x)
+        networks = PlainMFCVAE()
+        steps[f"networks alone, {precision}"] = stepper(networks.networks_only, networks.parameters, dtype, x)
         steps[f"plain loop, {precision}"] = stepper(plain, plain.parameters, dtype, x)
         steps[f"ours, {precision}"] = stepper(library, library.parameters, dtype, x)
     times: dict[str, list[float]] = {name: [] for name in steps}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from examples.datasets import Dataset
 from guides import FacetGuide
@@ -13,7 +15,18 @@ from inference.callbacks import Evaluate, JSONLines
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
 
-__all__ = ["add_training_flags", "build_parser", "fit_and_report", "format_scores", "open_run_folder", "score_facets"]
+__all__ = [
+    "TRAINING_FLAGS",
+    "add_setting_flags",
+    "build_parser",
+    "fit_and_report",
+    "format_scores",
+    "open_run_folder",
+    "resolve",
+    "score_facets",
+]
+
+SettingsT = TypeVar("SettingsT")
 
 
 def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
@@ -32,21 +45,41 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add_training_flags(parser: argparse.ArgumentParser, **defaults: int | float) -> None:
-    """The flags of examples that train on a choice of data sets; ``defaults`` for rate, batch and logging."""
-    parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
-    parser.add_argument("--lr", type=float, default=defaults["lr"], help="Adam's rate")
-    parser.add_argument("--batch-size", type=int, default=defaults["batch_size"])
-    parser.add_argument("--init", choices=("pytorch", "glorot_normal"), default="pytorch", help="of the networks")
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="of the networks")
-    parser.add_argument("--evaluate-every", type=int, default=defaults["evaluate_every"], help="epochs between scores")
+def add_setting_flags(parser: argparse.ArgumentParser, settings: Any, **options: dict[str, Any]) -> None:
+    """A flag for each field of ``settings`` that is named in ``options``, which hold argparse's own options."""
+    for name, extra in options.items():
+        default = getattr(settings, name)
+        kind = type(default[0] if isinstance(default, tuple) else default)
+        count = {"nargs": len(default)} if isinstance(default, tuple) else {}
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, default=argparse.SUPPRESS, **{"metavar": "N", **count, **extra})
 
 
-def open_run_folder(args: argparse.Namespace) -> Path:
-    """Create ``args.out`` and note there how the example was called."""
+def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> SettingsT:
+    """The settings, or the smoke run's sizes, with every flag that was given in its place."""
+    given = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(args).items()
+        if name in {field.name for field in fields(settings)}
+    }
+    return replace(smoke if args.smoke else settings, **given)
+
+
+TRAINING_FLAGS: dict[str, dict[str, Any]] = {
+    "lr": {"help": "Adam's rate"},
+    "batch_size": {"help": "rows a step"},
+    "init": {"help": "of the networks", "choices": ("pytorch", "glorot_normal"), "metavar": None},
+    "precision": {"help": "of the networks", "choices": ("float32", "bf16"), "metavar": None},
+    "evaluate_every": {"help": "epochs between scores"},
+}
+
+
+def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> Path:
+    """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data."""
     args.out.mkdir(parents=True, exist_ok=True)
-    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    (args.out / "arguments.json").write_text(json.dumps(arguments, indent=2) + "\n")
+    flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    run = {"data": data.name, "flags": flags, "settings": asdict(settings)}
+    (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     return args.out
 
 

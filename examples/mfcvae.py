@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyro
 
-from examples.common import add_training_flags, build_parser, fit_and_report, open_run_folder
+from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, fit_and_report, open_run_folder, resolve
 from examples.datasets import Dataset, load
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, cold_start
@@ -29,6 +29,7 @@ class Settings:
     lr: float = 5e-4
     epochs: tuple[int, int] = (201, 201)
     fade_steps: int = 15_000
+    precision: str = "float32"  # of the networks
     evaluate_every: int = 20
 
 
@@ -43,32 +44,31 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "mfcvae")
-    paper = Settings()
-    add_training_flags(parser, lr=paper.lr, batch_size=paper.batch_size, evaluate_every=paper.evaluate_every)
-    parser.add_argument("--epochs", type=int, nargs=2, default=paper.epochs, help="of each phase, deep facet first")
-    parser.add_argument("--fade-steps", type=int, default=paper.fade_steps, help="steps to let the second facet in")
+    parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
+    phases = {
+        "epochs": {"help": "of each phase, deep facet first"},
+        "fade_steps": {"help": "to let the second facet in"},
+    }
+    add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **phases)
     args = parser.parse_args(argv)
-    chosen = Settings(
-        init=args.init,
-        batch_size=args.batch_size,
-        lr=args.lr,
-        epochs=tuple(args.epochs),
-        fade_steps=args.fade_steps,
-        evaluate_every=args.evaluate_every,
-    )
-    return args, SMOKE if args.smoke else chosen
+    return args, resolve(args, Settings(), SMOKE)
 
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load("digits" if args.smoke else args.dataset, args.data_root)
-    out = open_run_folder(args)
+    data = load("digits" if args.smoke else args.dataset, args.data_root)  # before anything is written
+    out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     cold_start(guide, data.train, seed=args.seed)
-    schedule = ProgressiveFadeIn(settings.epochs, settings.fade_steps)
     runner = SVIRunner(
-        guide.model, guide, None, settings.lr, schedule, seed=args.seed, device=args.device, precision=args.precision
+        guide.model,
+        guide,
+        lr=settings.lr,
+        schedule=ProgressiveFadeIn(settings.epochs, settings.fade_steps),
+        seed=args.seed,
+        device=args.device,
+        precision=settings.precision,
     )
     fit_and_report(runner, data, out, sum(settings.epochs), settings.batch_size, settings.evaluate_every)
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 import pyro
 
-from examples.common import build_parser, format_scores, open_run_folder, score_facets
+from examples.common import (
+    add_setting_flags,
+    build_parser,
+    format_scores,
+    open_run_folder,
+    resolve,
+    score_facets,
+)
 from examples.datasets import Dataset, digits
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, warm_start
@@ -61,14 +68,16 @@ def train(data: Dataset, settings: Settings, seed: int, device: str, progress: b
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    args = build_parser(__doc__, "quickstart").parse_args(argv)
-    return args, SMOKE if args.smoke else Settings()
+    parser = build_parser(__doc__, "quickstart")
+    add_setting_flags(parser, Settings(), epochs={"help": "after the warm start"}, lr={"help": "Adam's rate"})
+    args = parser.parse_args(argv)
+    return args, resolve(args, Settings(), SMOKE)
 
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = digits()
-    out = open_run_folder(args)
+    out = open_run_folder(args, settings, data)
     runner = train(data, settings, args.seed, args.device)
     runner.save(out)
     scores = score_facets(runner.guide, data)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyro
 
-from examples.common import add_training_flags, build_parser, fit_and_report, open_run_folder
+from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, fit_and_report, open_run_folder, resolve
 from examples.datasets import Dataset, load
 from guides import VaDEGuide
 from inference import SVIRunner, cold_start
@@ -28,6 +28,7 @@ class Settings:
     batch_size: int = 512
     lr: float = 2e-3
     epochs: int = 200
+    precision: str = "float32"  # of the networks
     evaluate_every: int = 10
 
 
@@ -42,28 +43,22 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vade")
-    paper = Settings()
-    add_training_flags(parser, lr=paper.lr, batch_size=paper.batch_size, evaluate_every=paper.evaluate_every)
-    parser.add_argument("--epochs", type=int, default=paper.epochs)
+    parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
+    add_setting_flags(parser, Settings(), **TRAINING_FLAGS, epochs={"help": "passes over the data"})
     args = parser.parse_args(argv)
-    chosen = Settings(
-        init=args.init,
-        batch_size=args.batch_size,
-        lr=args.lr,
-        epochs=args.epochs,
-        evaluate_every=args.evaluate_every,
-    )
-    return args, SMOKE if args.smoke else chosen
+    return args, resolve(args, Settings(), SMOKE)
 
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load("digits" if args.smoke else args.dataset, args.data_root)
-    out = open_run_folder(args)
+    data = load("digits" if args.smoke else args.dataset, args.data_root)  # before anything is written
+    out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     cold_start(guide, data.train, seed=args.seed)
-    runner = SVIRunner(guide.model, guide, lr=settings.lr, seed=args.seed, device=args.device, precision=args.precision)
+    runner = SVIRunner(
+        guide.model, guide, lr=settings.lr, seed=args.seed, device=args.device, precision=settings.precision
+    )
     fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 
 

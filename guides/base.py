@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pyro
 import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ppl_models.base import FacetModel
+from ppl_models.base import FacetModel, evaluating
 from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 from ppl_models.data import as_data
 from ppl_models.distributions import DiagonalNormal
 
-__all__ = ["FacetGuide", "evaluating"]
+__all__ = ["FacetGuide"]
 
 # Rows that go through the networks at once outside training.
 EVALUATION_BATCH = 4096
@@ -39,6 +39,11 @@ class FacetGuide(Configurable, nn.Module):
 
     enumerates: bool = False
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What both programs are called with beside the data."""
+        return {"num_samples": self.num_samples}
+
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
         self.model = model
@@ -46,8 +51,12 @@ class FacetGuide(Configurable, nn.Module):
         self.encoder = model.network.encoder(model.x_shape, model.dims)
 
     @abstractmethod
-    def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
-        """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``."""
+    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
+        """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``.
+
+        :param num_samples: L; the guide's own where not given.
+        :param marginal: whether the model leaves its clusters out.
+        """
 
     @property
     def max_plate_nesting(self) -> int:
@@ -56,7 +65,17 @@ class FacetGuide(Configurable, nn.Module):
 
     def encode(self, x: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
-        return dict(zip(self.model.priors, self.encoder(self.model.likelihood.prepare(x)), strict=True))
+        return dict(zip(self.model.priors, self.encoder(self.model.prepare(x)), strict=True))
+
+    def draw_latents(self, x: Tensor, num_samples: int) -> dict[str, Tensor]:
+        """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector, ``[(L,) B, d]``."""
+        posterior = self.encode(x)
+        z = {}
+        with self.model.draws(num_samples):
+            for name, q in posterior.items():
+                with self.model.weighted(f"z_{name}"):
+                    z[name] = pyro.sample(f"z_{name}", q)
+        return z
 
     # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in batches.
 
@@ -86,11 +105,14 @@ class FacetGuide(Configurable, nn.Module):
 
         Evaluated at the posterior mean of z: MFCVAE's Eq. 12 with the expectation taken at one point.
         """
-        posterior = self.posterior(x)
-        return {
-            name: prior.log_joint(posterior[name].mean).softmax(-1).cpu().numpy()
-            for name, prior in self.model.mixtures.items()
-        }
+
+        def cluster_probs(batch: Tensor) -> dict[str, Tensor]:
+            posterior = self.encode(batch)
+            mixtures = self.model.mixtures.items()
+            return {name: prior.log_joint(posterior[name].mean).softmax(-1) for name, prior in mixtures}
+
+        parts = list(self._map_batches(cluster_probs, x))
+        return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in self.model.mixtures}
 
     def predict(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet that has clusters: ``{name: [N]}``."""
@@ -99,22 +121,14 @@ class FacetGuide(Configurable, nn.Module):
     @torch.no_grad()
     def reconstruct(self, x: ArrayLike | Tensor) -> np.ndarray:
         """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
-        with evaluating(self):
-            return self.model.decode({name: q.mean for name, q in self.posterior(x).items()}).mean.cpu().numpy()
+
+        def reconstruction(batch: Tensor) -> Tensor:
+            return self.model.decode({name: q.mean for name, q in self.encode(batch).items()}).mean
+
+        return torch.cat(list(self._map_batches(reconstruction, x))).cpu().numpy()
 
     def _map_batches(self, function: Callable[[Tensor], Any], x: ArrayLike | Tensor) -> Iterator[Any]:
         data = as_data(x, self.model)
         with evaluating(self):
             for batch in data.split(EVALUATION_BATCH):
                 yield function(batch.to(self.model.gates.device))
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout, no batch statistics) inside, the former mode after."""
-    was_training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was_training)

@@ -27,16 +27,11 @@ class VaDEGuide(FacetGuide):
 
     enumerates = True
 
-    def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
+    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
         L = self.num_samples if num_samples is None else num_samples
-        posterior = self.encode(x)
         with self.model.plate(x, len(x)):
-            z: dict[str, Tensor] = {}
-            with self.model.draws(L):
-                for name in self.model.priors:
-                    with self.model.weighted(f"z_{name}"):
-                        z[name] = pyro.sample(f"z_{name}", posterior[name])
-            for name, prior in self.model.mixtures.items():
+            z = self.draw_latents(x, L)
+            for name, prior in () if marginal else self.model.mixtures.items():
                 log_joint = prior.log_joint(z[name])  # [(L,) B, K]
                 mean_log_joint = log_joint.mean(0) if L > 1 else log_joint
                 with self.model.weighted(f"c_{name}"):

@@ -8,25 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from inference.runner import SVIRunner
+from ppl_models.checks import check_count
 
 __all__ = ["Evaluate", "JSONLines"]
 
 
 class Evaluate:
-    """Add your own measures to the record, every ``every`` epochs.
+    """Add your own measures to the record, in the first record after each ``every`` epochs.
 
     :param measure: called with the runner; returns ``{name: number}``.
     """
 
     def __init__(self, measure: Callable[[SVIRunner], Mapping[str, float]], every: int = 1) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1 epoch, got {every}")
         self.measure = measure
-        self.every = every
+        self.every = check_count("every", every)
+        self.done = 0
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
-        if record["epoch"] % self.every == 0:
-            record.update(self.measure(runner))
+        if record["epoch"] // self.every > self.done:
+            self.done = record["epoch"] // self.every
+            record.update({name: float(value) for name, value in self.measure(runner).items()})
 
 
 class JSONLines:

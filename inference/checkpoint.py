@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-__all__ = ["read_checkpoint", "write_atomically", "write_checkpoint"]
+__all__ = ["read_checkpoint", "write_checkpoint", "write_together"]
 
 FORMAT = 1
 
@@ -20,24 +19,34 @@ FORMAT = 1
 def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor], history: str) -> Path:
     """Write the three files of a checkpoint into ``folder``, creating it if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
-    write_atomically(folder / "weights.safetensors", weights)
-    write_atomically(folder / "history.jsonl", history.encode())
-    write_atomically(folder / "config.json", (json.dumps({"format": FORMAT, **config}, indent=2) + "\n").encode())
+    write_together(
+        {
+            folder / "weights.safetensors": save({name: t.detach().cpu().contiguous() for name, t in state.items()}),
+            folder / "history.jsonl": history.encode(),
+            folder / "config.json": (json.dumps({"format": FORMAT, **config}, indent=2) + "\n").encode(),
+        }
+    )
     return folder
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside ``path``, flush to the disk, then move into place: a reader sees the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_together(contents: dict[Path, bytes]) -> None:
+    """Write every file beside its place and flush it to the disk, and only then move all into place.
+
+    A disk that fills up leaves the old files as they were.
+    """
+    temporaries: dict[Path, Path] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for path, content in contents.items():
+            temporaries[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            with temporaries[path].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
         raise
 
 

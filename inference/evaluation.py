@@ -6,11 +6,12 @@ import math
 
 import torch
 from numpy.typing import ArrayLike
+from scipy.stats import entropy
 from torch import Tensor
 
-from guides.base import FacetGuide, evaluating
+from guides.base import FacetGuide
 from inference.objectives import Loss
-from ppl_models.base import FacetModel
+from ppl_models.base import FacetModel, evaluating
 from ppl_models.data import as_data
 
 __all__ = ["elbo", "mutual_information"]
@@ -30,12 +31,9 @@ def elbo(model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws:
         raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
     data = as_data(x, model).to(model.gates.device)
     loss = Loss(model, guide)
-    gates, model.gates = model.gates, torch.ones_like(model.gates)
-    try:
-        with evaluating(loss), model.weights_set_to(torch.ones_like(model.kl_weights)):
-            draws = torch.stack([_mean_elbo(loss, data) for _ in range(num_draws)])
-    finally:
-        model.gates = gates
+    at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
+    with evaluating(guide), at_one:
+        draws = torch.stack([_mean_elbo(loss, data) for _ in range(num_draws)])
     return float(draws.mean()), float(draws.std() / math.sqrt(num_draws))
 
 
@@ -44,23 +42,16 @@ def _mean_elbo(loss: Loss, data: Tensor, batch_size: int = 4096) -> Tensor:
     return torch.stack(parts).sum() / len(data)
 
 
-@torch.no_grad()
-def mutual_information(guide: FacetGuide, x: Tensor) -> dict[str, Tensor]:
+def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, float]:
     """I(x; c_j) of every mixture facet, in nats: entropy of the mean responsibilities less their mean entropy.
 
     It vanishes when a facet has died (its latent ignores x) *and* when all data share one cluster; the entropy of the
     mean responsibilities alone would call the first of these healthy.
 
-    :param x: checked data ``[N, *x_shape]`` on the guide's device.
+    :param x: ``[N, *x_shape]``.
+    :raises ValueError: if ``x`` does not fit the model.
     """
-    posterior = guide.encode(x)
-    information = {}
-    for name, prior in guide.model.mixtures.items():
-        log_proba = prior.log_joint(posterior[name].mean).log_softmax(-1)
-        mean_log_proba = log_proba.logsumexp(0) - math.log(len(x))
-        information[name] = _entropy(mean_log_proba) - _entropy(log_proba).mean()
-    return information
-
-
-def _entropy(log_proba: Tensor) -> Tensor:
-    return -(log_proba.exp() * log_proba).sum(-1)
+    return {
+        name: float(entropy(proba.mean(0)) - entropy(proba, axis=-1).mean())
+        for name, proba in guide.predict_proba(x).items()
+    }

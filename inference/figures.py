@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide
+from inference.randomness import seeded
+from ppl_models.base import evaluating
 
 __all__ = ["cluster_gallery", "cluster_samples", "facet_swaps", "save_figures", "training_curves"]
 
@@ -59,8 +61,7 @@ def cluster_samples(
     :param temperature: factor on the standard deviation within components.
     """
     order, _, _ = _surest_clusters(guide, x, facet)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed, guide.model.gates.device):
         rows = {
             str(k): guide.model.generate(columns, facet, int(k), temperature=temperature).cpu().numpy() for k in order
         }
@@ -77,15 +78,17 @@ def facet_swaps(
     :param facet: the facet that is exchanged; the others stay.
     :param pairs: the first data of ``x``, two by two.
     """
-    x = np.asarray(x)[: 2 * pairs]
+    x = np.asarray(x)
+    x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
     means = {name: q.mean for name, q in guide.posterior(x).items()}
     partner = torch.arange(len(x)).view(-1, 2).flip(-1).flatten()
     swapped = {name: z[partner] if name == facet else z for name, z in means.items()}
-    rows = {
-        "datum": x,
-        "reconstruction": guide.model.decode(means).mean.cpu().numpy(),
-        f"with the other's {facet}": guide.model.decode(swapped).mean.cpu().numpy(),
-    }
+    with evaluating(guide):
+        rows = {
+            "datum": x,
+            "reconstruction": guide.model.decode(means).mean.cpu().numpy(),
+            f"with the other's {facet}": guide.model.decode(swapped).mean.cpu().numpy(),
+        }
     return _image_rows(rows, _image_shape(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", pair=True)
 
 

@@ -12,6 +12,7 @@ from sklearn.mixture import GaussianMixture as FittedMixture
 from torch import Tensor
 
 from guides.base import FacetGuide
+from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel
 from ppl_models.data import as_data
@@ -29,8 +30,7 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     :param max_rows: rows of ``x`` used at most, chosen at random; the paper uses all.
     :param seed: of that choice, of the draws and of the fit.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
         draws = {name: q.sample().cpu() for name, q in guide.posterior(rows).items()}
     for name, prior in _gaussian_mixtures(guide.model).items():
@@ -45,8 +45,7 @@ def fit_mixtures(
 
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed, guide.model.gates.device):
         means = guide.embed(_some_rows(x, guide.model, max_rows))
     for name, prior in _gaussian_mixtures(guide.model).items():
         fitted = FittedMixture(

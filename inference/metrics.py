@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
@@ -39,7 +41,7 @@ def cluster_accuracy(
     return float(np.mean(correct))
 
 
-def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority") -> dict[int, int]:
+def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority") -> dict[Any, Any]:
     """What each cluster stands for: ``{cluster: label}``, by ``"majority"`` or ``"hungarian"``; see above."""
     labels, clusters = _paired(labels, clusters)
     counts = contingency_matrix(labels, clusters)  # [classes, clusters]
@@ -50,7 +52,7 @@ def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority"
         pairs = zip(*linear_sum_assignment(counts, maximize=True), strict=True)
     else:
         raise ValueError(f'method must be "majority" or "hungarian", got {method!r}')
-    return {int(found[k]): int(classes[t]) for t, k in pairs}
+    return {found[k].item(): classes[t].item() for t, k in pairs}
 
 
 def clustering_scores(
@@ -87,25 +89,28 @@ def probe_accuracy(
 def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pearson") -> float:
     """Mean absolute correlation of matched coordinates (MCC), in [0, 1].
 
-    Coordinates are matched by the assignment that maximises the sum of absolute correlations.
+    Coordinates are matched by the assignment that maximises the sum of absolute correlations. A latent that is
+    constant tells nothing, and counts as a correlation of 0.
 
     :param sources: ``[N, d]``.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
-    :raises ValueError: if shapes differ, fewer than two data are given, a column is constant, or the method is unknown.
+    :raises ValueError: if shapes differ, fewer than two data are given, a source is constant, or the method is unknown.
     """
     s, z = np.asarray(sources, float), np.asarray(latents, float)
     if s.shape != z.shape or s.ndim != 2 or len(s) < 2:
         raise ValueError(f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}")
     if method not in ("pearson", "spearman"):
         raise ValueError(f'method must be "pearson" or "spearman", got {method!r}')
-    for name, values in (("sources", s), ("latents", z)):
-        if (np.ptp(values, axis=0) == 0).any():
-            raise ValueError(f"{name} has a constant column, whose correlation is undefined: drop it")
+    if (np.ptp(s, axis=0) == 0).any():
+        raise ValueError("sources has a constant column, whose correlation is undefined: drop it from both")
+    dead = np.ptp(z, axis=0) == 0
     if method == "spearman":
         s, z = rankdata(s, axis=0), rankdata(z, axis=0)
     d = s.shape[1]
-    correlation = np.abs(np.corrcoef(s, z, rowvar=False)[:d, d:])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.abs(np.corrcoef(s, z, rowvar=False)[:d, d:])
+    correlation[:, dead] = 0
     return float(correlation[linear_sum_assignment(correlation, maximize=True)].mean())
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, TraceEnum_ELBO
 from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import is_validation_enabled, site_is_subsample
 from torch import Tensor, nn
 
@@ -29,26 +30,35 @@ class GuideEnum_ELBO(TraceEnum_ELBO):
     depends on. Pyro's own also covers sampled discrete sites by a surrogate (Dice) that reads tensors back to the
     host in every step; here every continuous site is reparameterised, so there is nothing to correct for.
 
+    :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
+    :param num_particles: independent draws of the whole objective, one after the other.
     :raises NotImplementedError: for a guide with a sampled site that has no reparameterised draw, or a model that
         enumerates sites itself: use Pyro's objective for those.
     """
 
+    def __init__(
+        self, *, max_plate_nesting: int, num_particles: int = 1, strict_enumeration_warning: bool = False
+    ) -> None:
+        super().__init__(
+            num_particles=num_particles,
+            max_plate_nesting=max_plate_nesting,
+            strict_enumeration_warning=strict_enumeration_warning,
+        )
+
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        losses = [
-            -_enumerated_elbo(model_trace, guide_trace)
-            for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs)
-        ]
+        traces = self._get_traces if is_validation_enabled() else self._unchecked_traces
+        losses = [-_enumerated_elbo(*pair) for pair in traces(model, guide, args, kwargs)]
         return torch.stack(losses).mean()
 
-    def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Trace, Trace]:
-        if is_validation_enabled():
-            return super()._get_trace(model, guide, args, kwargs)
-        # The same pair of traces without the checks, and without what only Pyro's surrogate needs.
-        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
-        for trace in (guide_trace, model_trace):
-            trace.compute_log_prob(_is_density)
-        return model_trace, guide_trace
+    def _unchecked_traces(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> Iterator[tuple[Trace, Trace]]:
+        """The traces that Pyro would make, without its checks and without what only its surrogate needs."""
+        for _ in range(self.num_particles):
+            with _EnumerateSites(first_dim=-1 - self.max_plate_nesting):
+                guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+            for trace in (guide_trace, model_trace):
+                trace.compute_log_prob(_is_density)
+            yield model_trace, guide_trace
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         with torch.no_grad():
@@ -58,6 +68,31 @@ class GuideEnum_ELBO(TraceEnum_ELBO):
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         loss.backward()
         return float(loss.detach())
+
+
+class _EnumerateSites(Messenger):
+    """Give each site marked for enumeration all its values at once, along a new dimension left of the plates.
+
+    Pyro's own handler also follows values through the model's enumerated sites, by reading tensors in ways that
+    torch.vmap refuses; a guide that enumerates its own sites needs none of that.
+    """
+
+    def __init__(self, first_dim: int) -> None:
+        super().__init__()
+        self.first_dim = first_dim
+
+    def __enter__(self) -> Any:
+        self.dim = self.first_dim
+        return super().__enter__()
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["done"] or msg["infer"].get("enumerate") != "parallel":
+            return
+        values = msg["fn"].enumerate_support(expand=False)
+        msg["value"] = values.reshape(len(values), *[1] * (-self.dim - 1), *msg["fn"].event_shape)
+        msg["infer"]["_enumerate_dim"] = self.dim
+        msg["done"] = True
+        self.dim -= 1
 
 
 def _is_density(name: str, site: dict[str, Any]) -> bool:
@@ -103,7 +138,7 @@ def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
 
 def default_objective(guide: FacetGuide) -> ELBO:
     """The objective that suits ``guide``."""
-    return GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting, strict_enumeration_warning=False)
+    return GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)
 
 
 class Loss(nn.Module):
@@ -120,24 +155,23 @@ class Loss(nn.Module):
         if guide.model is not model:
             raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
         objective = objective if objective is not None else default_objective(guide)
-        if guide.enumerates and not isinstance(objective, TraceEnum_ELBO):
+        if guide.enumerates and model.mixtures and not isinstance(objective, TraceEnum_ELBO):
             raise ValueError(
                 f"{type(guide).__name__} enumerates its clusters, which {type(objective).__name__} would sample "
                 "once and score wrongly: use pyro.infer.TraceEnum_ELBO, or leave the objective out"
             )
-        self.elbo = objective(model, guide)
+        self.objective = objective
+        # The model is registered once, inside the guide: functional calls need each parameter to have one name.
+        self.guide = guide
 
     @property
     def model(self) -> FacetModel:
-        return self.elbo.model
-
-    @property
-    def guide(self) -> FacetGuide:
-        return self.elbo.guide
+        return self.guide.model
 
     def forward(self, x: Tensor) -> Tensor:
         """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised."""
-        return self.elbo(self.model.likelihood.prepare(x), num_samples=self.guide.num_samples) / len(x)
+        options = self.guide.options
+        return self.objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **options) / len(x)
 
     def terms(self, x: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.
@@ -145,7 +179,8 @@ class Loss(nn.Module):
         The objective is linear in the terms' weights, so each term is its derivative by that weight; they add up by
         construction, whatever guide and objective are in use.
 
-        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for every mixture.
+        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for every mixture
+            (but where the guide sums the clusters out, whose ``kl_z_NAME`` is then that of the whole mixture).
         """
         kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
         with torch.enable_grad(), self.model.weights_set_to(kl_weights):
@@ -154,6 +189,6 @@ class Loss(nn.Module):
         terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}
         for j, (name, prior) in enumerate(self.model.priors.items()):
             terms[f"kl_z_{name}"] = kl[j, 0]
-            if prior.is_mixture:
+            if prior.is_mixture and not self.guide.options.get("marginal"):
                 terms[f"kl_c_{name}"] = kl[j, 1]
         return terms

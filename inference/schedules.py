@@ -17,10 +17,14 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 
-__all__ = ["Constant", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
+__all__ = ["AbruptFadeInWarning", "Constant", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
 
 # step -> (weights of the KL terms [J, 2], gates [J])
 Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class AbruptFadeInWarning(UserWarning):
+    """A facet is let in so fast that it is likely to die."""
 
 
 class Schedule(Configurable):
@@ -30,6 +34,7 @@ class Schedule(Configurable):
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         """The weights as a function of the step (a scalar tensor on the model's device).
 
+        :param total_steps: steps of the whole run, those of earlier calls of ``fit`` included.
         :raises ValueError: if the schedule does not fit the model or cannot finish within the run.
         """
 
@@ -41,8 +46,8 @@ class Constant(Schedule):
     """
 
     def __init__(self, weight: float = 1.0) -> None:
-        if weight < 0:
-            raise ValueError(f"weight must not be negative, got {weight}")
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"weight must be a number of at least 0, got {weight}")
         self.weight = weight
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -72,6 +77,9 @@ class ProgressiveFadeIn(Schedule):
     Facet j's weight :math:`\alpha_j` multiplies its KL terms and its rung in the decoder: 1 for the deepest
     facet, and for each shallower one 0 until its phase starts, then rising linearly to 1 within ``fade_steps``.
 
+    Binding raises ``ValueError`` if the number of phases is not that of the facets, if the run is shorter than the
+    phases together, or if a fade-in is longer than its phase.
+
     :param epochs: length of each phase, the deepest facet's first; one entry per facet. MNIST in the paper: (201, 201).
     :param fade_steps: optimiser steps from 0 to 1. MNIST in the paper: 15,000. A facet let in within a few hundred
         steps tends to die: its KL goes to 0 before the decoder has learned to use it.
@@ -85,29 +93,31 @@ class ProgressiveFadeIn(Schedule):
         J = len(model.dims)
         if len(self.epochs) != J:
             raise ValueError(f"ProgressiveFadeIn has {len(self.epochs)} phases, but the model has {J} facets: give {J}")
+        _check_end(sum(self.epochs) * steps_per_epoch, total_steps, "the last phase")
+        for length in self.epochs[1:]:
+            _check_end(self.fade_steps, length * steps_per_epoch, "a facet's fade-in", "its phase")
+        if J > 1 and self.fade_steps < 1000:
+            warnings.warn(
+                f"fade_steps={self.fade_steps} is abrupt: facets let in faster than about 1000 steps tend to die; "
+                "watch their mutual information in the history",
+                AbruptFadeInWarning,
+                stacklevel=2,
+            )
         # Shallow to deep; the deepest facet, last, is in from before the first step.
         starts = [sum(self.epochs[:phase]) * steps_per_epoch for phase in range(J)][::-1]
-        if J > 1:
-            _check_end(starts[0] + self.fade_steps, total_steps, "the last facet's fade-in")
-            if self.fade_steps < 1000:
-                warnings.warn(
-                    f"fade_steps={self.fade_steps} is abrupt: facets let in faster than about 1000 steps tend to die; "
-                    "watch their mutual information in the history",
-                    stacklevel=2,
-                )
+        starts[-1] = -self.fade_steps
         start = torch.tensor(starts, dtype=model.gates.dtype, device=model.gates.device)
-        start[-1] = -self.fade_steps
 
         def weights(step: Tensor) -> tuple[Tensor, Tensor]:
             alpha = ((step - start) / self.fade_steps).clamp(0, 1)
-            return alpha.unsqueeze(-1).expand(-1, 2), alpha
+            return torch.stack((alpha, alpha), -1), alpha
 
         return weights
 
 
-def _check_end(end: int, total_steps: int, what: str) -> None:
+def _check_end(end: int, total_steps: int, what: str, of: str = "the run") -> None:
     if end > total_steps:
         raise ValueError(
-            f"{what} would end at step {end}, but the run has {total_steps} steps, so its end would never be trained\n"
+            f"{what} would end at step {end}, but {of} has {total_steps} steps, so its end would never be trained\n"
             "  Try one of:\n  - more epochs\n  - a shorter schedule\n  - smaller batches (more steps per epoch)"
         )

@@ -11,12 +11,13 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
+from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Prior
 
-__all__ = ["FacetModel"]
+__all__ = ["FacetModel", "evaluating"]
 
 # poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
 TINY = torch.finfo(torch.float32).tiny
@@ -96,11 +97,14 @@ class FacetModel(Configurable, nn.Module):
     def decode(self, z: Mapping[str, Tensor]) -> dist.TorchDistribution:
         """p(x given z): ``{name: [..., d]}`` to a distribution with batch ``[...]`` and event ``x_shape``.
 
+        Takes arrays as well, so that what a guide's ``embed`` gives can be decoded.
+
         :raises ValueError: if a facet is missing from ``z`` or unknown.
         """
         if set(z) != set(self.priors):
             raise ValueError(f"decode needs a latent for each of the facets {list(self.priors)}, got {list(z)}")
-        output = self.decoder([z[name] for name in self.priors], self.gates)
+        latents = [torch.as_tensor(z[name], dtype=self.gates.dtype, device=self.gates.device) for name in self.priors]
+        output = self.decoder(latents, self.gates)
         return self.likelihood(output, len(self.x_shape))
 
     @torch.no_grad()
@@ -124,7 +128,8 @@ class FacetModel(Configurable, nn.Module):
             name: prior.sample(n, cluster if name == facet else None, temperature)
             for name, prior in self.priors.items()
         }
-        return self.decode(z).mean
+        with evaluating(self):
+            return self.decode(z).mean
 
     def prior(self, facet: str) -> Prior:
         """The prior of one facet.
@@ -140,18 +145,38 @@ class FacetModel(Configurable, nn.Module):
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
     @contextmanager
-    def weights_set_to(self, kl_weights: Tensor) -> Iterator[None]:
-        """Within this context the terms' weights are ``kl_weights`` ``[J, 2]``."""
-        kept, self.kl_weights = self.kl_weights, kl_weights
+    def weights_set_to(self, kl_weights: Tensor, gates: Tensor | None = None) -> Iterator[None]:
+        """Within this context the terms' weights are ``kl_weights`` ``[J, 2]``, and the gates ``gates`` ``[J]``."""
+        kept = self.kl_weights, self.gates
+        self.kl_weights, self.gates = kl_weights, self.gates if gates is None else gates
         try:
             yield
         finally:
-            self.kl_weights = kept
+            self.kl_weights, self.gates = kept
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """A batch in the likelihood's form and the model's dtype; see :meth:`Likelihood.prepare`."""
+        return self.likelihood.prepare(x, self.gates.dtype)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout, no batch statistics) inside; every part's former mode after."""
+    kept = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in kept.items():
+            part.training = was_training
 
 
 def _check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
-    shape = tuple(x_shape)
-    if not shape or any(not isinstance(size, int) or size < 1 for size in shape):
+    try:
+        shape = tuple(check_count("a size", size) for size in x_shape)
+    except (TypeError, ValueError):
+        shape = ()
+    if not shape:
         raise ValueError(f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}")
     return shape
 
@@ -164,6 +189,8 @@ def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
             raise ValueError(f"facet names must be valid Python names, got {name!r}")
         if not isinstance(prior, Prior):
             raise ValueError(f"facet {name!r} needs a prior, such as GaussianMixture(10, 5), got {prior!r}")
+    if len({id(prior) for prior in facets.values()}) < len(facets):
+        raise ValueError(f"the facets {list(facets)} share a prior object: give each its own")
     try:
         return nn.ModuleDict(facets)
     except KeyError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 __all__ = ["check_count", "check_one_of"]
@@ -13,9 +14,9 @@ def check_count(name: str, value: Any) -> int:
 
     :raises ValueError: naming the argument and what was given.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or index(value) < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
+    return index(value)
 
 
 def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:

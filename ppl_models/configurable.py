@@ -11,7 +11,12 @@ import inspect
 from abc import ABCMeta
 from typing import Any
 
+import numpy as np
+
 __all__ = ["Configurable", "from_config", "to_config"]
+
+# Marks a description as that of an object; no argument and no facet can have such a name.
+CLASS = "@class"
 
 # A description names a class, and naming a class means importing its module: only our own are imported.
 TRUSTED_PACKAGES = ("ppl_models", "guides", "inference")
@@ -39,10 +44,12 @@ def to_config(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Configurable):
         cls = type(value)
         arguments = {name: to_config(argument) for name, argument in value.__dict__["_arguments"].items()}
-        return {"class": f"{cls.__module__}.{cls.__qualname__}", **arguments}
+        return {CLASS: f"{cls.__module__}.{cls.__qualname__}", **arguments}
     if hasattr(value, "items"):
         return {str(key): to_config(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -62,14 +69,14 @@ def from_config(config: Any) -> Any:
         return [from_config(item) for item in config]
     if not isinstance(config, dict):
         return config
-    arguments = {name: from_config(value) for name, value in config.items() if name != "class"}
-    if "class" not in config:
+    arguments = {name: from_config(value) for name, value in config.items() if name != CLASS}
+    if CLASS not in config:
         return arguments
-    cls = _trusted_class(config["class"])
+    cls = _trusted_class(config[CLASS])
     try:
         return cls(**arguments)
     except TypeError as error:
-        raise ValueError(f"the description of {config['class']} does not fit this version: {error}") from error
+        raise ValueError(f"the description of {config[CLASS]} does not fit this version: {error}") from error
 
 
 def _trusted_class(path: Any) -> type:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,9 +26,7 @@ def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
     expected = "[N, " + ", ".join(map(str, model.x_shape)) + "]"
     if data.ndim == 0 or tuple(data.shape[1:]) != model.x_shape:
         raise ValueError(
-            f"x has shape {list(data.shape)}, but the model was built for {expected}\n  Try one of:\n"
-            f"  - reshape the data, for example x.reshape(len(x), {', '.join(map(str, model.x_shape))})\n"
-            f"  - build the model with x_shape={tuple(data.shape[1:])}"
+            f"x has shape {list(data.shape)}, but the model was built for {expected}: {_shape_advice(data, model)}"
         )
     if len(data) == 0:
         raise ValueError(f"x is empty (shape {list(data.shape)}): at least one datum is needed")
@@ -44,6 +43,14 @@ def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
         )
     model.likelihood.check(data)
     return data
+
+
+def _shape_advice(data: Tensor, model: FacetModel) -> str:
+    if tuple(data.shape) == model.x_shape:
+        return "for a single datum give x[None]"
+    if len(data.shape) > 1 and prod(data.shape[1:]) == prod(model.x_shape):
+        return f"reshape it, for example x.reshape(len(x), {', '.join(map(str, model.x_shape))})"
+    return f"build the model with x_shape={tuple(data.shape[1:])}, or look for what is wrong with the data"
 
 
 def _as_tensor(x: ArrayLike | Tensor) -> Tensor:

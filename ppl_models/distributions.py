@@ -14,6 +14,8 @@ from torch import Tensor
 
 __all__ = ["Component", "DiagonalNormal"]
 
+NO_SHAPE = torch.Size()
+
 
 class DiagonalNormal(dist.Independent):
     """``Normal(loc, scale).to_event(1)``: batch ``[...]``, event ``[d]``.
@@ -32,6 +34,12 @@ class DiagonalNormal(dist.Independent):
         # Constants are summed over d before they meet the batch: one pass over [K, B, d] less for each.
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
         return -0.5 * ((value - loc) / scale).square().sum(-1) - constant
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        loc, scale = self.base_dist.loc, self.base_dist.scale
+        # Not torch's own draw, which fills an empty tensor in place: that cannot be mapped over (torch.vmap).
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=loc.dtype, device=loc.device)
+        return loc + scale * noise
 
     def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> DiagonalNormal:
         shape = (*batch_shape, *self.event_shape)

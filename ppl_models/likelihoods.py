@@ -16,15 +16,15 @@ __all__ = ["Bernoulli", "ContinuousBernoulli", "Likelihood", "Normal"]
 class Likelihood(Configurable, nn.Module):
     """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event ``x_shape``."""
 
-    #: inclusive range of the data that the density is defined on, after :meth:`prepare`
+    #: inclusive range of the data that the density is defined on; 8-bit images are divided by 255 first
     support: tuple[float, float] = (-float("inf"), float("inf"))
 
-    def prepare(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Bring a batch to the form that the density is written for; a second call changes nothing.
 
-        8-bit images become values in [0, 1]; anything else is left as it is.
+        8-bit images become values in [0, 1] of ``dtype``; anything else is left as it is.
         """
-        return x.to(torch.get_default_dtype()) / 255 if x.dtype == torch.uint8 else x
+        return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -35,7 +35,14 @@ class Likelihood(Configurable, nn.Module):
 
         :raises ValueError: with the range found, the range needed, and the likely fix.
         """
-        low, high = (float(bound) for bound in torch.aminmax(self.prepare(x)))
+        low, high = (float(bound) for bound in torch.aminmax(x))
+        if x.dtype == torch.uint8:
+            if high <= 1:
+                raise ValueError(
+                    f"x is uint8 with values up to {high:.0f}, and 8-bit data are divided by 255: "
+                    "give binary data as bool or float"
+                )
+            low, high = low / 255, high / 255
         if low < self.support[0] or high > self.support[1]:
             raise ValueError(
                 f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} likelihood needs "
@@ -65,8 +72,8 @@ class Bernoulli(Likelihood):
             raise ValueError(f"threshold must be within [0, 1), got {threshold}")
         self.threshold = threshold
 
-    def prepare(self, x: Tensor) -> Tensor:
-        x = super().prepare(x)
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        x = super().prepare(x, dtype)
         return x if self.threshold is None else (x > self.threshold).to(x.dtype)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -97,10 +104,12 @@ class Normal(Likelihood):
         super().__init__()
         if not scale > 0:
             raise ValueError(f"scale is a standard deviation and must be positive, got {scale}")
-        self.scale = scale
+        # On the device: a number would be copied there in every step.
+        self.register_buffer("scale", torch.tensor(float(scale)), persistent=False)
+        self.scale: Tensor
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return dist.Normal(output, self.scale).to_event(event_dim)
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}"
+        return f"scale={float(self.scale):.4g}"

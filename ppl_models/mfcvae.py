@@ -9,6 +9,9 @@ from ppl_models.base import FacetModel
 
 __all__ = ["MFCVAE"]
 
+# What no guide draws, an enumerating objective may sum out.
+ENUMERATE = {"enumerate": "parallel"}
+
 
 class MFCVAE(FacetModel):
     r"""Data with several groupings at once: one mixture of Gaussians per facet, one decoder for all.
@@ -31,17 +34,20 @@ class MFCVAE(FacetModel):
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
     """
 
-    def forward(self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1) -> Tensor:
+    def forward(
+        self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1, marginal: bool = False
+    ) -> Tensor:
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1 / L.
+        :param marginal: leave the clusters out: each z_j is drawn from its whole mixture (Eq. 17).
         """
         with self.plate(x, size):
             c: dict[str, Tensor] = {}
-            for name, prior in self.mixtures.items():
+            for name, prior in () if marginal else self.mixtures.items():
                 with self.weighted(f"c_{name}"):  # alpha_j of Eq. 89
-                    c[name] = pyro.sample(f"c_{name}", prior.component())  # c_j ~ Cat(pi_j)
+                    c[name] = pyro.sample(f"c_{name}", prior.component(), infer=ENUMERATE)  # c_j ~ Cat(pi_j)
             with self.draws(num_samples):
                 z: dict[str, Tensor] = {}
                 for name, prior in self.priors.items():

@@ -46,12 +46,12 @@ class Prior(Configurable, nn.Module):
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         """p(z given c) with event ``[d]``.
 
-        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` where the prior has no components.
+        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z), the component summed out.
         """
 
     @abstractmethod
     def log_joint(self, z: Tensor) -> Tensor:
-        """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``."""
+        """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; takes arrays as well."""
 
     def log_prob(self, z: Tensor) -> Tensor:
         """log p(z) with the component summed out (MFCVAE, Eq. 17), in nats: ``[..., d] -> [...]``."""
@@ -93,6 +93,7 @@ class StandardNormal(Prior):
         return DiagonalNormal(self.loc, torch.ones_like(self.loc))
 
     def log_joint(self, z: Tensor) -> Tensor:
+        z = torch.as_tensor(z, dtype=self.loc.dtype, device=self.loc.device)
         return self.latent().log_prob(z).unsqueeze(-1)
 
     def extra_repr(self) -> str:
@@ -155,19 +156,26 @@ class GaussianMixture(Prior):
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         if component is None:
-            raise ValueError("a mixture's latent needs the component it is drawn from: one-hot [..., K]")
+            return self.marginal()
         loc = component @ self.loc
         if self.covariance == "diag":
             return DiagonalNormal(loc, component @ self.scale)
         return dist.MultivariateNormal(loc, scale_tril=torch.einsum("...k,kij->...ij", component, self.scale_tril))
 
-    def log_joint(self, z: Tensor) -> Tensor:
-        z = z.unsqueeze(-2)  # [..., 1, d] against [K, d]
+    def components(self) -> dist.TorchDistribution:
+        """p(z given c) for every c: batch ``[K]``, event ``[d]``."""
         if self.covariance == "diag":
-            log_prob = DiagonalNormal(self.loc, self.scale).log_prob(z)
-        else:
-            log_prob = dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril).log_prob(z)
-        return log_prob + log_softmax(self.logits, -1)
+            return DiagonalNormal(self.loc, self.scale)
+        return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril)
+
+    def marginal(self) -> dist.TorchDistribution:
+        """p(z), the component summed out (Eq. 17), with event ``[d]``."""
+        return dist.MixtureSameFamily(dist.Categorical(logits=self.logits), self.components())
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        z = torch.as_tensor(z, dtype=self.loc.dtype, device=self.loc.device)
+        # [..., 1, d] against [K, d]
+        return self.components().log_prob(z.unsqueeze(-2)) + log_softmax(self.logits, -1)
 
     @torch.no_grad()
     def initialize(

@@ -21,6 +21,7 @@ class VaDE(MFCVAE):
     :param x_shape: shape of one datum.
     :param prior: the mixture, for example ``GaussianMixture(50, 10)``.
     :param name: the facet's name.
+    :raises ValueError: also if the prior has no components.
     """
 
     def __init__(
@@ -31,4 +32,6 @@ class VaDE(MFCVAE):
         network: Architecture | None = None,
         name: str = "cluster",
     ) -> None:
+        if not getattr(prior, "is_mixture", False):
+            raise ValueError(f"VaDE needs a mixture, such as GaussianMixture(50, 10), got {prior!r}")
         super().__init__(x_shape, {name: prior}, likelihood, network)

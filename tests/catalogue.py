@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 
-from guides import FacetGuide, VaDEGuide
+from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import GuideEnum_ELBO
 from ppl_models import (
     MFCVAE,
@@ -51,6 +51,11 @@ def plain_vae() -> VaDEGuide:
     return VaDEGuide(MFCVAE((6,), {"z": StandardNormal(3)}, network=SharedMLP((8, 9))))
 
 
+def marginal_two_draws() -> MarginalGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3, covariance="full")}
+    return MarginalGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))), num_samples=2)
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -58,6 +63,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     mixed_priors,
     vade,
     plain_vae,
+    marginal_two_draws,
 ]
 
 # guide, objective, and what is said where the two do not suit each other (None where they do)
@@ -73,4 +79,7 @@ PAIRS: list[tuple[Callable[[], FacetGuide], type, str | None]] = [
     (three_facets_full_covariance_two_draws, GuideEnum_ELBO, None),
     (three_facets_full_covariance_two_draws, TraceEnum_ELBO, None),
     (three_facets_full_covariance_two_draws, Trace_ELBO, ENUMERATES),
+    (marginal_two_draws, GuideEnum_ELBO, None),
+    (marginal_two_draws, TraceEnum_ELBO, None),
+    (marginal_two_draws, Trace_ELBO, None),
 ]

@@ -58,31 +58,38 @@ def mixture(p: dict[str, Tensor], name: str, z: Tensor) -> tuple[Tensor, Tensor]
     return log_pz_c, logits - torch.log(torch.exp(logits).sum())
 
 
-def negative_objective(
-    p: dict[str, Tensor], x: Tensor, noise: dict[str, Tensor], names: list[str], alpha: list[float]
-) -> Tensor:
-    """Minus Eq. 58 summed over the batch, its KL terms weighted by alpha (Eq. 89).
+def responsibilities(log_pz_c: Tensor, log_pc: Tensor) -> Tensor:
+    """Eq. 59 and 60 from ``[L, B, K]`` and ``[K]``: q(c given x) ``[B, K]``, shared by all draws."""
+    score = (log_pz_c + log_pc).mean(0)
+    q_c = torch.exp(score - score.max(-1, keepdim=True).values)
+    return q_c / q_c.sum(-1, keepdim=True)
+
+
+def kl_terms(
+    p: dict[str, Tensor], x: Tensor, noise: dict[str, Tensor], names: list[str]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The two KL terms of each facet in Eq. 14, estimated as in Eq. 58, summed over the batch.
 
     :param noise: standard normal draws ``[L, B, d]`` of every facet.
     """
-    posterior = encode(p, x, len(names))
-    z, bound = [], torch.zeros((), dtype=x.dtype)
-    for j, name in enumerate(names):
-        mean, scale = posterior[j]
-        z_j = mean + scale * noise[name]
+    terms = {}
+    for (mean, scale), name in zip(encode(p, x, len(names)), names, strict=True):
         log_q_z = (-0.5 * noise[name] ** 2 - torch.log(scale) - 0.5 * LOG_2PI).sum(-1)  # [L, B]
-        log_pz_c, log_pc = mixture(p, name, z_j)
-        score = (log_pz_c + log_pc).mean(0)  # Eq. 59: the exponent, up to a constant in c
-        q_c = torch.exp(score - score.max(-1, keepdim=True).values)
-        q_c = q_c / q_c.sum(-1, keepdim=True)  # Eq. 60
-        terms = (
-            (q_c * log_pz_c.mean(0)).sum(-1)
-            + (q_c * log_pc).sum(-1)
-            - log_q_z.mean(0)
-            - torch.special.xlogy(q_c, q_c).sum(-1)
-        )
-        bound = bound + alpha[j] * terms.sum()
-        z.append(z_j)
+        log_pz_c, log_pc = mixture(p, name, mean + scale * noise[name])
+        q_c = responsibilities(log_pz_c, log_pc)
+        kl_z = log_q_z.mean(0) - (q_c * log_pz_c.mean(0)).sum(-1)
+        kl_c = torch.special.xlogy(q_c, q_c).sum(-1) - (q_c * log_pc).sum(-1)
+        terms[name] = (kl_z.sum(), kl_c.sum())
+    return terms
+
+
+def negative_objective(
+    p: dict[str, Tensor], x: Tensor, noise: dict[str, Tensor], names: list[str], alpha: list[float]
+) -> Tensor:
+    """Minus Eq. 58 summed over the batch, its KL terms weighted by alpha (Eq. 89) and its rungs gated (Eq. 88)."""
+    posterior = encode(p, x, len(names))
+    z = [mean + scale * noise[name] for (mean, scale), name in zip(posterior, names, strict=True)]
     logits = decode(p, z, alpha)  # [L, B, D]
     log_px_z = (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
-    return -(bound + log_px_z.mean(0).sum())
+    kl = kl_terms(p, x, noise, names)
+    return sum(a * (kl[name][0] + kl[name][1]) for a, name in zip(alpha, names, strict=True)) - log_px_z.mean(0).sum()

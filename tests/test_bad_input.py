@@ -16,7 +16,7 @@ from guides import VaDEGuide
 from inference import Constant, ProgressiveFadeIn, SVIRunner, WarmUp, elbo
 from inference.figures import cluster_gallery
 from inference.metrics import cluster_accuracy, mean_correlation
-from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal
+from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
 
 D = 6
 
@@ -38,8 +38,9 @@ def holed(value: float) -> np.ndarray:
 
 DATA: list[tuple[Any, str]] = [
     (np.zeros((5, D + 1)), r"x has shape \[5, 7\], but the model was built for \[N, 6\]"),
-    (np.zeros(D), r"x has shape \[6\]"),
-    (np.zeros((5, 2, 3)), r"reshape the data, for example x.reshape\(len\(x\), 6\)"),
+    (np.zeros(D), r"x has shape \[6\], .* for a single datum give x\[None\]"),
+    (np.zeros((5, 2, 3)), r"reshape it, for example x.reshape\(len\(x\), 6\)"),
+    (np.zeros((5, D), dtype=np.uint8), r"x is uint8 with values up to 0, .* give binary data as bool or float"),
     (np.float64(3.0), r"x has shape \[\]"),
     (np.zeros((0, D)), r"x is empty \(shape \[0, 6\]\)"),
     (holed(np.nan), r"1 values that are NaN or infinite, the first at index \[3, 2\]"),
@@ -85,11 +86,14 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], str]] = [
     ("covariance", lambda: GaussianMixture(3, 2, covariance="tied"), r"covariance must be one of \('diag', 'full'\)"),  # type: ignore[arg-type]
     ("weights", lambda: GaussianMixture(3, 2, weights="fixed"), "weights must be one of"),  # type: ignore[arg-type]
     ("scale", lambda: GaussianMixture(3, 2, scale=-1.0), "initial standard deviation and must exceed"),
-    ("no component", lambda: GaussianMixture(3, 2).latent(), "needs the component it is drawn from"),
     ("normal scale", lambda: Normal(0.0), "standard deviation and must be positive, got 0.0"),
     ("threshold", lambda: Bernoulli(threshold=1.0), r"threshold must be within \[0, 1\)"),
     ("x_shape empty", lambda: MFCVAE((), {"z": StandardNormal(2)}), "x_shape is the shape of one datum"),
     ("x_shape 0", lambda: MFCVAE((0,), {"z": StandardNormal(2)}), "x_shape is the shape of one datum"),
+    ("x_shape number", lambda: MFCVAE(784, {"z": StandardNormal(2)}), "x_shape is the shape of one datum, .* got 784"),  # type: ignore[arg-type]
+    ("shared prior", lambda: MFCVAE((D,), dict.fromkeys("ab", StandardNormal(2))), "share a prior object"),
+    ("VaDE prior", lambda: VaDE((D,), StandardNormal(2)), "VaDE needs a mixture, such as"),
+    ("weight nan", lambda: Constant(float("nan")), "weight must be a number of at least 0, got nan"),
     ("no facets", lambda: MFCVAE((D,), {}), "facets is empty: give at least one"),
     ("facet name", lambda: facet(name="my digit"), "facet names must be valid Python names, got 'my digit'"),
     ("facet name type", lambda: facet(name=1), "facet names must be valid Python names"),
@@ -108,7 +112,7 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], str]] = [
     ("generate half", lambda: guide().model.generate(1, facet="digit"), "give facet and cluster together, or neither"),
     ("lr", lambda: SVIRunner(g := guide(), g, lr=0.0), "lr must be positive"),  # type: ignore[arg-type]
     ("precision", lambda: (lambda g: SVIRunner(g.model, g, precision="fp8"))(guide()), "precision must be one of"),
-    ("weight", lambda: Constant(-1.0), "weight must not be negative"),
+    ("weight", lambda: Constant(-1.0), "weight must be a number of at least 0"),
     ("warm-up", lambda: WarmUp(0), "steps must be an integer of at least 1"),
     ("phases", lambda: ProgressiveFadeIn((0, 5)), "each phase of epochs must be an integer of at least 1"),
     ("fade", lambda: ProgressiveFadeIn((5, 5), 0), "fade_steps must be an integer of at least 1"),
@@ -117,7 +121,7 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], str]] = [
     ("labels none", lambda: cluster_accuracy([], []), "non-empty vectors"),
     ("method", lambda: cluster_accuracy([0], [0], "best"), 'method must be "majority" or "hungarian"'),
     ("MCC shapes", lambda: mean_correlation(np.ones((4, 2)), np.ones((4, 3))), r"got \(4, 2\) and \(4, 3\)"),
-    ("MCC constant", lambda: mean_correlation(np.eye(4)[:, :2], np.ones((4, 2))), "latents has a constant column"),
+    ("MCC constant", lambda: mean_correlation(np.ones((4, 2)), np.eye(4)[:, :2]), "sources has a constant column"),
     ("MCC method", lambda: mean_correlation(np.eye(4), np.eye(4), "kendall"), 'method must be "pearson"'),
     ("figure", lambda: cluster_gallery(guide(), holed(0.1), "digit"), "cannot be drawn as images of shape"),
     ("figure facet", lambda: cluster_gallery(guide(), holed(0.1), "hue", (2, 3)), "unknown facet 'hue'"),
@@ -139,7 +143,8 @@ def test_counts_of_fit(name: str, value: Any) -> None:
 
 
 SCHEDULES: list[tuple[Any, str]] = [
-    (ProgressiveFadeIn((2, 2), 1000), "the last facet's fade-in would end at step 1004, but the run has 8 steps"),
+    (ProgressiveFadeIn((2, 2), 1000), "a facet's fade-in would end at step 1000, but its phase has 4 steps"),
+    (ProgressiveFadeIn((2, 3), 5), "the last phase would end at step 10, but the run has 8 steps"),
     (ProgressiveFadeIn((4,), 2), "has 1 phases, but the model has 2 facets"),
     (WarmUp(9), "the warm-up would end at step 9, but the run has 8 steps"),
 ]
@@ -208,19 +213,19 @@ CHECKPOINTS: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("no guide", rewrite(lambda c: c.pop("guide")), ValueError, "config.json lacks 'guide'"),
     (
         "foreign class",
-        rewrite(lambda c: c["guide"].update({"class": "os.system"})),
+        rewrite(lambda c: c["guide"].update({"@class": "os.system"})),
         ValueError,
         "'os.system', which is not part of this library, so it is not imported",
     ),
     (
         "not buildable",
-        rewrite(lambda c: c["guide"].update({"class": "ppl_models.data.as_data"})),
+        rewrite(lambda c: c["guide"].update({"@class": "ppl_models.data.as_data"})),
         ValueError,
         "not something a checkpoint may build",
     ),
     (
         "renamed class",
-        rewrite(lambda c: c["guide"].update({"class": "guides.vade.Gone"})),
+        rewrite(lambda c: c["guide"].update({"@class": "guides.vade.Gone"})),
         ValueError,
         "which this version of the library lacks",
     ),
@@ -254,12 +259,17 @@ def test_no_checkpoint_at_all(tmp_path: Path) -> None:
         SVIRunner.load(tmp_path / "nowhere")
 
 
-def test_a_failed_save_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_failed_save_leaves_the_earlier_one(nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = saved(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in run.iterdir()}
 
-    def full_disk(*args: Any) -> None:
-        raise OSError(28, "No space left on device")
+    calls = []
+
+    def full_disk(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == nth:
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):

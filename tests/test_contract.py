@@ -11,9 +11,9 @@ import pytest
 import torch
 from pyro import poutine
 
-from guides import FacetGuide
+from guides import FacetGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo
-from ppl_models import GaussianMixture
+from ppl_models import MFCVAE, GaussianMixture
 from tests.catalogue import BUILDERS, PAIRS
 
 every_model = pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
@@ -96,6 +96,10 @@ def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide]
     assert loaded.history == runner.history
     for name, z in guide.embed(x).items():
         np.testing.assert_array_equal(loaded.guide.embed(x)[name], z)
+    # What a guide gives, the model takes.
+    assert guide.model.decode(guide.embed(x)).batch_shape == (7,)
+    for name, z in guide.embed(x).items():
+        assert guide.model.facets[name].log_joint(z).shape == (7, guide.model.priors[name].num_components)
     # Loading is saving's inverse: written again, the weights are the same bytes.
     again = loaded.save(tmp_path / "again")
     name = "weights.safetensors"
@@ -117,16 +121,17 @@ def test_training_is_reproducible_and_leaves_the_callers_randomness(build: Calla
 
 
 @every_model
-def test_evaluation_changes_nothing(build: Callable[[], FacetGuide]) -> None:
-    guide = build()
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_changes_nothing(build: Callable[[], FacetGuide], training: bool) -> None:
+    guide = build().train(training)
     x = data(guide)
     before = {name: value.clone() for name, value in guide.state_dict().items()}
-    training = guide.training
     mean, error = elbo(guide.model, guide, x, num_draws=3)
     guide.predict(x)
+    guide.model.generate(2)
     assert np.isfinite(mean)
     assert error > 0
-    assert guide.training == training
+    assert all(part.training == training for part in guide.modules())
     for name, value in guide.state_dict().items():
         assert torch.equal(value, before[name]), name
 
@@ -150,6 +155,8 @@ def test_works_in_float64_and_bf16(build: Callable[[], FacetGuide]) -> None:
     assert all(p.dtype == torch.float32 for p in guide.parameters())
     guide.double()
     assert Loss(guide.model, guide)(x.double()).dtype == torch.float64
+    images = torch.randint(0, 256, (5, *guide.model.x_shape), dtype=torch.uint8)
+    assert all(z.dtype == np.float64 for z in guide.embed(images).values())
 
 
 @every_model
@@ -165,12 +172,28 @@ def test_uint8_images_equal_the_same_values_as_floats(build: Callable[[], FacetG
 )
 def test_pairs_of_guide_and_objective(build: Callable[[], FacetGuide], objective: type, refusal: str | None) -> None:
     guide = build()
-    elbo_object = objective(max_plate_nesting=guide.max_plate_nesting)
+    # Pyro warns where an enumerating objective finds nothing to enumerate, which is no fault here.
+    elbo_object = objective(max_plate_nesting=guide.max_plate_nesting, strict_enumeration_warning=False)
     if refusal is None:
         assert Loss(guide.model, guide, elbo_object)(data(guide)).isfinite()
     else:
         with pytest.raises(ValueError, match=refusal):
             Loss(guide.model, guide, elbo_object)
+
+
+def test_a_facet_may_be_called_class(tmp_path: Path) -> None:
+    guide = VaDEGuide(MFCVAE((6,), {"class": GaussianMixture(2, 2), "shared": GaussianMixture(2, 2)}))
+    runner = SVIRunner(guide.model, guide, precision="bf16")
+    assert repr(SVIRunner.load(runner.save(tmp_path)).guide) == repr(guide)
+
+
+def test_a_float64_run_is_loaded_as_one(tmp_path: Path) -> None:
+    guide = BUILDERS[0]().double()
+    runner = SVIRunner(guide.model, guide).fit(data(guide), epochs=1, progress=False)
+    loaded = SVIRunner.load(runner.save(tmp_path))
+    assert loaded.model.gates.dtype == torch.float64
+    for name, z in guide.embed(data(guide)).items():
+        assert z.dtype == loaded.guide.embed(data(guide))[name].dtype
 
 
 def test_two_models_share_nothing() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ["quickstart", "mfcvae", "vade"]
 # Modules that examples share; they are not run.
 HELPERS = {"__init__", "common", "datasets"}
-RUN_FILES = {"arguments.json", "config.json", "history.jsonl", "scores.json", "weights.safetensors"}
+RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
@@ -55,11 +56,24 @@ def test_flags(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_smoke_sets_sizes_only(name: str) -> None:
-    """The smoke run goes through the same code: its settings differ from the full ones in values, not in kind."""
+    """The smoke run goes through the same code: sizes and lengths differ from the full run's, and flags still count."""
     example = importlib.import_module(f"examples.{name}")
-    full, smoke = example.parse([])[1], example.parse(["--smoke"])[1]
-    assert type(full) is type(smoke)
-    assert full != smoke
+    full, smoke, asked = (example.parse(argv)[1] for argv in ([], ["--smoke"], ["--smoke", "--lr", "0.5"]))
+    differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
+    assert differing <= {
+        "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every"
+    }  # fmt: skip
+    assert asked == replace(smoke, lr=0.5)
+
+
+def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> None:
+    flags = ["--data-root", str(mnist_root), "--epochs", "1", "--batch-size", "2048", "--precision", "bf16"]
+    done = run("examples.vade", *flags, "--evaluate-every", "1", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    run_json = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run_json["data"] == "mnist"
+    assert run_json["settings"]["batch_size"] == 2048
+    assert run_json["settings"]["precision"] == "bf16"
 
 
 def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None:

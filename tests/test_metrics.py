@@ -73,6 +73,18 @@ def test_spearman_sees_through_a_monotone_map_that_pearson_does_not() -> None:
     assert mean_correlation(sources, np.exp(3 * sources)) < 0.8
 
 
+def test_a_dead_latent_counts_as_no_correlation() -> None:
+    sources = np.random.default_rng(0).normal(size=(300, 3))
+    latents = sources.copy()
+    latents[:, 1] = 4.2
+    for method in ("pearson", "spearman"):
+        assert mean_correlation(sources, latents, method) == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_labels_may_be_strings() -> None:
+    assert cluster_accuracy(["cat", "cat", "dog"], [0, 0, 1]) == 1
+
+
 def test_correlation_of_noise_is_small() -> None:
     rng = np.random.default_rng(0)
     # Correlations of independent columns have deviation 1 / sqrt(10,000) = 0.01; the best of 9 stays below 0.05.

@@ -14,7 +14,7 @@ import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 
-from guides import VaDEGuide
+from guides import MarginalGuide, VaDEGuide
 from inference import GuideEnum_ELBO, Loss
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, StandardNormal
 from tests import paper
@@ -109,6 +109,31 @@ def test_shared_responsibilities_are_not_particles() -> None:
     assert shared > torch.stack(singles).mean() + 1e-3
 
 
+@pytest.mark.parametrize(("J", "covariance"), [(1, "full"), (2, "diag")])
+def test_marginal_form_equals_the_responsibilities_form(J: int, covariance: str) -> None:
+    """Eq. 71 equals Eq. 62 at L = 1, value and gradient, with weights that differ between facets."""
+    model, guide = build(J, 1, covariance, [0.3] + [1.0] * (J - 1))
+    marginal = MarginalGuide(model).double()
+    marginal.encoder = guide.encoder
+    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
+    results = []
+    for form in (marginal, guide):
+        pyro.set_rng_seed(4)
+        results.append(value_and_gradient(Loss(model, form)(x), list(guide.parameters())))
+    assert_equal_to(*results)
+
+
+def test_marginal_form_equals_pyros_enumeration_in_the_model() -> None:
+    model, _ = build(J=2, L=1)
+    guide = MarginalGuide(model).double()
+    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
+    pyro.set_rng_seed(4)
+    density = value_and_gradient(Loss(model, guide)(x) * BATCH, list(guide.parameters()))
+    pyro.set_rng_seed(4)
+    enumerated = TraceEnum_ELBO(max_plate_nesting=1)(model, guide)(x)
+    assert_equal_to(value_and_gradient(enumerated, list(guide.parameters())), density)
+
+
 def test_terms_add_up_to_the_elbo_and_match_the_paper() -> None:
     model, guide = build(J=2, L=3, alpha=[0.4, 1.0])
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
@@ -122,15 +147,21 @@ def test_terms_add_up_to_the_elbo_and_match_the_paper() -> None:
     torch.testing.assert_close(model.kl_weights[0, 0].item(), 0.4)
     noise = drawn_noise(guide, x, seed=2)
     parameters = dict(guide.named_parameters())
+    gates, names = [0.4, 1.0], list(model.priors)
 
-    def formula(alpha: list[float]) -> torch.Tensor:
-        posterior = paper.encode(parameters, x, 2)
-        z = [mean + scale * noise[name] for (mean, scale), name in zip(posterior, noise, strict=True)]
-        logits = paper.decode(parameters, z, [0.4, 1.0])
-        reconstruction = (x * logits - torch.nn.functional.softplus(logits)).sum(-1).mean(0).sum()
-        return reconstruction / BATCH
+    def loss_at(*weights: float) -> torch.Tensor:
+        # The decoder keeps its gates; only the terms' weights change.
+        at_gates = paper.negative_objective(parameters, x, noise, names, gates)
+        kl = paper.kl_terms(parameters, x, noise, names)
+        return (
+            at_gates + sum((w - g) * (kl[f][0] + kl[f][1]) for w, g, f in zip(weights, gates, names, strict=True))
+        ) / BATCH
 
-    torch.testing.assert_close(terms["reconstruction"], formula([1.0, 1.0]), rtol=1e-10, atol=0)
+    torch.testing.assert_close(terms["elbo"], -loss_at(1.0, 1.0), rtol=1e-10, atol=0)
+    torch.testing.assert_close(terms["reconstruction"], -loss_at(0.0, 0.0), rtol=1e-10, atol=0)
+    for name, (kl_z, kl_c) in paper.kl_terms(parameters, x, noise, names).items():
+        torch.testing.assert_close(terms[f"kl_z_{name}"], kl_z / BATCH, rtol=1e-10, atol=0)
+        torch.testing.assert_close(terms[f"kl_c_{name}"], kl_c / BATCH, rtol=1e-10, atol=0)
 
 
 def test_a_facet_without_components_is_a_plain_vae_latent() -> None:

@@ -155,7 +155,7 @@ def test_bernoulli_on_grey_values_is_the_expectation_over_binarisations() -> Non
 def test_threshold_binarises_once() -> None:
     likelihood = Bernoulli(threshold=0.5)
     x = torch.tensor([[0, 100, 200]], dtype=torch.uint8)
-    once = likelihood.prepare(x)
+    once = likelihood.prepare(x, torch.float64)
     torch.testing.assert_close(once, torch.tensor([[0.0, 0.0, 1.0]]))
     torch.testing.assert_close(likelihood.prepare(once), once)
 
