@@ -120,7 +120,8 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     For guides whose clusters follow from the draws of z or are summed out (``VaDEGuide``, ``MarginalGuide``), with
     the model's current weights (MFCVAE, Eq. 58 and 89). The cost grows as ``num_nodes`` to the power of all latent
     dimensions together, and for shared responsibilities of L draws to L times a facet's: for tests on small models.
-    Differentiable, so it gives exact gradients as well.
+    Differentiable, so it gives exact gradients as well. Use smooth activations (``"tanh"``, ``"elu"``): at the kinks
+    of ReLU quadrature converges slowly, and its gradients are wrong in the second digit.
 
     :param x: ``[B, *x_shape]`` in the model's dtype; use float64.
     :raises ValueError: if a facet's KL terms for z and c have different weights, for which the responsibilities are

@@ -53,7 +53,7 @@ BATCH = torch.tensor(
 
 def one_facet(prior: str, guide: str) -> FacetGuide:
     torch.manual_seed(2)
-    model = MFCVAE((4,), {"z": PRIORS[prior]()}, network=SharedMLP((5,)))
+    model = MFCVAE((4,), {"z": PRIORS[prior]()}, network=SharedMLP((5,), activation="tanh"))
     if isinstance(model.priors["z"], GaussianMixture):
         nn.init.normal_(model.priors["z"].logits)
     return calm(GUIDES[guide](model).double())
@@ -89,7 +89,7 @@ def test_expected_loss_is_exact_for_two_facets_while_one_fades_in(weight: float)
     torch.manual_seed(3)
     facets = {"a": GaussianMixture(3, 1, scale=0.6), "b": GaussianMixture(2, 1, scale=0.6)}
     for form in (VaDEGuide, MarginalGuide):
-        g = calm(form(MFCVAE((4,), facets, network=MLPLadder((4, 5)))).double())
+        g = calm(form(MFCVAE((4,), facets, network=MLPLadder((4, 5), activation="tanh"))).double())
         g.model.gates = torch.tensor([weight, 1.0], dtype=torch.float64)
         g.model.kl_weights = g.model.gates.unsqueeze(-1).expand(-1, 2)
         assert_unbiased(loss_draws(Loss(g.model, g), BATCH, DRAWS, SEED), exact_objective(g.model, g, BATCH).item())
@@ -181,7 +181,7 @@ def test_shared_responsibilities_against_separate_ones(L: int) -> None:
     ones (Eq. 58) start there and give a larger loss as L grows. Both against exact values for L = 1 and 2; beyond,
     quadrature is out of reach for the shared ones, and their ordering is tested."""
     torch.manual_seed(2)
-    model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.4)}, network=SharedMLP((5,)))
+    model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.4)}, network=SharedMLP((5,), activation="tanh"))
     one, shared, separate = (calm(g.double()) for g in (VaDEGuide(model), VaDEGuide(model, L), MarginalGuide(model, L)))
     shared.encoder = separate.encoder = one.encoder
     at_one = exact_objective(model, one, BATCH).item()
