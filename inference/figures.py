@@ -18,7 +18,7 @@ from guides.base import FacetGuide
 from inference.randomness import seeded
 from ppl_models.base import evaluating
 
-__all__ = ["cluster_gallery", "cluster_samples", "facet_swaps", "save_figures", "training_curves"]
+__all__ = ["cluster_gallery", "cluster_samples", "facet_overview", "facet_swaps", "save_figures", "training_curves"]
 
 FONT = {"fontsize": 8}
 MAX_CLUSTERS = 25
@@ -38,11 +38,30 @@ def cluster_gallery(
     order, cluster, certainty = _surest_clusters(guide, x, facet)
     rows = {}
     for k in order:
-        members = np.flatnonzero(cluster == k)
-        best = members[np.argsort(-certainty[members], kind="stable")][:columns]
-        rows[f"{k}  ({len(members)})"] = x[best]
+        rows[f"{k}  ({(cluster == k).sum()})"] = x[_surest(cluster == k, certainty, columns)]
     title = f"{facet}: the data that each cluster is surest of"
     return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster (number of data)")
+
+
+def facet_overview(
+    guide: FacetGuide, x: ArrayLike, image_shape: Sequence[int] | None = None, rows: int = 8, columns: int = 8
+) -> Figure:
+    """The same data grouped by each facet, side by side: the surest clusters of each, a cluster a row.
+
+    :param rows: clusters of each facet, at most.
+    """
+    x = np.asarray(x)
+    shape = _image_shape(guide, image_shape)
+    facets = list(guide.model.mixtures)
+    figure, axes = _figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
+    for facet, ax in zip(facets, axes.flat, strict=True):
+        order, cluster, certainty = _surest_clusters(guide, x, facet)
+        full = sorted(order, key=lambda k: (cluster == k).sum() < columns)  # clusters that fill a row come first
+        members = [_surest(cluster == k, certainty, columns) for k in full[:rows]]
+        _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns, pair=False)
+        ax.set_yticks([])
+        ax.set_title(f"grouped by {facet}", fontsize=9)
+    return figure
 
 
 def cluster_samples(
@@ -147,7 +166,7 @@ def save_figures(
     """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {}
+    figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.mixtures else {}
     for facet in guide.model.mixtures:
         figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
         figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
@@ -170,6 +189,12 @@ def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[
     cluster, certainty = proba.argmax(-1), proba.max(-1)
     order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())
     return order[:MAX_CLUSTERS], cluster, certainty
+
+
+def _surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:
+    """Indices of the ``n`` chosen data with the highest certainty, highest first."""
+    members = np.flatnonzero(chosen)
+    return members[np.argsort(-certainty[members], kind="stable")][:n]
 
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
