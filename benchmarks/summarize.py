@@ -1,0 +1,28 @@
+"""Mean and sample deviation of finished runs over their seeds.
+
+python -m benchmarks.summarize runs/mnist-0 runs/mnist-1 runs/mnist-2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders, one a seed")
+    args = parser.parse_args()
+    scores = [json.loads((run / "scores.json").read_text()) for run in args.runs]
+    for facet in scores[0]:
+        for name in scores[0][facet]:
+            values = [100 * run[facet][name] for run in scores]
+            spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
+            each = ", ".join(f"{value:.2f}" for value in values)
+            print(f"{facet:10s} {name:22s} {statistics.mean(values):6.2f}{spread}   {each}")
+
+
+if __name__ == "__main__":
+    main()
