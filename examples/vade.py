@@ -1,4 +1,4 @@
-"""VaDE without pre-training: MFCVAE with one facet, on the shared architecture (Falck et al., 2021; C.3 and D.5).
+"""VaDE without pre-training: MFCVAE with one facet on its shared architecture (Falck et al., 2021; D.5, Table 6).
 
 python -m examples.vade --dataset mnist --data-root DATA
 """
