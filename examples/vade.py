@@ -21,7 +21,7 @@ from ppl_models import Bernoulli, GaussianMixture, SharedMLP, VaDE
 class Settings:
     """Table 6's network with the sizes of Table 3; the rate and the number of epochs are ours.
 
-    The sizes of appendix C.3 (500-500-2000, K = 50, d = 10, rate 0.002) fall into one cluster from a cold start.
+    With the sizes of appendix C.3 (500-500-2000, K = 50, d = 10, rate 0.002) the one run tried fell into one cluster.
     """
 
     num_components: int = 25

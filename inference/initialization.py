@@ -27,8 +27,10 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder; only its means are taken,
     covariances and weights stay as the prior was built with.
 
+    :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random; the paper uses all.
     :param seed: of that choice, of the draws and of the fit.
+    :raises ValueError: if ``x`` does not fit the model or has too few rows.
     """
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
@@ -43,6 +45,10 @@ def fit_mixtures(
 ) -> None:
     """Fit every mixture to the posterior means of ``x``: means, covariances and weights.
 
+    :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
+    :param max_rows: rows of ``x`` used at most, chosen at random.
+    :param seed: of that choice and of the fit.
+    :raises ValueError: if ``x`` does not fit the model or has too few rows.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
     with seeded(seed, guide.model.gates.device):
