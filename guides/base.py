@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from ppl_models.base import FacetModel, evaluating
 from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 from ppl_models.data import as_data
-from ppl_models.distributions import DiagonalNormal
+from ppl_models.distributions import diagonal_normal
 
 __all__ = ["FacetGuide"]
 
@@ -33,22 +35,25 @@ class FacetGuide(Configurable, nn.Module):
     :param model: the generative program.
     :param num_samples: L, draws of z per datum in the objective.
     :raises ValueError: if ``num_samples`` is below 1.
-
-    :cvar enumerates: whether the guide enumerates a discrete site, and so needs an enumerating objective.
     """
-
-    enumerates: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What both programs are called with beside the data."""
-        return {"num_samples": self.num_samples}
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
         self.model = model
         self.num_samples = check_count("num_samples", num_samples)
-        self.encoder = model.network.encoder(model.x_shape, model.dims)
+        self.encoder = model.network.encoder(model.x_shape, [self.head_size(name) for name in model.priors])
+        for name, prior in model.priors.items():
+            prior.bind(partial(self._encode_facet, name))
+
+    @property
+    def needs(self) -> str:
+        """What an objective must do with the guide's discrete sites; a key of ``inference.objectives.NEEDS``."""
+        return "nothing"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What both programs are called with beside the data."""
+        return {"num_samples": self.num_samples}
 
     @abstractmethod
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
@@ -63,9 +68,41 @@ class FacetGuide(Configurable, nn.Module):
         """Plates around the deepest site: observations, and draws where there are several."""
         return 1 if self.num_samples == 1 else 2
 
+    def at_step(self, step: Tensor) -> None:
+        """Told by the runner before each optimiser step; for guides that change while they train."""
+
+    def unrelaxed(self) -> AbstractContextManager:
+        """Within this context every draw follows the posterior itself, so that an ELBO is one."""
+        return nullcontext()
+
+    # How the encoder's output is read.
+
+    def head_size(self, name: str) -> int:
+        """How many numbers the encoder gives for a facet."""
+        return 2 * self.model.priors[name].dim
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        """q(z_j given x) from the encoder's output ``[..., size]``: batch ``[...]``, event ``[d]``."""
+        return diagonal_normal(head)
+
+    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+        """q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
+
+        Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation taken at one point.
+        """
+        return self.model.priors[name].log_joint(self.latent_posterior(name, head).mean).softmax(-1)
+
+    def heads(self, x: Tensor) -> dict[str, Tensor]:
+        """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
+        return dict(zip(self.model.priors, self.encoder(self.model.prepare(x)), strict=True))
+
     def encode(self, x: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
-        return dict(zip(self.model.priors, self.encoder(self.model.prepare(x)), strict=True))
+        return {name: self.latent_posterior(name, head) for name, head in self.heads(x).items()}
+
+    def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
+        heads = dict(zip(self.model.priors, self.encoder(prepared), strict=True))
+        return self.latent_posterior(name, heads[name])
 
     def draw_latents(self, x: Tensor, num_samples: int) -> dict[str, Tensor]:
         """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector, ``[(L,) B, d]``."""
@@ -86,14 +123,7 @@ class FacetGuide(Configurable, nn.Module):
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
         :raises ValueError: if ``x`` does not fit the model.
         """
-        parts = list(self._map_batches(self.encode, x))
-        return {
-            name: DiagonalNormal(
-                torch.cat([part[name].base_dist.loc for part in parts]),
-                torch.cat([part[name].base_dist.scale for part in parts]),
-            )
-            for name in self.model.priors
-        }
+        return {name: self.latent_posterior(name, head) for name, head in self._all_heads(x).items()}
 
     def embed(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
         """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""
@@ -103,16 +133,11 @@ class FacetGuide(Configurable, nn.Module):
     def predict_proba(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
         """Probability of every cluster, for each facet that has clusters: ``{name: [N, K]}``.
 
-        Evaluated at the posterior mean of z: MFCVAE's Eq. 12 with the expectation taken at one point.
+        By the guide's own rule for the cluster, see :meth:`cluster_probs`.
         """
-
-        def cluster_probs(batch: Tensor) -> dict[str, Tensor]:
-            posterior = self.encode(batch)
-            mixtures = self.model.mixtures.items()
-            return {name: prior.log_joint(posterior[name].mean).softmax(-1) for name, prior in mixtures}
-
-        parts = list(self._map_batches(cluster_probs, x))
-        return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in self.model.mixtures}
+        heads = self._all_heads(x)
+        with evaluating(self):
+            return {name: self.cluster_probs(name, heads[name]).cpu().numpy() for name in self.model.mixtures}
 
     def predict(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet that has clusters: ``{name: [N]}``."""
@@ -126,6 +151,10 @@ class FacetGuide(Configurable, nn.Module):
             return self.model.decode({name: q.mean for name, q in self.encode(batch).items()}).mean
 
         return torch.cat(list(self._map_batches(reconstruction, x))).cpu().numpy()
+
+    def _all_heads(self, x: ArrayLike | Tensor) -> dict[str, Tensor]:
+        parts = list(self._map_batches(self.heads, x))
+        return {name: torch.cat([part[name] for part in parts]) for name in self.model.priors}
 
     def _map_batches(self, function: Callable[[Tensor], Any], x: ArrayLike | Tensor) -> Iterator[Any]:
         data = as_data(x, self.model)

@@ -25,7 +25,9 @@ class VaDEGuide(FacetGuide):
     :param num_samples: L.
     """
 
-    enumerates = True
+    @property
+    def needs(self) -> str:
+        return "enumeration" if self.model.mixtures else "nothing"
 
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
         L = self.num_samples if num_samples is None else num_samples

@@ -2,16 +2,19 @@
 
 from inference.evaluation import elbo, mutual_information
 from inference.initialization import cold_start, fit_mixtures, standard_normal_priors, warm_start
-from inference.objectives import GuideEnum_ELBO, Loss
+from inference.objectives import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO, ScoreFunction_ELBO
 from inference.runner import SVIRunner
 from inference.schedules import Constant, ProgressiveFadeIn, WarmUp
 
 __all__ = [
     "Constant",
     "GuideEnum_ELBO",
+    "ImportanceWeighted_ELBO",
     "Loss",
+    "MeanField_ELBO",
     "ProgressiveFadeIn",
     "SVIRunner",
+    "ScoreFunction_ELBO",
     "WarmUp",
     "cold_start",
     "elbo",

@@ -32,7 +32,7 @@ def elbo(model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws:
     data = as_data(x, model).to(model.gates.device)
     loss = Loss(model, guide)
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
-    with evaluating(guide), at_one:
+    with evaluating(guide), guide.unrelaxed(), at_one:
         draws = torch.stack([_mean_elbo(loss, data) for _ in range(num_draws)])
     return float(draws.mean()), float(draws.std() / math.sqrt(num_draws))
 

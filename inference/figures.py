@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from guides.base import FacetGuide
 from inference.randomness import seeded
 from ppl_models.base import evaluating
+from ppl_models.priors import Mixture
 
 __all__ = ["cluster_gallery", "cluster_samples", "facet_overview", "facet_swaps", "save_figures", "training_curves"]
 
@@ -183,7 +184,7 @@ def save_figures(
 
 def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Non-empty clusters, those first that are surest of their data; each datum's cluster and its probability."""
-    if not guide.model.prior(facet).is_mixture:
+    if not isinstance(guide.model.prior(facet), Mixture):
         raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
     proba = guide.predict_proba(x)[facet]
     cluster, certainty = proba.argmax(-1), proba.max(-1)

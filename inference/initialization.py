@@ -16,13 +16,13 @@ from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel
 from ppl_models.data import as_data
-from ppl_models.priors import GaussianMixture, StandardNormal
+from ppl_models.priors import Mixture, StandardNormal
 
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
 
 def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0) -> None:
-    """Place every mixture's means before any training (MFCVAE, D.4).
+    """Place every mixture's means before any training (MFCVAE, D.4); a VampPrior gets the data nearest to them.
 
     A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder; only its means are taken,
     covariances and weights stay as the prior was built with.
@@ -34,16 +34,18 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     """
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
-        draws = {name: q.sample().cpu() for name, q in guide.posterior(rows).items()}
-    for name, prior in _gaussian_mixtures(guide.model).items():
-        fitted = FittedMixture(prior.num_components, covariance_type="diag", random_state=seed).fit(draws[name].numpy())
-        prior.initialize(loc=torch.as_tensor(fitted.means_))
+        draws = {name: q.sample() for name, q in guide.posterior(rows).items()}
+    for name, prior in guide.model.mixtures.items():
+        fitted = _fitted(prior, draws[name], "diag", seed)
+        prior.place(torch.as_tensor(fitted.means_), data=(rows, draws[name]))
 
 
 def fit_mixtures(
     guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0, **options: Any
 ) -> None:
     """Fit every mixture to the posterior means of ``x``: means, covariances and weights.
+
+    A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random.
@@ -52,16 +54,17 @@ def fit_mixtures(
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
     with seeded(seed, guide.model.gates.device):
-        means = guide.embed(_some_rows(x, guide.model, max_rows))
-    for name, prior in _gaussian_mixtures(guide.model).items():
-        fitted = FittedMixture(
-            prior.num_components, covariance_type=prior.covariance, random_state=seed, **options
-        ).fit(means[name])
+        rows = _some_rows(x, guide.model, max_rows)
+        means = {name: q.mean for name, q in guide.posterior(rows).items()}
+    for name, prior in guide.model.mixtures.items():
+        covariance = getattr(prior, "covariance", "diag")
+        fitted = _fitted(prior, means[name], covariance, seed, **options)
         covariances = torch.as_tensor(fitted.covariances_)
-        prior.initialize(
-            loc=torch.as_tensor(fitted.means_),
-            covariances=covariances if prior.covariance == "full" else torch.diag_embed(covariances),
-            weights=torch.as_tensor(fitted.weights_),
+        prior.place(
+            torch.as_tensor(fitted.means_),
+            covariances if covariance == "full" else torch.diag_embed(covariances),
+            torch.as_tensor(fitted.weights_),
+            data=(rows, means[name]),
         )
 
 
@@ -87,9 +90,9 @@ def warm_start(
 @contextmanager
 def standard_normal_priors(model: FacetModel) -> Iterator[None]:
     """Within this context every mixture facet of ``model`` has a standard normal prior instead."""
-    kept = _gaussian_mixtures(model)
+    kept = model.mixtures
     for name, prior in kept.items():
-        model.facets[name] = StandardNormal(prior.dim).to(prior.loc)
+        model.facets[name] = StandardNormal(prior.dim).to(model.gates)
     try:
         yield
     finally:
@@ -97,8 +100,9 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
             model.facets[name] = prior
 
 
-def _gaussian_mixtures(model: FacetModel) -> dict[str, GaussianMixture]:
-    return {name: prior for name, prior in model.priors.items() if isinstance(prior, GaussianMixture)}
+def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
+    mixture = FittedMixture(prior.num_components, covariance_type=covariance, random_state=seed, **options)
+    return mixture.fit(z.cpu().numpy())
 
 
 def _some_rows(x: ArrayLike | Tensor, model: FacetModel, max_rows: int) -> Tensor:

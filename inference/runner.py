@@ -157,6 +157,7 @@ class SVIRunner:
             self.loss.train()
             for batch in _shuffled(data, batch_size):
                 self.model.kl_weights, self.model.gates = weights(step)
+                self.guide.at_step(step)
                 total_loss += self._step(batch)
                 step += 1
                 self.step += 1

@@ -11,11 +11,11 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_shape
 from ppl_models.configurable import Configurable
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
-from ppl_models.priors import Prior
+from ppl_models.priors import Mixture, Prior
 
 __all__ = ["FacetModel", "evaluating"]
 
@@ -52,7 +52,7 @@ class FacetModel(Configurable, nn.Module):
         network: Architecture | None = None,
     ) -> None:
         super().__init__()
-        self.x_shape = _check_shape(x_shape)
+        self.x_shape = check_shape(x_shape)
         self.facets = _check_facets(facets)
         self.likelihood = likelihood if likelihood is not None else Bernoulli()
         self.network = network if network is not None else _default_network(len(facets))
@@ -75,9 +75,9 @@ class FacetModel(Configurable, nn.Module):
         return {name: prior for name, prior in self.facets.items() if isinstance(prior, Prior)}
 
     @property
-    def mixtures(self) -> dict[str, Prior]:
+    def mixtures(self) -> dict[str, Mixture]:
         """The facets that have a discrete variable."""
-        return {name: prior for name, prior in self.priors.items() if prior.is_mixture}
+        return {name: prior for name, prior in self.facets.items() if isinstance(prior, Mixture)}
 
     # The pieces that programs (and guides) are written with
 
@@ -169,16 +169,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, was_training in kept.items():
             part.training = was_training
-
-
-def _check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
-    try:
-        shape = tuple(check_count("a size", size) for size in x_shape)
-    except (TypeError, ValueError):
-        shape = ()
-    if not shape:
-        raise ValueError(f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}")
-    return shape
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:

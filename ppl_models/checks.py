@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
-__all__ = ["check_count", "check_one_of"]
+__all__ = ["check_count", "check_one_of", "check_shape"]
 
 
 def check_count(name: str, value: Any) -> int:
@@ -27,3 +27,17 @@ def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {tuple(allowed)}, got {value!r}")
     return value
+
+
+def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
+    """``x_shape`` as a tuple, if it is the shape of one datum.
+
+    :raises ValueError: giving an example.
+    """
+    try:
+        shape = tuple(check_count("a size", size) for size in x_shape)
+    except (TypeError, ValueError):
+        shape = ()
+    if not shape:
+        raise ValueError(f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}")
+    return shape

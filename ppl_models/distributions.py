@@ -1,4 +1,4 @@
-"""Two of Pyro's distributions, with densities written for latent vectors under enumeration.
+"""Pyro's distributions, with densities written for latent vectors under enumeration.
 
 Values and gradients are those of the parents; what changes is how many passes over memory a density takes. With K
 components enumerated over a batch these two densities are most of a step's work outside the networks.
@@ -11,10 +11,13 @@ import math
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import constraints, register_kl
 
-__all__ = ["Component", "DiagonalNormal"]
+__all__ = ["AveragedComponent", "Component", "DiagonalNormal", "MarginalMixture", "RelaxedComponent", "diagonal_normal"]
 
 NO_SHAPE = torch.Size()
+# exp(10 / 2) is a standard deviation of 148 and exp(-10 / 2) of 0.007: wider than any useful posterior.
+MAX_LOG_VARIANCE = 10.0
 
 
 class DiagonalNormal(dist.Independent):
@@ -46,6 +49,16 @@ class DiagonalNormal(dist.Independent):
         return DiagonalNormal(self.base_dist.loc.expand(shape), self.base_dist.scale.expand(shape), validate_args=False)
 
 
+def diagonal_normal(raw: Tensor) -> DiagonalNormal:
+    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``.
+
+    The first half is the mean, the second the log-variance, softly bounded to +-10 so that no step can overflow.
+    """
+    loc, log_variance = raw.chunk(2, -1)
+    bounded = MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
+    return DiagonalNormal(loc, (0.5 * bounded).exp())
+
+
 class Component(dist.OneHotCategorical):
     """One-hot choice among K components: batch ``[...]``, event ``[K]``.
 
@@ -53,7 +66,106 @@ class Component(dist.OneHotCategorical):
     the component, and K enumerated values against a batch are one matrix product.
     """
 
+    # Relaxed values are within it too.
+    support = constraints.simplex
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probability of each component: ``[..., K]``, nats."""
+        return self.logits
+
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        return torch.einsum("...k,...k->...", value, self.logits)
+        return torch.einsum("...k,...k->...", value, self.log_probs)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        # Gumbel's trick, and not torch's own draw, which looks at its values: torch.vmap does not allow that.
+        return _one_hot_of_largest(self._perturbed(sample_shape))
+
+    def _perturbed(self, sample_shape: torch.Size) -> Tensor:
+        """Logits with Gumbel noise, whose largest entry follows the probabilities."""
+        shape, tiny = self._extended_shape(sample_shape), torch.finfo(self.logits.dtype).tiny
+        uniform = torch.rand(shape, dtype=self.logits.dtype, device=self.logits.device)
+        return self.logits - (-uniform.clamp_min(tiny).log()).clamp_min(tiny).log()
+
+
+def _one_hot_of_largest(scores: Tensor) -> Tensor:
+    """``[..., K]``, without torch's ``one_hot``, which looks at its values."""
+    largest = scores.argmax(-1, keepdim=True)
+    return (torch.arange(scores.shape[-1], device=scores.device) == largest).to(scores)
+
+
+class AveragedComponent(Component):
+    """A choice whose weights are random: the log-probabilities are averages, and their exponentials sum to less than 1.
+
+    Draws follow the normalised exponentials.
+
+    :param log_probs: averages ``[..., K]``, nats.
+    """
+
+    def __init__(self, log_probs: Tensor, validate_args: bool | None = None) -> None:
+        super().__init__(logits=log_probs, validate_args=validate_args)
+        self.shortfall = log_probs.logsumexp(-1, keepdim=True)
+
+    @property
+    def log_probs(self) -> Tensor:
+        return self.logits + self.shortfall
+
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> AveragedComponent:
+        return AveragedComponent(self.log_probs.expand(*batch_shape, *self.event_shape), validate_args=False)
+
+
+class RelaxedComponent(Component):
+    """A choice whose draws can be differentiated by the probabilities (Gumbel-softmax; Jang et al., 2017).
+
+    :param logits: ``[..., K]``.
+    :param temperature: positive scalar; draws tend to one-hot as it goes to 0.
+    :param hard: hand out one-hot draws, which follow the probabilities exactly, with the relaxed draws' gradient
+        (straight-through).
+    """
+
+    has_rsample = True
+
+    def __init__(
+        self, logits: Tensor, temperature: Tensor, hard: bool = False, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(logits=logits, validate_args=validate_args)
+        self.temperature, self.hard = temperature, hard
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        relaxed = (self._perturbed(sample_shape) / self.temperature).softmax(-1)
+        return _one_hot_of_largest(relaxed) + relaxed - relaxed.detach() if self.hard else relaxed
+
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> RelaxedComponent:
+        logits = self.logits.expand(*batch_shape, *self.event_shape)
+        return RelaxedComponent(logits, self.temperature, self.hard, validate_args=False)
+
+
+@register_kl(Component, Component)
+def _kl_component_component(q: Component, p: Component) -> Tensor:
+    return (q.probs * (q.log_probs - p.log_probs)).sum(-1)
+
+
+class MarginalMixture(dist.MixtureSameFamily):
+    """A mixture with its component summed out: batch ``[]``, event ``[d]``.
+
+    :param component: choice among K.
+    :param components: batch ``[K]``, event ``[d]``.
+    """
+
+    def __init__(self, component: Component, components: dist.TorchDistribution) -> None:
+        super().__init__(dist.Categorical(logits=component.logits), components)
+        self.component = component
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        log_joint = self.component_distribution.log_prob(value.unsqueeze(-2)) + self.component.log_probs
+        return log_joint.logsumexp(-1)
+
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> dist.MixtureSameFamily:
+        new = super().expand(batch_shape, self._get_checked_instance(MarginalMixture, _instance))
+        new.component = self.component.expand(batch_shape)
+        return new

@@ -45,9 +45,9 @@ class MFCVAE(FacetModel):
         """
         with self.plate(x, size):
             c: dict[str, Tensor] = {}
-            for name, prior in () if marginal else self.mixtures.items():
+            for name, mixture in () if marginal else self.mixtures.items():
                 with self.weighted(f"c_{name}"):  # alpha_j of Eq. 89
-                    c[name] = pyro.sample(f"c_{name}", prior.component(), infer=ENUMERATE)  # c_j ~ Cat(pi_j)
+                    c[name] = pyro.sample(f"c_{name}", mixture.component(), infer=ENUMERATE)  # c_j ~ Cat(pi_j)
             with self.draws(num_samples):
                 z: dict[str, Tensor] = {}
                 for name, prior in self.priors.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ppl_models.likelihoods import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture
-from ppl_models.priors import Prior
+from ppl_models.priors import Mixture
 
 __all__ = ["VaDE"]
 
@@ -27,11 +27,11 @@ class VaDE(MFCVAE):
     def __init__(
         self,
         x_shape: Sequence[int],
-        prior: Prior,
+        prior: Mixture,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
         name: str = "cluster",
     ) -> None:
-        if not getattr(prior, "is_mixture", False):
+        if not isinstance(prior, Mixture):
             raise ValueError(f"VaDE needs a mixture, such as GaussianMixture(50, 10), got {prior!r}")
         super().__init__(x_shape, {name: prior}, likelihood, network)

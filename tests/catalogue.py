@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 
-from guides import FacetGuide, MarginalGuide, VaDEGuide
-from inference import GuideEnum_ELBO
+from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
+from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, ScoreFunction_ELBO
 from ppl_models import (
     MFCVAE,
     Bernoulli,
     ContinuousBernoulli,
+    DirichletWeights,
     GaussianMixture,
     MLPLadder,
     Normal,
     SharedMLP,
     StandardNormal,
     VaDE,
+    VampPrior,
 )
 
 
@@ -56,6 +58,47 @@ def marginal_two_draws() -> MarginalGuide:
     return MarginalGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))), num_samples=2)
 
 
+def vamp() -> VaDEGuide:
+    facets = {"style": VampPrior(3, 2, (6,), support=(0, 1)), "digit": VampPrior(4, 3, (6,), weights="uniform")}
+    return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+
+
+def dirichlet_weights() -> VaDEGuide:
+    return VaDEGuide(VaDE((6,), GaussianMixture(4, 3, weights=DirichletWeights(100)), network=SharedMLP((8, 9))))
+
+
+def network_enumerated() -> AmortizedGuide:
+    facets = {"plain": StandardNormal(2), "clustered": GaussianMixture(3, 2)}
+    return AmortizedGuide(MFCVAE((6,), facets, network=MLPLadder((8, 9))))
+
+
+def network_conditional_two_draws() -> AmortizedGuide:
+    facets = {"style": GaussianMixture(3, 2, covariance="full"), "digit": GaussianMixture(4, 3)}
+    return AmortizedGuide(MFCVAE((2, 3), facets, network=MLPLadder((8, 9), merge="gated_add")), 2, conditional=True)
+
+
+def network_relaxed() -> AmortizedGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    model = MFCVAE((6,), facets, network=MLPLadder((8, 9)))
+    return AmortizedGuide(model, 2, GumbelSoftmax(Annealed(steps=5)), conditional=True)
+
+
+def network_straight_through() -> AmortizedGuide:
+    discrete = GumbelSoftmax(0.7, hard=True)
+    return AmortizedGuide(VaDE((6,), GaussianMixture(4, 3), network=SharedMLP((8, 9))), discrete=discrete)
+
+
+def network_scored() -> AmortizedGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    model = MFCVAE((6,), facets, network=MLPLadder((8, 9)))
+    return AmortizedGuide(model, discrete=ScoreFunction("learned"), conditional=True)
+
+
+def network_scored_average_two_draws() -> AmortizedGuide:
+    model = VaDE((1, 2, 3), GaussianMixture(4, 3, covariance="full"), network=SharedMLP((8, 9)))
+    return AmortizedGuide(model, 2, ScoreFunction())
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -64,22 +107,42 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     vade,
     plain_vae,
     marginal_two_draws,
+    vamp,
+    dirichlet_weights,
+    network_enumerated,
+    network_conditional_two_draws,
+    network_relaxed,
+    network_straight_through,
+    network_scored,
+    network_scored_average_two_draws,
 ]
 
-# guide, objective, and what is said where the two do not suit each other (None where they do)
-ENUMERATES = "enumerates its clusters"
-PAIRS: list[tuple[Callable[[], FacetGuide], type, str | None]] = [
-    (two_facets, GuideEnum_ELBO, None),
-    (two_facets, TraceEnum_ELBO, None),
-    (two_facets, Trace_ELBO, ENUMERATES),
-    (two_facets, TraceMeanField_ELBO, ENUMERATES),
-    (vade, GuideEnum_ELBO, None),
-    (vade, TraceEnum_ELBO, None),
-    (vade, Trace_ELBO, ENUMERATES),
-    (three_facets_full_covariance_two_draws, GuideEnum_ELBO, None),
-    (three_facets_full_covariance_two_draws, TraceEnum_ELBO, None),
-    (three_facets_full_covariance_two_draws, Trace_ELBO, ENUMERATES),
-    (marginal_two_draws, GuideEnum_ELBO, None),
-    (marginal_two_draws, TraceEnum_ELBO, None),
-    (marginal_two_draws, Trace_ELBO, None),
+OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
+    "GuideEnum": lambda guide: GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting),
+    "MeanField": lambda guide: MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting),
+    "ScoreFunction": lambda guide: ScoreFunction_ELBO(max_plate_nesting=guide.max_plate_nesting),
+    "ImportanceWeighted": lambda guide: ImportanceWeighted_ELBO(3),
+    # Pyro warns where an enumerating objective finds nothing to enumerate, which is no fault here.
+    "Pyro's TraceEnum": lambda guide: TraceEnum_ELBO(
+        max_plate_nesting=guide.max_plate_nesting, strict_enumeration_warning=False
+    ),
+    "Pyro's Trace": lambda guide: Trace_ELBO(max_plate_nesting=guide.max_plate_nesting),
+    "Pyro's TraceMeanField": lambda guide: TraceMeanField_ELBO(max_plate_nesting=guide.max_plate_nesting),
+}
+
+# What is said of objectives that do not suit a guide, and those that do; each guide is tried with all objectives.
+PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
+    (two_facets, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (three_facets_full_covariance_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (network_enumerated, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (network_conditional_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (network_relaxed, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
+    (network_straight_through, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
+    (network_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
+    (network_scored_average_two_draws, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
+    (marginal_two_draws, None, set(OBJECTIVES)),
+    (plain_vae, None, set(OBJECTIVES)),
 ]

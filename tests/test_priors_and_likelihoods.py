@@ -135,14 +135,14 @@ def test_component_is_a_one_hot_categorical_and_its_expectation_when_relaxed() -
         (relaxed * component.logits).sum(-1),
     )
     with pytest.raises(ValueError, match="to be within the support"):
-        Component(logits=component.logits, validate_args=True).log_prob(relaxed)
+        Component(logits=component.logits, validate_args=True).log_prob(2 * relaxed)
 
 
 def test_standard_normal_has_one_component() -> None:
     prior = StandardNormal(3)
     z = torch.randn(4, 3)
     torch.testing.assert_close(prior.log_prob(z), MultivariateNormal(torch.zeros(3), torch.eye(3)).log_prob(z))
-    assert not prior.is_mixture
+    assert prior.component() is None
 
 
 def test_bernoulli_on_grey_values_is_the_expectation_over_binarisations() -> None:

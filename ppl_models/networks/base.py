@@ -7,23 +7,18 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TypeVar
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ppl_models.checks import check_count, check_one_of
 from ppl_models.configurable import Configurable
-from ppl_models.distributions import DiagonalNormal
 from ppl_models.precision import run_network
 
-__all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", "concatenate", "diagonal_normal"]
+__all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", "concatenate"]
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh}
-
-# exp(10 / 2) is a standard deviation of 148 and exp(-10 / 2) of 0.007: wider than any useful posterior.
-MAX_LOG_VARIANCE = 10.0
 
 
 def _glorot_normal(module: nn.Module) -> None:
@@ -38,16 +33,6 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
-def diagonal_normal(raw: Tensor) -> dist.TorchDistribution:
-    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``.
-
-    The first half is the mean, the second the log-variance, softly bounded to +-10 so that no step can overflow.
-    """
-    loc, log_variance = raw.chunk(2, -1)
-    bounded = MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
-    return DiagonalNormal(loc, (0.5 * bounded).exp())
-
-
 def concatenate(*parts: Tensor) -> Tensor:
     """Join along the last axis after broadcasting the others: an enumerated latent has more of them."""
     batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
@@ -55,14 +40,14 @@ def concatenate(*parts: Tensor) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """q(z_j given x) for every facet: ``[..., *x_shape]`` to one Normal per facet, shallow to deep."""
+    """What a guide knows of x: ``[..., *x_shape]`` to one vector of raw parameters per facet, shallow to deep."""
 
     @abstractmethod
     def heads(self, x: Tensor) -> list[Tensor]:
-        """Raw parameters of each facet's Normal: ``[..., *x_shape] -> [[..., 2 d_j], ...]``."""
+        """``[..., *x_shape] -> [[..., size_j], ...]``, of whatever precision the networks run at."""
 
-    def forward(self, x: Tensor) -> list[dist.TorchDistribution]:
-        return [diagonal_normal(raw) for raw in run_network(self.heads, x.device, x)]
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return run_network(self.heads, x.device, x)
 
 
 class Decoder(nn.Module):
@@ -96,16 +81,16 @@ class Architecture(Configurable):
         self.activation = activation
         self.init = init
 
-    def encoder(self, x_shape: Sequence[int], dims: Sequence[int]) -> Encoder:
-        """Encoder for data of ``x_shape`` and latents of lengths ``dims``, shallow to deep."""
-        return self._initialized(self._encoder(tuple(x_shape), tuple(dims)))
+    def encoder(self, x_shape: Sequence[int], sizes: Sequence[int]) -> Encoder:
+        """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep."""
+        return self._initialized(self._encoder(tuple(x_shape), tuple(sizes)))
 
     def decoder(self, x_shape: Sequence[int], dims: Sequence[int]) -> Decoder:
         """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
     @abstractmethod
-    def _encoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Encoder: ...
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> Encoder: ...
 
     @abstractmethod
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder: ...

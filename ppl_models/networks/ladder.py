@@ -44,9 +44,9 @@ class MLPLadder(Architecture):
         super().__init__(widths, activation, init)
         self.merge = check_one_of("merge", merge, MERGES)
 
-    def _encoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Encoder:
-        self._check_rungs(dims)
-        return _LadderEncoder(self, x_shape, dims)
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> Encoder:
+        self._check_rungs(sizes)
+        return _LadderEncoder(self, x_shape, sizes)
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         self._check_rungs(dims)
@@ -61,12 +61,12 @@ class MLPLadder(Architecture):
 
 
 class _LadderEncoder(Flat, Encoder):
-    def __init__(self, recipe: MLPLadder, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    def __init__(self, recipe: MLPLadder, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
         super().__init__()
         self.x_shape = x_shape
         inputs = (self.num_features, *recipe.widths)
         self.backbones = nn.ModuleList(recipe._block(n, m) for n, m in zip(inputs, recipe.widths, strict=False))
-        self.rungs = nn.ModuleList(nn.Linear(width, 2 * d) for width, d in zip(recipe.widths, dims, strict=True))
+        self.rungs = nn.ModuleList(nn.Linear(width, size) for width, size in zip(recipe.widths, sizes, strict=True))
 
     def heads(self, x: Tensor) -> list[Tensor]:
         h, heads = self.flatten(x), []

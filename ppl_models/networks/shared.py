@@ -23,20 +23,20 @@ class SharedMLP(Architecture):
     def __init__(self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch") -> None:
         super().__init__(widths, activation, init)
 
-    def _encoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Encoder:
-        return _SharedEncoder(self, x_shape, dims)
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> Encoder:
+        return _SharedEncoder(self, x_shape, sizes)
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         return _SharedDecoder(self, x_shape, dims)
 
 
 class _SharedEncoder(Flat, Encoder):
-    def __init__(self, recipe: SharedMLP, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    def __init__(self, recipe: SharedMLP, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
         super().__init__()
         self.x_shape = x_shape
         inputs = (self.num_features, *recipe.widths)
         self.trunk = nn.Sequential(*(recipe._block(n, m) for n, m in zip(inputs, recipe.widths, strict=False)))
-        self.rungs = nn.ModuleList(nn.Linear(recipe.widths[-1], 2 * d) for d in dims)
+        self.rungs = nn.ModuleList(nn.Linear(recipe.widths[-1], size) for size in sizes)
 
     def heads(self, x: Tensor) -> list[Tensor]:
         h = self.trunk(self.flatten(x))  # Eq. 81

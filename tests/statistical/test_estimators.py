@@ -14,14 +14,17 @@ import os
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
 import pyro
 import pytest
 import torch
-from pyro.infer import TraceEnum_ELBO
+from pyro.infer import ELBO, TraceEnum_ELBO
+from scipy.special import roots_genlaguerre
+from scipy.stats import norm
 from torch import Tensor, nn
 
-from guides import FacetGuide, MarginalGuide, VaDEGuide
-from inference import GuideEnum_ELBO, Loss
+from guides import AmortizedGuide, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
+from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -30,21 +33,49 @@ from inference.diagnostics import (
     gradient_moments,
     loss_draws,
 )
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Prior, SharedMLP, StandardNormal
+from ppl_models import (
+    MFCVAE,
+    DirichletWeights,
+    GaussianMixture,
+    Mixture,
+    MLPLadder,
+    Prior,
+    SharedMLP,
+    StandardNormal,
+    VampPrior,
+)
 
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
+# What a bias of 0.01 takes at most; see `draws_needed`.
 DRAWS = 120_000
 PRIORS: dict[str, Callable[[], Prior]] = {
     "diagonal": lambda: GaussianMixture(3, 1, scale=0.6),
     "full": lambda: GaussianMixture(2, 2, covariance="full", scale=0.9),
     "uniform": lambda: GaussianMixture(3, 1, weights="uniform", scale=0.6),
+    "Dirichlet": lambda: GaussianMixture(3, 1, weights=DirichletWeights(50, concentration=0.3), scale=0.6),
+    "vamp": lambda: VampPrior(3, 1, (4,), support=(0, 1)),
     "normal": lambda: StandardNormal(1),
 }
-GUIDES: dict[str, Callable[[MFCVAE], FacetGuide]] = {
-    "responsibilities": VaDEGuide,
-    "responsibilities, 2 draws": lambda model: VaDEGuide(model, 2),
-    "marginal": MarginalGuide,
-    "marginal, 2 draws": lambda model: MarginalGuide(model, 2),
+# Each guide with the objectives that estimate the same loss; the guide's own where None.
+GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
+    "responsibilities": (VaDEGuide, None),
+    "responsibilities, 2 draws": (lambda model: VaDEGuide(model, 2), None),
+    "marginal": (MarginalGuide, None),
+    "marginal, 2 draws": (lambda model: MarginalGuide(model, 2), None),
+    "marginal, closed-form KL": (MarginalGuide, MeanField_ELBO),
+    "network": (AmortizedGuide, None),
+    "network, 2 draws": (lambda model: AmortizedGuide(model, 2), None),
+    "network, z given c": (lambda model: AmortizedGuide(model, conditional=True), None),
+    "straight-through": (lambda model: AmortizedGuide(model, discrete=GumbelSoftmax(hard=True)), None),
+    "straight-through, z given c": (
+        lambda model: AmortizedGuide(model, discrete=GumbelSoftmax(hard=True), conditional=True),
+        None,
+    ),
+    "score function": (lambda model: AmortizedGuide(model, discrete=ScoreFunction()), None),
+    "score function, z given c": (
+        lambda model: AmortizedGuide(model, discrete=ScoreFunction(), conditional=True),
+        None,
+    ),
 }
 BATCH = torch.tensor(
     [[0.0, 0.3, 1.0, 0.8], [1.0, 0.9, 0.1, 0.2], [0.5, 0.5, 0.0, 1.0], [0.7, 0.0, 0.6, 0.1]], dtype=torch.float64
@@ -54,28 +85,45 @@ BATCH = torch.tensor(
 def one_facet(prior: str, guide: str) -> FacetGuide:
     torch.manual_seed(2)
     model = MFCVAE((4,), {"z": PRIORS[prior]()}, network=SharedMLP((5,), activation="tanh"))
-    if isinstance(model.priors["z"], GaussianMixture):
+    if isinstance(model.priors["z"], Mixture) and prior != "uniform":
         nn.init.normal_(model.priors["z"].logits)
-    return calm(GUIDES[guide](model).double())
+    return calm(GUIDES[guide][0](model).double())
+
+
+def loss_of(guide: FacetGuide, name: str) -> Loss:
+    kind = GUIDES[name][1]
+    objective = None if kind is None else kind(max_plate_nesting=guide.max_plate_nesting)
+    return Loss(guide.model, guide, objective)
 
 
 def calm(guide: FacetGuide) -> FacetGuide:
     """Posteriors narrow enough that a bias shows in few draws, wide enough that the responsibilities vary with them."""
     with torch.no_grad():
-        for rung in guide.encoder.rungs:
-            d = rung.out_features // 2
-            rung.bias[d:] = 2 * math.log(0.4)
+        for d, rung in zip(guide.model.dims, guide.encoder.rungs, strict=True):
+            rung.bias[d : 2 * d] = 2 * math.log(0.4)
     return guide
 
 
-TRIPLES = list(itertools.product(PRIORS, GUIDES))
+# A VampPrior refuses guides whose z depends on c.
+TRIPLES = [(p, g) for p, g in itertools.product(PRIORS, GUIDES) if not (p == "vamp" and g.endswith("given c"))]
 
 
 @cache
 def exact_and_draws(prior: str, guide: str) -> tuple[FacetGuide, float, Tensor]:
     g = one_facet(prior, guide)
+    loss = loss_of(g, guide)
     with torch.no_grad():
-        return g, float(exact_objective(g.model, g, BATCH)), loss_draws(Loss(g.model, g), BATCH, DRAWS, SEED)
+        return g, float(exact_objective(g.model, g, BATCH)), loss_draws(loss, BATCH, draws_needed(loss), SEED)
+
+
+def draws_needed(loss: nn.Module, detectable: float = 0.01) -> int:
+    """So many that `assert_unbiased` can detect a bias at its own power and false-alarm rate, by a pilot of 4,000.
+
+    The pilot's deviation is good to 1.1 %, its square to 2.3 %; five of these, and no fewer than 20,000 draws.
+    """
+    pilot = float(loss_draws(loss, BATCH, 4000, SEED + 1000).std())
+    needed = (norm.isf(0.5e-6) + norm.isf(0.01)) * pilot / detectable
+    return max(20_000, math.ceil(1.12 * needed**2))
 
 
 @pytest.mark.parametrize(("prior", "guide"), TRIPLES)
@@ -122,22 +170,22 @@ class Fault(nn.Module):
 
 def wrong_sign(loss: Loss, x: Tensor) -> Tensor:
     """Twice the mean of log p(z) under q: what a wrong sign in front of that term adds."""
-    z = loss.guide.encode(x)["z"].rsample()
+    z = loss.guide.encode(x)["z"].sample()
     return -2 * loss.model.priors["z"].log_prob(z).mean()
 
 
 def dropped_weights(loss: Loss, x: Tensor) -> Tensor:
     """Minus log pi at the responsibilities: what leaving out log p(c) adds."""
     prior = loss.model.priors["z"]
-    z = loss.guide.encode(x)["z"].rsample()
-    log_pi = prior.logits.log_softmax(-1) if isinstance(prior, GaussianMixture) else z.new_full((1,), -1.0)
+    z = loss.guide.encode(x)["z"].sample()
+    log_pi = prior.component().log_probs if isinstance(prior, Mixture) else z.new_full((1,), -1.0)
     return -(prior.log_joint(z).softmax(-1) * log_pi).sum(-1).mean()
 
 
 def reused_responsibilities(loss: Loss, x: Tensor) -> Tensor:
     """KL from the responsibilities of one draw to those of another: the price of using one draw's for the other."""
     q, prior = loss.guide.encode(x)["z"], loss.model.priors["z"]
-    first, second = (prior.log_joint(q.rsample()).log_softmax(-1) for _ in range(2))
+    first, second = (prior.log_joint(q.sample()).log_softmax(-1) for _ in range(2))
     if first.shape[-1] == 1:  # a prior without components has no responsibilities: a plain offset stands in
         return q.mean.new_ones(())
     return (first.exp() * (first - second)).sum(-1).mean()
@@ -147,8 +195,7 @@ def reused_responsibilities(loss: Loss, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("prior", "guide"), TRIPLES)
 def test_a_planted_bias_is_found(prior: str, guide: str, fault: Callable[[Loss, Tensor], Tensor]) -> None:
     g, exact, draws = exact_and_draws(prior, guide)
-    loss = Loss(g.model, g)
-    planted = loss_draws(Fault(loss, fault), BATCH, DRAWS, SEED + 1)
+    planted = loss_draws(Fault(loss_of(g, guide), fault), BATCH, len(draws), SEED + 1)
     with pytest.raises(AssertionError, match="biased"):
         assert_unbiased(draws + 0.02 * planted / planted.mean(), exact, detectable=0.02)
 
@@ -175,42 +222,159 @@ def test_false_alarms_and_power_are_as_promised() -> None:
     assert found / 2000 > 0.9 - 5 * 0.0067
 
 
+def exact_with_shared_responsibilities(guide: FacetGuide, L: int) -> float:
+    """Eq. 58 at any L for one facet with d = 1, from the draws' sufficient statistics.
+
+    The mean of log p(z_l, c) over L draws is a function of their mean and their sum of squares about it, which are
+    independent: Normal(m, s^2 / L), and s^2 times a chi-square of L - 1 degrees (a Gamma, integrated by Laguerre).
+    """
+    q, prior = guide.encode(BATCH)["z"], guide.model.priors["z"]
+    m, s = q.mean.squeeze(-1), q.stddev.squeeze(-1)
+    nodes, weights = gauss_hermite(80, 1)
+    mean = m + s / math.sqrt(L) * nodes  # [M, B]
+    if L == 1:
+        squares, square_weights = torch.zeros(1, 1, dtype=m.dtype), torch.ones(1, dtype=m.dtype)
+    else:
+        points, raw = (torch.as_tensor(a) for a in roots_genlaguerre(80, (L - 1) / 2 - 1))
+        squares, square_weights = 2 * s**2 * points.unsqueeze(-1), raw / raw.sum()  # [S, B]
+    # The mean over draws of (z - mu_c)^2 is the squares about the draws' mean, over L, and that mean's own distance.
+    distance = squares[:, None, :, None] / L + (mean[..., None] - prior.loc[:, 0]) ** 2  # [S, M, B, K]
+    scale = prior.scale[:, 0]
+    log_joint = -0.5 * distance / scale**2 - scale.log() - 0.5 * math.log(2 * math.pi) + prior.logits.log_softmax(-1)
+    log_p = torch.einsum("s,m,smb->b", square_weights, weights, log_joint.logsumexp(-1))
+    at_one = exact_objective(guide.model, with_one_draw(guide), BATCH)
+    one = torch.einsum("m,mb->b", weights, prior.log_prob((m + s * nodes).unsqueeze(-1)))
+    return float((at_one + (one - log_p).mean()).detach())
+
+
+def with_one_draw(guide: FacetGuide) -> VaDEGuide:
+    """The same posterior with one draw."""
+    one = VaDEGuide(guide.model).double()
+    one.encoder = guide.encoder
+    return one
+
+
 @pytest.mark.parametrize("L", [1, 2, 5, 20])
 def test_shared_responsibilities_against_separate_ones(L: int) -> None:
     """Separate responsibilities (num_particles = L, or the marginal form) keep the one-draw value at every L; shared
-    ones (Eq. 58) start there and give a larger loss as L grows. Both against exact values for L = 1 and 2; beyond,
-    quadrature is out of reach for the shared ones, and their ordering is tested."""
+    ones (Eq. 58) start there and give a larger loss as L grows. Both against exact values."""
     torch.manual_seed(2)
     model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.4)}, network=SharedMLP((5,), activation="tanh"))
     one, shared, separate = (calm(g.double()) for g in (VaDEGuide(model), VaDEGuide(model, L), MarginalGuide(model, L)))
     shared.encoder = separate.encoder = one.encoder
     at_one = exact_objective(model, one, BATCH).item()
-    num_draws = max(DRAWS // L, 12_000)
-    assert_unbiased(loss_draws(Loss(model, separate), BATCH, num_draws, SEED), at_one, detectable=0.015)
-    draws = loss_draws(Loss(model, shared), BATCH, num_draws, SEED)
-    if L <= 2:
-        assert_unbiased(draws, exact_objective(model, shared, BATCH, num_nodes=60).item(), detectable=0.015)
-    excess = (draws.mean() - at_one) / (draws.std() / math.sqrt(num_draws))
-    assert abs(excess) < 5 if L == 1 else excess > 5
+    for guide, exact in ((separate, at_one), (shared, exact_with_shared_responsibilities(shared, L))):
+        loss = Loss(model, guide)
+        draws = loss_draws(loss, BATCH, draws_needed(loss), SEED)
+        assert_unbiased(draws, exact)
+    if L == 2:  # two ways of integrating
+        assert exact == pytest.approx(exact_objective(model, shared, BATCH, num_nodes=60).item(), abs=1e-5)
+    assert exact == pytest.approx(at_one, abs=1e-9) if L == 1 else exact > at_one + 0.01
 
 
-def test_gradients_are_unbiased_and_both_forms_agree() -> None:
+def test_num_particles_keeps_the_value_of_one_draw() -> None:
     g = one_facet("diagonal", "responsibilities")
-    marginal = MarginalGuide(g.model).double()
-    marginal.encoder = g.encoder
-    exact = exact_objective(g.model, g, BATCH)
-    names = [name for name, p in g.named_parameters() if p.requires_grad]
-    want = dict(zip(names, torch.autograd.grad(exact, [g.get_parameter(name) for name in names]), strict=True))
-    for form in (g, marginal):
-        moments = gradient_moments(Loss(g.model, form), BATCH, 20_000, SEED)
-        worst = 0.0
-        for key, mean in moments.mean.items():
-            name = key.removeprefix("guide.")
-            error = (moments.variance[key] / moments.num_draws).sqrt()
-            # Entries behind a dead unit have no spread at all; quadrature is good to 1e-6 there and everywhere.
-            worst = max(worst, ((mean - want[name]).abs() / (error + 1e-6)).max().item())
-        # About 60 entries; beyond 5.5 deviations once in 400,000 runs.
-        assert worst < 5.5
+    loss = Loss(g.model, g, GuideEnum_ELBO(max_plate_nesting=1, num_particles=5))
+    assert_unbiased(loss_draws(loss, BATCH, draws_needed(loss), SEED), exact_objective(g.model, g, BATCH).item())
+
+
+def with_baseline(name: str) -> Callable[[MFCVAE], FacetGuide]:
+    def build(model: MFCVAE) -> FacetGuide:
+        guide = AmortizedGuide(model, discrete=ScoreFunction(name), conditional=True)
+        for baseline in guide.discrete.baselines.values():
+            if name == "average":
+                baseline.average.fill_(3.0)
+        return guide
+
+    return build
+
+
+UNBIASED_GRADIENTS: dict[str, Callable[[MFCVAE], FacetGuide]] = {
+    "responsibilities": VaDEGuide,
+    "marginal": MarginalGuide,
+    "network": AmortizedGuide,
+    "network, z given c": lambda model: AmortizedGuide(model, conditional=True),
+    "score function, mean field": lambda model: AmortizedGuide(model, discrete=ScoreFunction("none")),
+    "score function": with_baseline("none"),
+    "score function, average": with_baseline("average"),
+    "score function, learned": with_baseline("learned"),
+}
+
+
+def worst_gradient_error(guide: FacetGuide, num_draws: int = 20_000) -> float:
+    """The largest of all entries' deviations from the exact gradient, in standard errors."""
+    exact = exact_objective(guide.model, guide, BATCH)
+    parameters = {name: p for name, p in guide.named_parameters() if p.requires_grad and "baseline" not in name}
+    want = dict(zip(parameters, torch.autograd.grad(exact, list(parameters.values())), strict=True))
+    moments = gradient_moments(Loss(guide.model, guide), BATCH, num_draws, SEED)
+    return max(
+        # Entries behind a dead unit have no spread at all; quadrature is good to 1e-6 there and everywhere.
+        ((moments.mean[key] - want[name]).abs() / ((moments.variance[key] / num_draws).sqrt() + 1e-6)).max().item()
+        for name in want
+        for key in [f"guide.{name}"]
+    )
+
+
+@pytest.mark.parametrize("form", UNBIASED_GRADIENTS)
+def test_gradients_are_unbiased(form: str) -> None:
+    """About 80 entries each; beyond 5.5 deviations once in 300,000 runs."""
+    torch.manual_seed(2)
+    model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh"))
+    nn.init.normal_(model.priors["z"].logits)
+    assert worst_gradient_error(calm(UNBIASED_GRADIENTS[form](model).double())) < 5.5
+
+
+@pytest.mark.parametrize("hard", [False, True], ids=["soft", "straight-through"])
+def test_relaxed_gradients_are_biased(hard: bool) -> None:
+    """What exact clusters would give is not what relaxed ones give, and the test above would see it."""
+    torch.manual_seed(2)
+    model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh"))
+    guide = AmortizedGuide(model, discrete=GumbelSoftmax(0.5, hard=hard), conditional=True).double()
+    assert worst_gradient_error(calm(guide)) > 10
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_soft_clusters_are_biased_by_as_much_as_integration_says(temperature: float) -> None:
+    """Two clusters: the relaxed draw is a logistic variable through a sigmoid, and one integral gives its loss."""
+    torch.manual_seed(2)
+    model = MFCVAE((4,), {"z": GaussianMixture(2, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh"))
+    guide = calm(AmortizedGuide(model, discrete=GumbelSoftmax(temperature)).double())
+    head = guide.heads(BATCH)["z"]
+    q, prior, logits = guide.encode(BATCH)["z"], model.priors["z"], guide.cluster_logits("z", head)
+    points, weights = (torch.as_tensor(a) for a in np.polynomial.legendre.leggauss(2000))
+    uniform = (points + 1) / 2
+    first = torch.sigmoid((logits[:, 0] - logits[:, 1] + torch.logit(uniform)[:, None]) / temperature)  # [U, B]
+
+    def kl_z(c: Tensor) -> Tensor:
+        loc, scale = (c @ prior.loc).squeeze(-1), (c @ prior.scale).squeeze(-1)
+        m, s = q.mean.squeeze(-1), q.stddev.squeeze(-1)
+        return (scale / s).log() + (s**2 + (m - loc) ** 2) / (2 * scale**2) - 0.5
+
+    relaxed = (weights / 2) @ kl_z(torch.stack((first, 1 - first), -1))
+    given_each = torch.stack([kl_z(one_hot.expand(len(BATCH), 2)) for one_hot in torch.eye(2, dtype=q.mean.dtype)], -1)
+    exact = exact_objective(model, guide, BATCH)
+    want = float((exact + (relaxed - (logits.softmax(-1) * given_each).sum(-1)).mean()).detach())
+    loss = Loss(model, guide)
+    draws = loss_draws(loss, BATCH, draws_needed(loss), SEED)
+    assert_unbiased(draws, want)
+    with pytest.raises(AssertionError, match="biased"):
+        assert_unbiased(draws, exact.item())
+
+
+@pytest.mark.parametrize("prior", ["diagonal", "Dirichlet", "vamp", "normal"])
+def test_importance_weighted_bound_is_exact(prior: str) -> None:
+    """Two draws of z with d = 1: quadrature on the grid of both."""
+    g = one_facet(prior, "marginal")
+    q, p = g.encode(BATCH)["z"], g.model.priors["z"]
+    nodes, weights = gauss_hermite(60, 1)
+    z = q.mean + q.stddev * nodes.unsqueeze(-1)  # [M, B, 1]
+    log_w = g.model.decode({"z": z}).log_prob(BATCH) + p.log_prob(z) - q.log_prob(z)  # [M, B]
+    pair = torch.logaddexp(log_w[:, None], log_w[None]) - math.log(2)
+    want = -float(torch.einsum("m,n,mnb->b", weights, weights, pair).mean().detach())
+    loss = Loss(g.model, g, ImportanceWeighted_ELBO(2))
+    assert_unbiased(loss_draws(loss, BATCH, draws_needed(loss), SEED), want)
+    one = Loss(g.model, g, ImportanceWeighted_ELBO(1))
+    assert_unbiased(loss_draws(one, BATCH, draws_needed(one), SEED), exact_objective(g.model, g, BATCH).item())
 
 
 def test_streamed_moments_are_those_of_all_gradients_at_once() -> None:

@@ -1,0 +1,115 @@
+"""A network for the clusters as well: q(c given x), and q(z given x) or q(z given x, c)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from guides.base import FacetGuide
+from guides.discrete import Discrete, Enumerate
+from ppl_models.base import FacetModel
+from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
+from ppl_models.priors import VampPrior
+
+__all__ = ["AmortizedGuide"]
+
+
+class AmortizedGuide(FacetGuide):
+    r"""Posteriors from the encoder alone, of the clusters too.
+
+    .. math:: c_j \sim q(c_j \mid x), \quad z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
+
+    Without ``conditional`` this is the mean-field posterior of MFCVAE's Eq. 3 with a free q(c given x), which at its
+    best equals the responsibilities of :class:`~guides.vade.VaDEGuide` (Theorem 2) and is never better. With it, z
+    has one Normal per cluster, q(z given x) is their mixture, and facets are still independent given x: the
+    posterior of a Gaussian-mixture VAE. The cluster enters linearly, where the latent's head reads the features.
+
+    :param model: any model of mixture (or other) facets.
+    :param num_samples: L draws of z, all given the same cluster.
+    :param discrete: how clusters are handled: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each
+        guide needs its own.
+    :param conditional: whether z is inferred given x and c. Enumeration then decodes every combination of clusters:
+        the product of the facets' K times the work.
+    :raises ValueError: if ``num_samples`` is below 1, or ``conditional`` meets a VampPrior, whose components are
+        posteriors given x alone.
+    """
+
+    def __init__(
+        self,
+        model: FacetModel,
+        num_samples: int = 1,
+        discrete: Discrete | None = None,
+        conditional: bool = False,
+    ) -> None:
+        if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
+            raise ValueError("a VampPrior is made of q(z given x), which a conditional guide does not have")
+        super().__init__(model, num_samples)
+        self.discrete = discrete if discrete is not None else Enumerate()
+        self.discrete.attach(model)
+        self.conditional = conditional
+        self.shifts = nn.ModuleDict(
+            {name: nn.Linear(p.num_components, 2 * p.dim, bias=False) for name, p in model.mixtures.items()}
+            if conditional
+            else {}
+        )
+
+    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
+        L = self.num_samples if num_samples is None else num_samples
+        with self.model.plate(x, len(x)):
+            heads = self.heads(x)
+            c: dict[str, Tensor] = {}
+            for name in () if marginal else self.model.mixtures:
+                with self.model.weighted(f"c_{name}"):
+                    c[name] = self.discrete.sample(name, self.cluster_logits(name, heads[name]), x, self.reach(name))
+            with self.model.draws(L):
+                for name, head in heads.items():
+                    with self.model.weighted(f"z_{name}"):
+                        pyro.sample(f"z_{name}", self.latent_given(name, head, c.get(name)))
+
+    @property
+    def needs(self) -> str:
+        return self.discrete.needs if self.model.mixtures else "nothing"
+
+    def at_step(self, step: Tensor) -> None:
+        self.discrete.at_step(step)
+
+    def unrelaxed(self) -> AbstractContextManager:
+        return self.discrete.unrelaxed()
+
+    def reach(self, name: str) -> tuple[str, ...]:
+        """The other sites that see facet ``name``'s cluster: its latent, and through a latent that depends on it, x."""
+        return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
+
+    # How the encoder's output is read: 2 d numbers for z, then K for c.
+
+    def head_size(self, name: str) -> int:
+        prior = self.model.priors[name]
+        return 2 * prior.dim + (prior.num_components if name in self.model.mixtures else 0)
+
+    def cluster_logits(self, name: str, head: Tensor) -> Tensor:
+        """Logits of q(c_j given x): ``[..., size] -> [..., K]``."""
+        return head[..., 2 * self.model.priors[name].dim :]
+
+    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+        """q(c_j given x), the network's."""
+        return self.cluster_logits(name, head).softmax(-1)
+
+    def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
+        """q(z_j given x, c_j), or q(z_j given x) where the guide is not conditional or the facet has no cluster."""
+        raw = head[..., : 2 * self.model.priors[name].dim]
+        shift = self.shifts[name](c) if self.conditional and c is not None else 0.0
+        return diagonal_normal(raw + shift)
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        """q(z_j given x); for a conditional guide the mixture of q(z_j given x, c_j) over q(c_j given x)."""
+        if not (self.conditional and name in self.model.mixtures):
+            return self.latent_given(name, head, None)
+        component = Component(logits=self.cluster_logits(name, head))
+        every = torch.eye(component.event_shape[0], dtype=head.dtype, device=head.device)
+        return dist.MixtureSameFamily(
+            dist.Categorical(logits=component.logits), self.latent_given(name, head.unsqueeze(-2), every)
+        )

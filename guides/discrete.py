@@ -1,0 +1,143 @@
+"""How a guide handles clusters whose probabilities a network gives: enumerated, relaxed, or drawn and scored."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import log
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from guides.baselines import BASELINES
+from ppl_models.base import FacetModel
+from ppl_models.checks import check_count, check_one_of
+from ppl_models.configurable import Configurable
+from ppl_models.distributions import Component, RelaxedComponent
+
+__all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"]
+
+
+class Discrete(Configurable, nn.Module):
+    """Handling of the sites ``c_NAME``.
+
+    :cvar needs: what an objective must do with them; see :attr:`~guides.base.FacetGuide.needs`.
+    """
+
+    needs: str
+
+    def attach(self, model: FacetModel) -> None:
+        """Build what depends on the model; called once, by the guide."""
+
+    @abstractmethod
+    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+        """Sample the cluster of facet ``name``: one-hot or relaxed, event ``[K]``.
+
+        :param logits: of q(c given x), ``[B, K]``.
+        :param reaches: other sites whose densities, in model or guide, depend on the value.
+        """
+
+    def at_step(self, step: Tensor) -> None:
+        """Told the number of each optimiser step before it."""
+
+    @contextmanager
+    def unrelaxed(self) -> Iterator[None]:
+        """Within this context draws follow the probabilities exactly."""
+        yield
+
+
+class Enumerate(Discrete):
+    """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z depends on c."""
+
+    needs = "enumeration"
+
+    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+        return pyro.sample(f"c_{name}", Component(logits=logits), infer={"enumerate": "parallel"})
+
+
+class Annealed(Configurable):
+    """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps`` optimiser steps.
+
+    :raises ValueError: if a temperature is not positive or ``steps`` is below 1.
+    """
+
+    def __init__(self, start: float = 1.0, end: float = 0.3, steps: int = 10_000) -> None:
+        if not (start > 0 and end > 0):
+            raise ValueError(f"temperatures must be positive, got start={start}, end={end}")
+        self.start, self.end = start, end
+        self.steps = check_count("steps", steps)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        done = (step / self.steps).clamp(max=1)
+        return self.start * (done * log(self.end / self.start)).exp()
+
+    def __repr__(self) -> str:
+        return f"Annealed(start={self.start}, end={self.end}, steps={self.steps})"
+
+
+class GumbelSoftmax(Discrete):
+    """Relaxed draws that are differentiated by the probabilities, with the KL of c in closed form.
+
+    The density of a relaxed draw is no bound together with a categorical prior, so the relaxed value stands only
+    inside the other sites' expectations; there it biases their value (soft) or their gradient (hard). What the
+    history and :func:`inference.elbo` report is drawn hard, and so the ELBO.
+
+    :param temperature: positive, or :class:`Annealed`.
+    :param hard: straight-through: one-hot values, relaxed gradients.
+    :raises ValueError: if ``temperature`` is not positive.
+    """
+
+    needs = "relaxation"
+
+    def __init__(self, temperature: float | Annealed = 0.5, hard: bool = False) -> None:
+        super().__init__()
+        start = temperature.start if isinstance(temperature, Annealed) else temperature
+        if not start > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        self.schedule: Callable[[Tensor], Tensor] | None = temperature if isinstance(temperature, Annealed) else None
+        self.hard = hard
+        self.register_buffer("temperature", torch.tensor(float(start)))
+        self.temperature: Tensor
+
+    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+        return pyro.sample(f"c_{name}", RelaxedComponent(logits, self.temperature, self.hard))
+
+    def at_step(self, step: Tensor) -> None:
+        if self.schedule is not None:
+            self.temperature = self.schedule(step)
+
+    @contextmanager
+    def unrelaxed(self) -> Iterator[None]:
+        kept, self.hard = self.hard, True
+        try:
+            yield
+        finally:
+            self.hard = kept
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.schedule or float(self.temperature)}, hard={self.hard}"
+
+
+class ScoreFunction(Discrete):
+    """One drawn cluster, its probability's gradient from the score function (REINFORCE): unbiased, and noisy.
+
+    :param baseline: subtracted from what a draw cost before it is scored: ``"none"``, ``"average"`` (decaying mean
+        of past costs) or ``"learned"`` (a network of x).
+    :raises ValueError: for another baseline.
+    """
+
+    needs = "scoring"
+
+    def __init__(self, baseline: str = "average") -> None:
+        super().__init__()
+        self.baseline = check_one_of("baseline", baseline, BASELINES)
+
+    def attach(self, model: FacetModel) -> None:
+        self.baselines = nn.ModuleDict({name: BASELINES[self.baseline](model.x_shape) for name in model.mixtures})
+
+    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+        baseline = self.baselines[name]
+        infer = {"baseline": baseline, "baseline_input": x, "reaches": frozenset(reaches)}
+        return pyro.sample(f"c_{name}", Component(logits=logits), infer=infer)

@@ -1,0 +1,97 @@
+"""Independent draws of a loss, and moments of its gradient.
+
+An estimator is anything like :class:`~inference.objectives.Loss`: a module that maps a batch to nats per datum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from inference.randomness import seeded
+from ppl_models.base import evaluating
+from ppl_models.checks import check_count
+
+__all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
+
+# Draws that are mapped over at once: enough to keep the machine busy, few enough for any memory.
+CHUNK = 4096
+
+
+@torch.no_grad()
+def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0) -> Tensor:
+    """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
+
+    Drawn side by side with ``torch.vmap``; Pyro's checks are off meanwhile.
+
+    :param x: ``[B, *x_shape]``.
+    """
+    check_count("num_draws", num_draws)
+    with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
+        one_draw = vmap(lambda _: loss(x), randomness="different", chunk_size=CHUNK)
+        return one_draw(torch.empty(num_draws, device=x.device))
+
+
+@dataclass(frozen=True)
+class GradientMoments:
+    """Mean and variance of each parameter's gradient over independent draws.
+
+    :ivar mean: ``{parameter: tensor of its shape}``.
+    :ivar variance: likewise, of one draw.
+    :ivar num_draws: draws that they were estimated from.
+    """
+
+    mean: dict[str, Tensor]
+    variance: dict[str, Tensor]
+    num_draws: int
+
+    @property
+    def trace(self) -> float:
+        """Variance of the whole gradient: the trace of its covariance."""
+        return float(sum(variance.sum() for variance in self.variance.values()))
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Norm of the mean gradient over the root of :attr:`trace`."""
+        return float(_flat(self.mean).norm()) / math.sqrt(max(self.trace, 1e-300))
+
+    def cosine(self, reference: Mapping[str, Tensor]) -> float:
+        """Cosine between the mean gradient and ``reference``."""
+        ours, theirs = _flat(self.mean), _flat({name: reference[name] for name in self.mean})
+        return float(ours @ theirs / (ours.norm() * theirs.norm()))
+
+
+def gradient_moments(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = 256) -> GradientMoments:
+    """Moments of the loss's gradient over independent draws, in one pass.
+
+    :param chunk: gradients that are held at once, at most.
+    """
+    check_count("num_draws", num_draws)
+    parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
+    gradient = vmap(grad(lambda p, _: functional_call(loss, p, (x,))), in_dims=(None, 0), randomness="different")
+    count, mean, spread = 0, _zeros(parameters), _zeros(parameters)
+    with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
+        while count < num_draws:
+            n = min(chunk, num_draws - count)
+            for name, draws in gradient(parameters, torch.empty(n, device=x.device)).items():
+                # Chan's update: the moments of two sets of draws make those of their union.
+                chunk_mean = draws.mean(0)
+                delta = chunk_mean - mean[name]
+                mean[name] += delta * n / (count + n)
+                spread[name] += (draws - chunk_mean).square().sum(0) + delta.square() * count * n / (count + n)
+            count += n
+    return GradientMoments(mean, {name: s / max(count - 1, 1) for name, s in spread.items()}, count)
+
+
+def _zeros(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(p) for name, p in parameters.items()}
+
+
+def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])

@@ -1,0 +1,81 @@
+"""How far a fitted posterior is from the true one: importance-weighted bounds, and the tail of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from arviz_stats.base import array_stats
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from guides.base import FacetGuide
+from ppl_models.base import evaluating
+from ppl_models.checks import check_count
+from ppl_models.data import as_data
+
+__all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
+
+# Draws that are decoded at once, for a batch of up to 4,096.
+CHUNK = 16
+
+
+@torch.no_grad()
+def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int) -> Tensor:
+    r"""log p(x, z) - log q(z given x) for draws of z from any guide, clusters summed out: ``[num_draws, N]``, nats.
+
+    The mean over draws is the marginal form's ELBO, the log of the mean of their exponentials estimates log p(x).
+
+    :param x: ``[N, *x_shape]``.
+    :raises ValueError: if ``x`` does not fit the model or ``num_draws`` is below 1.
+    """
+    check_count("num_draws", num_draws)
+    model = guide.model
+    data = model.prepare(as_data(x, model).to(model.gates.device))
+    gates = torch.ones_like(model.gates)
+    with evaluating(guide), model.weights_set_to(model.kl_weights, gates):
+        parts = [
+            torch.cat([_log_weights(guide, batch, len(chunk)) for chunk in torch.arange(num_draws).split(CHUNK)])
+            for batch in data.split(1024)
+        ]
+    return torch.cat(parts, 1)
+
+
+def _log_weights(guide: FacetGuide, x: Tensor, num_draws: int) -> Tensor:
+    posterior = guide.encode(x)
+    z = {name: q.sample(torch.Size([num_draws])) for name, q in posterior.items()}
+    log_weight = guide.model.decode(z).log_prob(x)
+    for name, q in posterior.items():
+        log_weight = log_weight + guide.model.priors[name].log_prob(z[name]) - q.log_prob(z[name])
+    return log_weight
+
+
+def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dict[int, float]:
+    """IWAE's bound for each number of draws in ``sizes``, in nats per datum (Burda et al., 2016, Eq. 8).
+
+    What is gained from one draw to many is what the posterior loses. The draws are cut into as many groups as there
+    are, so small sizes are averages over many.
+
+    :param log_weights: ``[num_draws, N]``, of :func:`log_importance_weights`.
+    :raises ValueError: if there are fewer draws than a size asks for.
+    """
+    num_draws = len(log_weights)
+    if max(sizes) > num_draws or min(sizes) < 1:
+        raise ValueError(f"sizes must be between 1 and the number of draws, {num_draws}, got {list(sizes)}")
+    groups = {size: log_weights[: num_draws // size * size].unflatten(0, (-1, size)) for size in sizes}
+    return {size: float((group.logsumexp(1) - math.log(size)).mean()) for size, group in groups.items()}
+
+
+def pareto_k(log_weights: Tensor) -> np.ndarray:
+    """Shape of the Pareto tail of each datum's importance weights: ``[N]`` (ArviZ's PSIS; Vehtari et al., 2024).
+
+    Up to about 0.7 importance sampling from the guide's posterior would work; beyond 1 the weights have no mean to
+    speak of: the posterior misses mass of the true one.
+
+    :param log_weights: ``[num_draws, N]``, at least 100 draws.
+    """
+    if len(log_weights) < 100:
+        raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")
+    return array_stats.psislw(log_weights.mT.double().cpu().numpy(), axis=-1)[1]

@@ -1,0 +1,42 @@
+"""A test of an estimator's bias that states what it could have found."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.stats import norm
+from torch import Tensor
+
+__all__ = ["assert_unbiased"]
+
+
+def assert_unbiased(
+    draws: Tensor, exact: float | Tensor, detectable: float = 0.01, false_alarm: float = 1e-6, power: float = 0.99
+) -> float:
+    """Fail if the mean of ``draws`` is not ``exact``, or if the draws are too few to have told.
+
+    A two-sided z-test, its standard error measured from the draws.
+
+    :param draws: independent draws ``[n]``.
+    :param detectable: the bias, in the draws' unit, that must be found with probability ``power``.
+    :param false_alarm: probability of failing an unbiased estimator.
+    :returns: the z-score.
+    :raises ValueError: if a bias of ``detectable`` would have been missed too often: the test could not have failed.
+    :raises AssertionError: if the draws are biased.
+    """
+    n = len(draws)
+    error = float(draws.std()) / math.sqrt(n)
+    threshold = float(norm.isf(false_alarm / 2))
+    found = (threshold + float(norm.isf(1 - power))) * error
+    if not found <= detectable:
+        raise ValueError(
+            f"{n} draws with a standard error of {error:.3g} detect a bias of {found:.3g} at power {power}, not "
+            f"{detectable:g}: take about {math.ceil(n * (found / detectable) ** 2):,} draws"
+        )
+    z = (float(draws.mean()) - float(exact)) / error
+    if abs(z) > threshold:
+        raise AssertionError(
+            f"biased: the mean of {n} draws is {float(draws.mean()):.6g}, exact is {float(exact):.6g}; "
+            f"z = {z:.1f} beyond {threshold:.1f}"
+        )
+    return z

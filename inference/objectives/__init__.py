@@ -1,0 +1,17 @@
+"""Objectives: what is minimised, in nats per datum, and its terms."""
+
+from inference.objectives.enumerated import GuideEnum_ELBO
+from inference.objectives.importance import ImportanceWeighted_ELBO
+from inference.objectives.loss import NEEDS, Loss, default_objective
+from inference.objectives.mean_field import MeanField_ELBO
+from inference.objectives.score_function import ScoreFunction_ELBO
+
+__all__ = [
+    "NEEDS",
+    "GuideEnum_ELBO",
+    "ImportanceWeighted_ELBO",
+    "Loss",
+    "MeanField_ELBO",
+    "ScoreFunction_ELBO",
+    "default_objective",
+]

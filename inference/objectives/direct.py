@@ -1,0 +1,74 @@
+"""What our objectives share: a value that stays a tensor, and traces without what only Pyro's surrogates need."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer import ELBO
+from pyro.infer.enum import get_importance_trace
+from pyro.poutine import Trace
+from pyro.poutine.util import is_validation_enabled, site_is_subsample
+from torch import Tensor
+
+__all__ = ["Direct_ELBO", "densities", "site_densities"]
+
+
+class Direct_ELBO(ELBO):
+    """An objective whose value and gradient are those of one tensor, without reads back to the host.
+
+    Subclasses give :meth:`estimate`. While Pyro's validation is on traces are made and checked by Pyro; else they are
+    made directly, in a way that ``torch.vmap`` can map over.
+    """
+
+    @abstractmethod
+    def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
+        """The objective to be *maximised*, summed over the batch: a scalar, in nats."""
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        traces = self._get_traces if is_validation_enabled() else self._unchecked_traces
+        losses = [-self.estimate(*pair) for pair in traces(model, guide, args, kwargs)]
+        return torch.stack(losses).mean()
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        with torch.no_grad():
+            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        loss.backward()
+        return float(loss.detach())
+
+    def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
+        return get_importance_trace("flat", self.max_plate_nesting, model, guide, args, kwargs)
+
+    def _unchecked_traces(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> Iterator[tuple[Trace, Trace]]:
+        for _ in range(self.num_particles):
+            with self._while_guiding():
+                guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+            for trace in (guide_trace, model_trace):
+                trace.compute_log_prob(_is_density)
+            yield model_trace, guide_trace
+
+    def _while_guiding(self) -> AbstractContextManager:
+        """The context that the guide's program runs in."""
+        return nullcontext()
+
+
+def site_densities(trace: Trace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and sites that have a density: a plate's own index site has none."""
+    return ((name, site) for name, site in trace.nodes.items() if _is_density(name, site))
+
+
+def densities(trace: Trace) -> Iterator[Tensor]:
+    """Log-densities of all sites, scaled by their weights."""
+    return (site["log_prob"] for _, site in site_densities(trace))
+
+
+def _is_density(name: str, site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and not site_is_subsample(site)

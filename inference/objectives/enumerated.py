@@ -1,0 +1,103 @@
+"""The ELBO of guides that enumerate their clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from pyro.infer import TraceEnum_ELBO
+from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from inference.objectives.direct import Direct_ELBO, densities, site_densities
+
+__all__ = ["GuideEnum_ELBO"]
+
+
+class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
+    r"""``TraceEnum_ELBO`` for guides whose discrete sites are all enumerated *in the guide*.
+
+    The value and gradient are those of :class:`~pyro.infer.TraceEnum_ELBO`:
+
+    .. math:: \sum_s \mathbb{E}_{q(c)} [\log p_s] - \mathbb{E}_{q(c)} [\log q_s]
+
+    summed over the sites s, each expectation being a product with the enumerated probabilities that its term
+    depends on. Pyro's own also covers sampled discrete sites by a surrogate (Dice) that reads tensors back to the
+    host in every step; here every continuous site is reparameterised, so there is nothing to correct for.
+
+    :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
+    :param num_particles: independent draws of the whole objective, one after the other.
+    :raises NotImplementedError: for a guide with a sampled site that has no reparameterised draw, or a model that
+        enumerates sites itself: use Pyro's objective for those.
+    """
+
+    def __init__(
+        self, *, max_plate_nesting: int, num_particles: int = 1, strict_enumeration_warning: bool = False
+    ) -> None:
+        super().__init__(
+            num_particles=num_particles,
+            max_plate_nesting=max_plate_nesting,
+            strict_enumeration_warning=strict_enumeration_warning,
+        )
+
+    def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
+        probs = _enumerated_probs(model_trace, guide_trace)
+        log_p = [_expectation(term, probs) for term in densities(model_trace)]
+        log_q = [_expectation(term, probs) for term in densities(guide_trace)]
+        return torch.stack(log_p).sum() - torch.stack(log_q).sum()
+
+    def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
+        return TraceEnum_ELBO._get_trace(self, model, guide, args, kwargs)
+
+    def _while_guiding(self) -> AbstractContextManager:
+        return _EnumerateSites(first_dim=-1 - self.max_plate_nesting)
+
+
+class _EnumerateSites(Messenger):
+    """Give each site marked for enumeration all its values at once, along a new dimension left of the plates.
+
+    Pyro's own handler also follows values through the model's enumerated sites, by reading tensors in ways that
+    torch.vmap refuses; a guide that enumerates its own sites needs none of that.
+    """
+
+    def __init__(self, first_dim: int) -> None:
+        super().__init__()
+        self.first_dim = first_dim
+
+    def __enter__(self) -> Any:
+        self.dim = self.first_dim
+        return super().__enter__()
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["done"] or msg["infer"].get("enumerate") != "parallel":
+            return
+        values = msg["fn"].enumerate_support(expand=False)
+        msg["value"] = values.reshape(len(values), *[1] * (-self.dim - 1), *msg["fn"].event_shape)
+        msg["infer"]["_enumerate_dim"] = self.dim
+        msg["done"] = True
+        self.dim -= 1
+
+
+def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
+    """Probabilities of each enumerated guide site, by the dimension (from the right) that holds its values."""
+    probs = {}
+    for name, site in site_densities(guide_trace):
+        if "_enumerate_dim" in site["infer"]:
+            probs[site["infer"]["_enumerate_dim"]] = site["unscaled_log_prob"].exp()
+        elif not site["fn"].has_rsample:
+            raise NotImplementedError(f"guide site {name!r} is neither enumerated nor reparameterised")
+    for name, site in site_densities(model_trace):
+        if not site["is_observed"] and name not in guide_trace.nodes:
+            raise NotImplementedError(f"model site {name!r} is not in the guide")
+    return probs
+
+
+def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
+    """Sum over all dimensions of ``term``, those that are enumerated weighted by their probabilities."""
+    for dim, prob in probs.items():
+        if term.dim() >= -dim and term.shape[dim] > 1:
+            term = term * prob
+    return term.sum()

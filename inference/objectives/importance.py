@@ -1,0 +1,44 @@
+"""The importance-weighted bound (Burda et al., *Importance Weighted Autoencoders*, 2016)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pyro.poutine import Trace
+from torch import Tensor
+
+from inference.objectives.direct import Direct_ELBO, densities
+from ppl_models.checks import check_count
+
+__all__ = ["ImportanceWeighted_ELBO"]
+
+
+class ImportanceWeighted_ELBO(Direct_ELBO):
+    r"""IWAE on the model with its clusters summed out: a tighter bound for a :class:`~guides.marginal.MarginalGuide`.
+
+    .. math:: \mathbb{E} \log \frac{1}{K} \sum_{k=1}^{K} \frac{p(x \mid z^{(k)}) \prod_j p(z_j^{(k)})}
+              {\prod_j q(z_j^{(k)} \mid x)}
+
+    (Burda et al., Eq. 8), datum by datum; K = 1 is the ELBO, and it never falls as K grows. A bound where every weight
+    is 1; the weights of an annealed run multiply log-densities before the mean is taken.
+
+    :param num_draws: K; takes the place of the guide's ``num_samples``.
+    :raises ValueError: if ``num_draws`` is below 1.
+    """
+
+    def __init__(self, num_draws: int = 10) -> None:
+        self.num_draws = check_count("num_draws", num_draws)
+        super().__init__(max_plate_nesting=1 if num_draws == 1 else 2)
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return super().differentiable_loss(model, guide, *args, **{**kwargs, "num_samples": self.num_draws})
+
+    def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
+        log_p, log_q = (torch.stack(list(densities(trace))).sum(0) for trace in (model_trace, guide_trace))
+        log_weight = log_p - log_q
+        if self.num_draws == 1:
+            return log_weight.sum()
+        # In the programs each draw counts 1 / K; here whole draws are weighed.
+        return ((self.num_draws * log_weight).logsumexp(0) - math.log(self.num_draws)).sum()

@@ -1,0 +1,122 @@
+"""One model, guide and objective as a module, and which of them belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+
+from guides.base import FacetGuide
+from inference.objectives.enumerated import GuideEnum_ELBO
+from inference.objectives.mean_field import MeanField_ELBO
+from inference.objectives.score_function import ScoreFunction_ELBO
+from ppl_models.base import FacetModel
+
+__all__ = ["NEEDS", "Loss", "default_objective"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What suits guides of one kind.
+
+    :ivar default: the objective taken where none is given.
+    :ivar suitable: those that do right by such a guide.
+    :ivar unsuitable: kinds of ``suitable`` that do not.
+    :ivar why: what the guide does that others get wrong.
+    """
+
+    default: type[ELBO]
+    suitable: tuple[type[ELBO], ...]
+    why: str
+    unsuitable: tuple[type[ELBO], ...] = ()
+
+    def check(self, guide: FacetGuide, objective: ELBO) -> None:
+        """:raises ValueError: if the objective does not suit the guide."""
+        if not isinstance(objective, self.suitable) or isinstance(objective, self.unsuitable):
+            raise ValueError(
+                f"{type(guide).__name__} {self.why.format(objective=type(objective).__name__)}: use "
+                f"{' or '.join(kind.__name__ for kind in self.suitable)}, or leave the objective out"
+            )
+
+
+# By what a guide says that it needs.
+NEEDS: dict[str, Need] = {
+    "nothing": Need(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
+    "enumeration": Need(
+        GuideEnum_ELBO,
+        (GuideEnum_ELBO, TraceEnum_ELBO),
+        "enumerates its clusters, which {objective} would sample once and score wrongly",
+    ),
+    "relaxation": Need(
+        MeanField_ELBO,
+        (MeanField_ELBO, TraceMeanField_ELBO),
+        "draws relaxed clusters, whose density {objective} would take for that of clusters, which is no bound",
+    ),
+    "scoring": Need(
+        ScoreFunction_ELBO,
+        (ScoreFunction_ELBO, Trace_ELBO, TraceGraph_ELBO),
+        "draws clusters without a gradient of their own, which {objective} would leave out",
+        unsuitable=(TraceMeanField_ELBO,),
+    ),
+}
+
+
+def default_objective(guide: FacetGuide) -> ELBO:
+    """The objective that suits ``guide``."""
+    return NEEDS[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
+
+
+class Loss(nn.Module):
+    """The objective of one model and guide as a module: a batch in, nats per datum out.
+
+    This is the only place where a loss is divided by the number of data.
+
+    :param objective: any of Pyro's ELBOs; the one that suits the guide where not given.
+    :raises ValueError: if guide and model, or guide and objective, do not belong together.
+    """
+
+    def __init__(self, model: FacetModel, guide: FacetGuide, objective: ELBO | None = None) -> None:
+        super().__init__()
+        if guide.model is not model:
+            raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
+        objective = objective if objective is not None else default_objective(guide)
+        NEEDS[guide.needs].check(guide, objective)
+        self.objective = objective
+        # The model is registered once, inside the guide: functional calls need each parameter to have one name.
+        self.guide = guide
+
+    @property
+    def model(self) -> FacetModel:
+        return self.guide.model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised."""
+        return self._per_datum(self.objective, x)
+
+    def _per_datum(self, objective: ELBO, x: Tensor) -> Tensor:
+        return objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **self.guide.options) / len(
+            x
+        )
+
+    def terms(self, x: Tensor) -> dict[str, Tensor]:
+        """The ELBO of a batch and its terms with every weight at 1, in nats per datum.
+
+        The ELBO is linear in the terms' weights, so each term is its derivative by that weight; they add up by
+        construction, whatever the guide. It is that of the posterior itself: a training objective that is another
+        bound, or relaxed, has no part in it.
+
+        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for every mixture
+            (but where the guide sums the clusters out, whose ``kl_z_NAME`` is then that of the whole mixture).
+        """
+        kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
+        with torch.enable_grad(), self.model.weights_set_to(kl_weights), self.guide.unrelaxed():
+            loss = self._per_datum(default_objective(self.guide), x)
+            (kl,) = torch.autograd.grad(loss, kl_weights)
+        terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}
+        for j, name in enumerate(self.model.priors):
+            terms[f"kl_z_{name}"] = kl[j, 0]
+            if name in self.model.mixtures and not self.guide.options.get("marginal"):
+                terms[f"kl_c_{name}"] = kl[j, 1]
+        return terms

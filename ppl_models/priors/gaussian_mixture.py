@@ -1,0 +1,115 @@
+"""A mixture of Gaussians with parameters of its own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from ppl_models.checks import check_one_of
+from ppl_models.distributions import DiagonalNormal
+from ppl_models.priors.base import Data, Mixture
+from ppl_models.priors.weights import DirichletWeights
+
+__all__ = ["GaussianMixture"]
+
+# Below this standard deviation a component is a spike that a float32 density cannot resolve.
+MIN_SCALE = 1e-4
+# A sharp softplus, so that a standard deviation of 0.1 is still far from the flat end of the curve.
+SOFTPLUS_BETA = 10.0
+
+
+class GaussianMixture(Mixture):
+    r"""Mixture of Gaussians (MFCVAE, Eq. 1).
+
+    .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c)
+
+    Covariances start at ``scale ** 2`` times the identity, weights uniform, means drawn from a standard normal;
+    :mod:`inference.initialization` sets better ones from data.
+
+    :param num_components: K, at least 1.
+    :param dim: d, length of the latent vector.
+    :param covariance: ``"diag"`` or ``"full"``; the latter is held as a Cholesky factor.
+    :param weights: ``"learned"``, ``"uniform"`` or ``DirichletWeights(...)``; see
+        :class:`~ppl_models.priors.base.Mixture`.
+    :param scale: initial standard deviation of every component; the paper's variance is 0.01, so 0.1.
+    :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
+    """
+
+    def __init__(
+        self,
+        num_components: int,
+        dim: int,
+        covariance: Literal["diag", "full"] = "diag",
+        weights: str | DirichletWeights = "learned",
+        scale: float = 0.1,
+    ) -> None:
+        super().__init__(num_components, dim, weights)
+        self.covariance = check_one_of("covariance", covariance, ("diag", "full"))
+        if not scale > MIN_SCALE:
+            raise ValueError(f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got {scale}")
+        self.loc: Tensor = nn.Parameter(torch.randn(num_components, dim))
+        self.raw_scale = nn.Parameter(torch.empty(num_components, dim))
+        if covariance == "full":
+            self.lower = nn.Parameter(torch.zeros(num_components, dim, dim))
+        self.initialize(covariances=(scale**2 * torch.eye(dim)).expand(num_components, dim, dim))
+
+    @property
+    def scale(self) -> Tensor:
+        """Positive ``[K, d]``: standard deviations (diagonal) or the Cholesky factor's diagonal (full)."""
+        return MIN_SCALE + softplus(self.raw_scale, beta=SOFTPLUS_BETA)
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """Lower Cholesky factor of each covariance: ``[K, d, d]``."""
+        diagonal = torch.diag_embed(self.scale)
+        return diagonal if self.covariance == "diag" else self.lower.tril(-1) + diagonal
+
+    def components(self) -> dist.TorchDistribution:
+        if self.covariance == "diag":
+            return DiagonalNormal(self.loc, self.scale)
+        return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril)
+
+    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+        if component is None or self.covariance == "diag":
+            return super().latent(component)
+        factor = torch.einsum("...k,kij->...ij", component, self.scale_tril)
+        return dist.MultivariateNormal(component @ self.loc, scale_tril=factor)
+
+    @torch.no_grad()
+    def initialize(
+        self, loc: Tensor | None = None, covariances: Tensor | None = None, weights: Tensor | None = None
+    ) -> None:
+        """Set the mixture's parameters; what is not given stays.
+
+        :param loc: means ``[K, d]``.
+        :param covariances: ``[K, d, d]``, positive definite; a diagonal mixture keeps their diagonals.
+        :param weights: probabilities ``[K]``; ignored where weights are fixed.
+        """
+        if loc is not None:
+            self.loc.copy_(loc)
+        self.set_weights(weights)
+        if covariances is not None:
+            variances = torch.diagonal(covariances, dim1=-2, dim2=-1)
+            scale = variances.sqrt()
+            if self.covariance == "full":
+                factor = torch.linalg.cholesky(covariances)
+                self.lower.copy_(factor.tril(-1))
+                scale = torch.diagonal(factor, dim1=-2, dim2=-1)
+            self.raw_scale.copy_(_inverse_softplus((scale - MIN_SCALE).clamp_min(MIN_SCALE)))
+
+    def place(
+        self, loc: Tensor, covariances: Tensor | None = None, weights: Tensor | None = None, data: Data | None = None
+    ) -> None:
+        self.initialize(loc, covariances, weights)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, covariance={self.covariance!r}"
+
+
+def _inverse_softplus(value: Tensor) -> Tensor:
+    scaled = SOFTPLUS_BETA * value
+    return (scaled + torch.log(-torch.expm1(-scaled))) / SOFTPLUS_BETA

@@ -1,0 +1,38 @@
+"""The prior of a plain VAE."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from ppl_models.checks import check_count
+from ppl_models.distributions import DiagonalNormal
+from ppl_models.priors.base import Prior
+
+__all__ = ["StandardNormal"]
+
+
+class StandardNormal(Prior):
+    """z ~ Normal(0, I): the prior of a plain VAE, without a discrete variable.
+
+    :param dim: length of the latent vector.
+    :raises ValueError: if ``dim`` is below 1.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = check_count("dim", dim)
+        self.num_components = 1
+        self.register_buffer("loc", torch.zeros(dim), persistent=False)
+        self.loc: Tensor
+
+    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+        return DiagonalNormal(self.loc, torch.ones_like(self.loc))
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        z = torch.as_tensor(z, dtype=self.loc.dtype, device=self.loc.device)
+        return self.latent().log_prob(z).unsqueeze(-1)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"

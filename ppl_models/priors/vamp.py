@@ -1,0 +1,78 @@
+"""A mixture of posteriors (Tomczak and Welling, *VAE with a VampPrior*, 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ppl_models.checks import check_shape
+from ppl_models.priors.base import Data, Mixture
+from ppl_models.priors.weights import DirichletWeights
+
+__all__ = ["VampPrior"]
+
+
+class VampPrior(Mixture):
+    r"""Mixture whose components are the guide's own posteriors at learned pseudo-inputs (Tomczak and Welling, Eq. 9).
+
+    .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
+
+    The components move with the encoder, so a prior of this kind belongs to one guide: the first that is built for
+    its model. Pseudo-inputs start as uniform noise; :func:`~inference.initialization.cold_start` and
+    :func:`~inference.initialization.fit_mixtures` put data in their place.
+
+    :param num_components: K, at least 1.
+    :param dim: d, length of the latent vector.
+    :param x_shape: shape of one datum, the model's.
+    :param weights: ``"learned"``, ``"uniform"`` (the paper's) or ``DirichletWeights(...)``; see
+        :class:`~ppl_models.priors.base.Mixture`.
+    :param support: range that pseudo-inputs are kept in by clamping, such as (0, 1) for images; any by default.
+    """
+
+    def __init__(
+        self,
+        num_components: int,
+        dim: int,
+        x_shape: Sequence[int],
+        weights: str | DirichletWeights = "learned",
+        support: tuple[float, float] = (-inf, inf),
+    ) -> None:
+        super().__init__(num_components, dim, weights)
+        self.pseudo_inputs = nn.Parameter(torch.rand(num_components, *check_shape(x_shape)))
+        self.support = tuple(support)
+        self._encode: Callable[[Tensor], dist.TorchDistribution] | None = None
+
+    @property
+    def loc(self) -> Tensor:  # type: ignore[override]
+        return self.components().mean
+
+    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution]) -> None:
+        """Take components from this encoder from now on.
+
+        :raises ValueError: if another guide's encoder was taken before.
+        """
+        if self._encode is not None:
+            raise ValueError("this VampPrior is made of another guide's posteriors: build a new model for a new guide")
+        self._encode = encode
+
+    def components(self) -> dist.TorchDistribution:
+        if self._encode is None:
+            raise ValueError("a VampPrior is made of a guide's posteriors: build one first, such as VaDEGuide(model)")
+        return self._encode(self.pseudo_inputs.clamp(*self.support))
+
+    @torch.no_grad()
+    def place(
+        self, loc: Tensor, covariances: Tensor | None = None, weights: Tensor | None = None, data: Data | None = None
+    ) -> None:
+        """Put the datum whose latent is nearest to each mean in each pseudo-input's place; covariances follow."""
+        if data is not None:
+            rows, z = data
+            self.pseudo_inputs.copy_(rows[torch.cdist(loc.to(z), z).argmin(-1)])
+        self.set_weights(weights)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, x_shape={tuple(self.pseudo_inputs.shape[1:])}"

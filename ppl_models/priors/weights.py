@@ -1,0 +1,85 @@
+"""Weights of a mixture's components: learned, fixed, or learned under a prior that empties what is not needed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ppl_models.checks import check_count, check_one_of
+from ppl_models.configurable import Configurable
+from ppl_models.distributions import AveragedComponent, Component
+
+__all__ = ["DirichletWeights", "LearnedWeights", "MixtureWeights", "UniformWeights", "mixture_weights"]
+
+
+class MixtureWeights(Configurable):
+    """How a mixture's parameter ``logits`` gives its weights.
+
+    :cvar learned: whether that parameter is trained.
+    """
+
+    learned = True
+
+    def component(self, logits: Tensor) -> Component:
+        """p(c), one-hot with event ``[K]``, from the mixture's parameter ``[K]``."""
+        return Component(logits=logits)
+
+
+class LearnedWeights(MixtureWeights):
+    """pi = softmax(logits), point estimates."""
+
+    def __repr__(self) -> str:
+        return "'learned'"
+
+
+class UniformWeights(MixtureWeights):
+    """pi = 1 / K, never trained."""
+
+    learned = False
+
+    def __repr__(self) -> str:
+        return "'uniform'"
+
+
+class DirichletWeights(MixtureWeights):
+    r"""Random weights, one draw for all data, which empty the components that the data do not need.
+
+    .. math:: \pi \sim \mathrm{Dirichlet}(\alpha, \ldots, \alpha), \quad
+              q(\pi) = \mathrm{Dirichlet}(\alpha + N \, \mathrm{softmax}(\mathrm{logits}))
+
+    This form of q holds the exact optimum given responsibilities, whose means are softmax(logits) there. The weights
+    are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and each datum bears an N-th of
+    KL(q(pi), p(pi)), so the bound is exact in pi, and kl_c in the history has that part in it.
+
+    Below an alpha of about 1 / 2 per free parameter of a component the posterior of a mixture with too many
+    components leaves the surplus empty (Rousseau and Mengersen, 2011); the smaller, the stronger.
+
+    :param num_data: N, how many data are fitted.
+    :param concentration: alpha, positive.
+    :raises ValueError: if a number is out of range.
+    """
+
+    def __init__(self, num_data: int, concentration: float = 0.01) -> None:
+        self.num_data = check_count("num_data", num_data)
+        if not 0 < concentration < float("inf"):
+            raise ValueError(f"concentration must be a positive number, got {concentration}")
+        self.concentration = concentration
+
+    def component(self, logits: Tensor) -> Component:
+        prior = torch.full_like(logits, self.concentration)
+        posterior = prior + self.num_data * logits.softmax(-1)
+        p, q = (torch.distributions.Dirichlet(each, validate_args=False) for each in (prior, posterior))
+        mean_log_weights = posterior.digamma() - posterior.sum().digamma()
+        kl = torch.distributions.kl_divergence(q, p)
+        return AveragedComponent(mean_log_weights - kl / self.num_data)
+
+    def __repr__(self) -> str:
+        return f"DirichletWeights(num_data={self.num_data}, concentration={self.concentration})"
+
+
+def mixture_weights(weights: str | MixtureWeights) -> MixtureWeights:
+    """The rule that ``weights`` names, or is."""
+    if isinstance(weights, MixtureWeights):
+        return weights
+    named: dict[str, type[MixtureWeights]] = {"learned": LearnedWeights, "uniform": UniformWeights}
+    return named[check_one_of("weights", weights, named)]()
