@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from inference import SVIRunner
 from inference.callbacks import Evaluate, JSONLines
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
+from inference.runner import Callback
 
 __all__ = [
     "TRAINING_FLAGS",
@@ -84,14 +86,23 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
 
 
 def fit_and_report(
-    runner: SVIRunner, data: Dataset, out: Path, epochs: int, batch_size: int, evaluate_every: int
+    runner: SVIRunner,
+    data: Dataset,
+    out: Path,
+    epochs: int,
+    batch_size: int,
+    evaluate_every: int,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, dict[str, float]]:
-    """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures."""
+    """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
+
+    :param callbacks: called before those that score and write.
+    """
 
     def accuracies(runner: SVIRunner) -> dict[str, float]:
         return {f"accuracy_{facet}": score["accuracy"] for facet, score in score_facets(runner.guide, data).items()}
 
-    callbacks = [Evaluate(accuracies, evaluate_every), JSONLines(out / "metrics.jsonl")]
+    callbacks = [*callbacks, Evaluate(accuracies, evaluate_every), JSONLines(out / "metrics.jsonl")]
     runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks)
     runner.save(out)
     scores = score_facets(runner.guide, data)

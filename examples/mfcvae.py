@@ -14,6 +14,7 @@ from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, fit
 from examples.datasets import Dataset, load
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, cold_start
+from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 
 
@@ -25,10 +26,13 @@ class Settings:
     dim: int = 5
     widths: tuple[int, int] = (500, 2000)
     init: str = "pytorch"  # what the authors' code does; the paper says Glorot normal
+    merge: str = "concatenate"  # what the paper says; the authors' code adds a tenth of the rung
     batch_size: int = 512
     lr: float = 5e-4
     epochs: tuple[int, int] = (201, 201)
     fade_steps: int = 15_000
+    waiting_weight: float = 0.0  # of the second facet's KL terms before it is let in
+    restarts: int = 0  # fits of the digit's mixture when the second facet is let in; the paper has none
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
 
@@ -38,8 +42,8 @@ SMOKE = Settings(10, 5, (64, 128), batch_size=256, epochs=(2, 3), fade_steps=12,
 
 def build(data: Dataset, settings: Settings) -> VaDEGuide:
     priors = {name: GaussianMixture(settings.num_components, settings.dim) for name in ("style", "digit")}
-    model = MFCVAE(data.train.shape[1:], priors, Bernoulli(), MLPLadder(settings.widths, init=settings.init))
-    return VaDEGuide(model)
+    network = MLPLadder(settings.widths, init=settings.init, merge=settings.merge)
+    return VaDEGuide(MFCVAE(data.train.shape[1:], priors, Bernoulli(), network))
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -48,6 +52,9 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     phases = {
         "epochs": {"help": "of each phase, deep facet first"},
         "fade_steps": {"help": "to let the second facet in"},
+        "waiting_weight": {"help": "of the second facet's KL terms before that"},
+        "restarts": {"help": "fits of the digit's mixture at that time"},
+        "merge": {"help": "of the decoder's rungs", "choices": ("concatenate", "gated_add"), "metavar": None},
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **phases)
     args = parser.parse_args(argv)
@@ -65,12 +72,13 @@ def main(argv: list[str] | None = None) -> None:
         guide.model,
         guide,
         lr=settings.lr,
-        schedule=ProgressiveFadeIn(settings.epochs, settings.fade_steps),
+        schedule=ProgressiveFadeIn(settings.epochs, settings.fade_steps, settings.waiting_weight),
         seed=args.seed,
         device=args.device,
         precision=settings.precision,
     )
-    fit_and_report(runner, data, out, sum(settings.epochs), settings.batch_size, settings.evaluate_every)
+    refit = [FitMixtures(data.train, settings.epochs[0], ["digit"], settings.restarts)] if settings.restarts else []
+    fit_and_report(runner, data, out, sum(settings.epochs), settings.batch_size, settings.evaluate_every, refit)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from inference.initialization import fit_mixtures
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count
 
-__all__ = ["Evaluate", "JSONLines"]
+__all__ = ["Evaluate", "FitMixtures", "JSONLines"]
 
 
 class Evaluate:
@@ -28,6 +32,32 @@ class Evaluate:
         if record["epoch"] // self.every > self.done:
             self.done = record["epoch"] // self.every
             record.update({name: float(value) for name, value in self.measure(runner).items()})
+
+
+class FitMixtures:
+    """Fit mixtures anew to the latents, once, in the first record from an epoch on.
+
+    A mixture that is trained from its start may settle with two groups in one component, which descent does not undo;
+    a fit with restarts finds them, once the latents have taken shape.
+
+    :param x: the data, ``[N, *x_shape]``.
+    :param epoch: when.
+    :param facets: which; all mixtures where not given.
+    :param restarts: fits of each mixture, of which the likeliest is taken.
+    """
+
+    def __init__(
+        self, x: ArrayLike | Tensor, epoch: int, facets: Sequence[str] | None = None, restarts: int = 3
+    ) -> None:
+        self.x, self.facets = x, facets
+        self.epoch = check_count("epoch", epoch)
+        self.restarts = check_count("restarts", restarts)
+        self.done = False
+
+    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        if record["epoch"] >= self.epoch and not self.done:
+            self.done = True
+            fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)
 
 
 class JSONLines:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,12 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
 
 
 def fit_mixtures(
-    guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0, **options: Any
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    max_rows: int = 20_000,
+    seed: int = 0,
+    facets: Sequence[str] | None = None,
+    **options: Any,
 ) -> None:
     """Fit every mixture to the posterior means of ``x``: means, covariances and weights.
 
@@ -50,13 +55,15 @@ def fit_mixtures(
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random.
     :param seed: of that choice and of the fit.
-    :raises ValueError: if ``x`` does not fit the model or has too few rows.
+    :param facets: those to fit; all mixtures where not given.
+    :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
+    mixtures = _chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
         means = {name: q.mean for name, q in guide.posterior(rows).items()}
-    for name, prior in guide.model.mixtures.items():
+    for name, prior in mixtures.items():
         covariance = getattr(prior, "covariance", "diag")
         fitted = _fitted(prior, means[name], covariance, seed, **options)
         covariances = torch.as_tensor(fitted.covariances_)
@@ -98,6 +105,15 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
     finally:
         for name, prior in kept.items():
             model.facets[name] = prior
+
+
+def _chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
+    if facets is None:
+        return model.mixtures
+    for name in facets:
+        if not isinstance(model.prior(name), Mixture):
+            raise ValueError(f"facet {name!r} has no mixture to fit: the mixtures are {list(model.mixtures)}")
+    return {name: model.mixtures[name] for name in facets}
 
 
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:

@@ -83,11 +83,18 @@ class ProgressiveFadeIn(Schedule):
     :param epochs: length of each phase, the deepest facet's first; one entry per facet. MNIST in the paper: (201, 201).
     :param fade_steps: optimiser steps from 0 to 1. MNIST in the paper: 15,000. A facet let in within a few hundred
         steps tends to die: its KL goes to 0 before the decoder has learned to use it.
+    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper. There the latents of a waiting
+        facet drift with the encoder's first layers, and know much of what the facets before them know when their
+        turn comes; held to the prior (0.5 in Li et al., *Progressive learning and disentanglement*, 2020) they start
+        from nothing.
     """
 
-    def __init__(self, epochs: Sequence[int], fade_steps: int = 15_000) -> None:
+    def __init__(self, epochs: Sequence[int], fade_steps: int = 15_000, waiting_weight: float = 0.0) -> None:
         self.epochs = tuple(check_count("each phase of epochs", length) for length in epochs)
         self.fade_steps = check_count("fade_steps", fade_steps)
+        if not 0 <= waiting_weight <= 1:
+            raise ValueError(f"waiting_weight must be within [0, 1], got {waiting_weight}")
+        self.waiting_weight = waiting_weight
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         J = len(model.dims)
@@ -110,7 +117,8 @@ class ProgressiveFadeIn(Schedule):
 
         def weights(step: Tensor) -> tuple[Tensor, Tensor]:
             alpha = ((step - start) / self.fade_steps).clamp(0, 1)
-            return torch.stack((alpha, alpha), -1), alpha
+            kl_weight = torch.where(step < start, self.waiting_weight, alpha)
+            return torch.stack((kl_weight, kl_weight), -1), alpha
 
         return weights
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import gammaln
 from scipy.stats import multivariate_normal
 from torch.distributions import Independent, MultivariateNormal, kl_divergence
 from torch.distributions import Normal as TorchNormal
 
-from ppl_models import Bernoulli, ContinuousBernoulli, GaussianMixture, Normal, StandardNormal
+from guides import VaDEGuide
+from inference import cold_start, fit_mixtures
+from ppl_models import (
+    Bernoulli,
+    ContinuousBernoulli,
+    DirichletWeights,
+    GaussianMixture,
+    Normal,
+    StandardNormal,
+    VaDE,
+    VampPrior,
+)
 from ppl_models.distributions import Component, DiagonalNormal
 
 
@@ -171,3 +185,70 @@ def test_continuous_bernoulli_integrates_to_one_and_bernoulli_does_not() -> None
 
 def test_normal_scale_is_a_standard_deviation() -> None:
     torch.testing.assert_close(Normal(0.3)(torch.zeros(2, 4), 1).stddev, torch.full((2, 4), 0.3))
+
+
+def test_dirichlet_weights_hold_the_evidence_of_the_counts() -> None:
+    """Given the clusters, the posterior of the weights is exact, and so the terms of all data add up to the
+    Dirichlet-multinomial probability of those clusters: any wrong constant would show."""
+    counts, alpha = torch.tensor([5.0, 2.0, 13.0]), 0.3
+    N = int(counts.sum())
+    prior = GaussianMixture(3, 2, weights=DirichletWeights(N, concentration=alpha)).double()
+    prior.set_weights((counts / N).double())
+    total = (counts * prior.component().log_probs).sum().item()
+    want = gammaln(3 * alpha) - gammaln(3 * alpha + N) + (gammaln(alpha + counts.numpy()) - gammaln(alpha)).sum()
+    assert total == pytest.approx(want, rel=1e-6)
+    z = torch.randn(7, 2, dtype=torch.float64)
+    torch.testing.assert_close(prior.latent().log_prob(z), prior.log_prob(z))
+    one_hot = torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(prior.component().expand([3]).log_prob(one_hot), prior.component().log_probs)
+
+
+def components_in_use(weights: str | DirichletWeights) -> int:
+    """How many of eight components keep more than a hundredth of 300 points that form two clusters."""
+    torch.manual_seed(0)
+    z = torch.cat([torch.randn(200, 2) - 3, torch.randn(100, 2) + 3])
+    prior = GaussianMixture(8, 2, weights=weights, scale=1.0)
+    prior.initialize(loc=z[torch.randperm(300)[:8]])
+    optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
+    for _ in range(1500):
+        optimizer.zero_grad()
+        (-prior.log_prob(z).mean()).backward()
+        optimizer.step()
+    return int((prior.logits.softmax(-1) > 0.01).sum())
+
+
+def test_dirichlet_weights_empty_what_is_not_needed() -> None:
+    assert components_in_use(DirichletWeights(40, concentration=0.01)) == 2
+    assert components_in_use("learned") > 4
+
+
+@pytest.mark.parametrize("arguments", [{"num_data": 0}, {"num_data": 10, "concentration": 0.0}])
+def test_dirichlet_weights_refuse_nonsense(arguments: dict) -> None:
+    with pytest.raises(ValueError, match=r"num_data must be an integer|concentration must be a positive number"):
+        DirichletWeights(**arguments)
+
+
+def test_vamp_prior_is_the_mixture_of_the_guides_posteriors() -> None:
+    model = VaDE((6,), VampPrior(4, 2, (6,), support=(0, 1)))
+    guide, prior = VaDEGuide(model), model.facets["cluster"]
+    with torch.no_grad():
+        prior.pseudo_inputs.add_(0.5)  # some leave the support, and are clamped
+    q = guide.encode(prior.pseudo_inputs.clamp(0, 1))["cluster"]
+    z = torch.randn(5, 2)
+    want = torch.stack([q.expand([5, 4]).log_prob(z.unsqueeze(1).expand(5, 4, 2))[:, k] for k in range(4)], -1)
+    torch.testing.assert_close(prior.log_joint(z), want - math.log(4))
+    # A copy is made of its own guide's posteriors.
+    other = copy.deepcopy(guide)
+    with torch.no_grad():
+        for p in other.encoder.parameters():
+            p.mul_(2)
+    assert not torch.allclose(other.model.facets["cluster"].loc, prior.loc)
+
+
+@pytest.mark.parametrize("start", [cold_start, fit_mixtures])
+def test_vamp_prior_starts_from_data(start: Callable[..., None]) -> None:
+    guide = VaDEGuide(VaDE((6,), VampPrior(3, 2, (6,))))
+    x = torch.rand(40, 6)
+    start(guide, x)
+    distances = torch.cdist(guide.model.facets["cluster"].pseudo_inputs.detach(), x)
+    assert (distances.min(-1).values < 1e-6).all()

@@ -51,10 +51,12 @@ class DirichletWeights(MixtureWeights):
     are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and each datum bears an N-th of
     KL(q(pi), p(pi)), so the bound is exact in pi, and kl_c in the history has that part in it.
 
-    Below an alpha of about 1 / 2 per free parameter of a component the posterior of a mixture with too many
-    components leaves the surplus empty (Rousseau and Mengersen, 2011); the smaller, the stronger.
+    As N grows, the posterior of a mixture with too many components leaves the surplus empty if alpha is below half the
+    number of a component's parameters (Rousseau and Mengersen, 2011). Descent from many components may stop before
+    that, at components that share a cluster. A smaller N strengthens the prior, and is a bound all the same: a
+    component is squeezed out once its share of the data falls below about 2 / N.
 
-    :param num_data: N, how many data are fitted.
+    :param num_data: N: the number of data that are fitted, or fewer for a stronger prior.
     :param concentration: alpha, positive.
     :raises ValueError: if a number is out of range.
     """

@@ -1,0 +1,77 @@
+"""Importance weights against log p(x) by quadrature, and tails against a case whose shape is known."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from guides import AmortizedGuide, FacetGuide, MarginalGuide, VaDEGuide
+from inference import elbo
+from inference.diagnostics import gauss_hermite, importance_weighted_bounds, log_importance_weights, pareto_k
+from ppl_models import GaussianMixture, SharedMLP, VaDE
+
+SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
+GUIDES = {"responsibilities": VaDEGuide, "z given c": lambda model: AmortizedGuide(model, conditional=True)}
+
+
+def build(form: str) -> tuple[FacetGuide, torch.Tensor]:
+    torch.manual_seed(2)
+    model = VaDE((4,), GaussianMixture(3, 1, scale=0.6), network=SharedMLP((5,), activation="tanh"))
+    guide = GUIDES[form](model).double()
+    return guide, torch.rand(6, 4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("form", GUIDES)
+def test_the_mean_weight_is_the_evidence(form: str) -> None:
+    """Each datum's mean weight against p(x) by quadrature under the prior, five standard errors of the weights."""
+    guide, x = build(form)
+    prior, num_draws = guide.model.facets["cluster"], 50_000
+    torch.manual_seed(SEED)
+    weights = log_importance_weights(guide, x, num_draws).exp()  # [S, N]
+    nodes, node_weights = gauss_hermite(120, 1)
+    each = prior.components()
+    z = each.base_dist.loc + each.base_dist.scale * nodes.unsqueeze(1)  # [M, K, 1]
+    likelihood = guide.model.decode({"cluster": z.unsqueeze(2)}).log_prob(x).exp()  # [M, K, N]
+    evidence = torch.einsum("m,k,mkn->n", node_weights, prior.logits.softmax(-1), likelihood)
+    error = weights.std(0) / math.sqrt(num_draws)
+    assert (error / evidence < 0.02).all()  # so a misplaced log 2 would be found
+    assert ((weights.mean(0) - evidence).abs() < 5 * error).all()
+
+
+def test_bounds_rise_from_the_elbo_to_the_evidence() -> None:
+    guide, x = build("responsibilities")
+    torch.manual_seed(SEED)
+    log_weights = log_importance_weights(guide, x, 4000)
+    bounds = importance_weighted_bounds(log_weights, [1, 2, 10, 100, 4000])
+    values = list(bounds.values())
+    assert values == sorted(values)
+    marginal = MarginalGuide(guide.model).double()
+    marginal.encoder = guide.encoder
+    mean, error = elbo(guide.model, marginal, x, num_draws=4000)
+    own_error = float(log_weights.mean(1).std()) / math.sqrt(4000)
+    assert abs(bounds[1] - mean) < 5 * math.hypot(error, own_error)
+    evidence = float((log_weights.logsumexp(0) - math.log(4000)).mean())
+    assert bounds[4000] == pytest.approx(evidence)
+
+
+def test_tails_have_their_known_shape() -> None:
+    """Weights u^-k of uniform u are Pareto with shape k, whatever the scale."""
+    uniform = torch.from_numpy(np.random.default_rng(SEED).uniform(size=(20_000, 8)))
+    for k in (0.2, 0.6, 1.2):
+        estimates = pareto_k(-k * uniform.log())
+        # The largest 3 sqrt(n) = 424 draws make the fit: a deviation of about (1 + k) / sqrt(424) each.
+        assert np.abs(estimates - k).max() < 5 * (1 + k) / math.sqrt(424)
+
+
+def test_refusals() -> None:
+    guide, x = build("responsibilities")
+    with pytest.raises(ValueError, match="num_draws must be an integer of at least 1"):
+        log_importance_weights(guide, x, 0)
+    with pytest.raises(ValueError, match="sizes must be between 1 and the number of draws, 5"):
+        importance_weighted_bounds(torch.zeros(5, 2), [1, 6])
+    with pytest.raises(ValueError, match="at least 100 draws, got 5"):
+        pareto_k(torch.zeros(5, 2))
