@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from inference.randomness import seeded
 from ppl_models.base import evaluating
 from ppl_models.priors import Mixture
 
-__all__ = ["cluster_gallery", "cluster_samples", "facet_overview", "facet_swaps", "save_figures", "training_curves"]
+__all__ = [
+    "cluster_gallery",
+    "cluster_samples",
+    "facet_overview",
+    "facet_swaps",
+    "guide_comparison",
+    "save_figures",
+    "training_curves",
+]
 
 FONT = {"fontsize": 8}
 MAX_CLUSTERS = 25
@@ -153,6 +162,33 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
             ax.legend(fontsize=7, frameon=False)
     elbo = np.array(_column(history, "elbo"))
     axes.flat[0].set_ylim(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo), elbo.max() + 0.1 * np.ptp(elbo))
+    return figure
+
+
+def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]) -> Figure:
+    """How tight each guide's bound becomes with more draws, and what each estimator's noise and time are.
+
+    :param bounds: by guide, the bound in nats per datum by number of draws.
+    :param noise: by estimator, milliseconds a step and the variance of the gradient.
+    """
+    figure, axes = _figure(10, 3.8, 1, 2)
+    left, right = axes.flat
+    markers = "os^vDP*X<>dh"
+    for marker, (name, curve) in zip(cycle(markers), bounds.items()):
+        left.plot(list(curve), list(curve.values()), marker=marker, markersize=4, linewidth=1, label=name)
+    left.set(xscale="log")
+    left.set_xlabel("draws", **FONT)
+    left.set_ylabel("importance-weighted bound, nats per datum", **FONT)
+    left.legend(fontsize=7, frameon=False)
+    for marker, (name, (milliseconds, variance)) in zip(cycle(markers), noise.items()):
+        right.plot(milliseconds, variance, marker, markersize=6, label=name)
+    right.set(xscale="log", yscale="log")
+    right.set_xlabel("milliseconds a gradient", **FONT)
+    right.set_ylabel("variance of the gradient (trace)", **FONT)
+    right.legend(fontsize=7, frameon=False)
+    for ax in (left, right):
+        ax.tick_params(labelsize=7, which="both")
+        ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -29,14 +29,17 @@ class DiagonalNormal(dist.Independent):
 
     def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
         super().__init__(dist.Normal(loc, scale, validate_args=validate_args), 1, validate_args=validate_args)
+        # As they were before a plate expanded them: a density costs less where they are not repeated.
+        self._narrow = loc, scale
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        loc, scale = self.base_dist.loc, self.base_dist.scale
+        loc, scale = self._narrow
         # Constants are summed over d before they meet the batch: one pass over [K, B, d] less for each.
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
-        return -0.5 * ((value - loc) / scale).square().sum(-1) - constant
+        log_prob = -0.5 * ((value - loc) / scale).square().sum(-1) - constant
+        return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         loc, scale = self.base_dist.loc, self.base_dist.scale
@@ -46,7 +49,10 @@ class DiagonalNormal(dist.Independent):
 
     def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> DiagonalNormal:
         shape = (*batch_shape, *self.event_shape)
-        return DiagonalNormal(self.base_dist.loc.expand(shape), self.base_dist.scale.expand(shape), validate_args=False)
+        loc, scale = self._narrow
+        new = DiagonalNormal(loc.expand(shape), scale.expand(shape), validate_args=False)
+        new._narrow = loc, scale
+        return new
 
 
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:

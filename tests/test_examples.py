@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from guides import AmortizedGuide, MarginalGuide, VaDEGuide
+from inference import SVIRunner
+
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ["quickstart", "mfcvae", "vade"]
+RUNS = ["quickstart", "mfcvae", "vade"]  # those that train one model
+EXAMPLES = [*RUNS, "compare_guides"]
 # Modules that examples share; they are not run.
 HELPERS = {"__init__", "common", "datasets"}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
@@ -31,7 +35,7 @@ def test_none_is_unlisted() -> None:
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} - HELPERS == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", RUNS)
 def test_runs_and_writes_its_run_folder(name: str, tmp_path: Path) -> None:
     done = run(f"examples.{name}", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -44,6 +48,21 @@ def test_runs_and_writes_its_run_folder(name: str, tmp_path: Path) -> None:
         assert 0 <= values["accuracy"] <= 1
         assert f"{facet} " in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"run"}, "an example writes into its run folder only"
+
+
+def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tmp_path: Path) -> None:
+    done = run("examples.compare_guides", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"run.json", "results.json", "figures", "guides"}
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    folders = sorted((tmp_path / "run" / "guides").iterdir())
+    assert len(folders) == len(results["posteriors"]) == len(results["bounds"]) >= 11
+    assert type(SVIRunner.load(folders[0]).guide) in (AmortizedGuide, MarginalGuide, VaDEGuide)
+    for table in ("posteriors", "estimators"):
+        for name, row in results[table].items():
+            assert f"\n{name} " in done.stdout
+            assert all(isinstance(value, float) for values in row.values() for value in values)
+    assert (tmp_path / "run" / "figures" / "comparison.png").stat().st_size > 20_000
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -61,7 +80,8 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     full, smoke, asked = (example.parse(argv)[1] for argv in ([], ["--smoke"], ["--smoke", "--lr", "0.5"]))
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
-        "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every"
+        "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every",
+        "repeats", "importance_draws", "gradient_draws",
     }  # fmt: skip
     assert asked == replace(smoke, lr=0.5)
 

@@ -45,20 +45,20 @@ def compare_estimators(
 ) -> dict[str, EstimatorReport]:
     """Bias, variance, gradient and cost of several estimators of one loss on the same batch.
 
-    :param estimators: by name; they must share their parameters' names.
-    :param exact: the loss they estimate, differentiable, such as :func:`exact_objective`; its gradient is the
-        reference that cosines are taken with.
+    Gradients are compared over the parameters that ``exact`` depends on: a learned baseline's own are left out.
+
+    :param estimators: by name; all of the same modules, those that ``exact`` was computed with.
+    :param exact: the loss they estimate, differentiable, such as :func:`exact_objective`, or where that is out of
+        reach the mean of many draws of an unbiased estimator; its gradient is the reference that cosines are taken
+        with, and its own error is not part of ``bias_error``.
     """
     reports = {}
     for name, loss in estimators.items():
         parameters = {key: p for key, p in loss.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(exact, list(parameters.values()), retain_graph=True, allow_unused=True)
-        reference = {
-            key: torch.zeros_like(p) if g is None else g
-            for (key, p), g in zip(parameters.items(), gradients, strict=True)
-        }
+        reference = {key: g for key, g in zip(parameters, gradients, strict=True) if g is not None}
         draws = loss_draws(loss, x, num_draws, seed)
-        moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed)
+        moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed).of(reference)
         milliseconds = _gradient_milliseconds(loss, x)
         reports[name] = EstimatorReport(
             bias=float(draws.mean() - exact.detach()),

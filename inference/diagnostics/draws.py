@@ -6,7 +6,7 @@ An estimator is anything like :class:`~inference.objectives.Loss`: a module that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyro
@@ -60,6 +60,12 @@ class GradientMoments:
     def signal_to_noise(self) -> float:
         """Norm of the mean gradient over the root of :attr:`trace`."""
         return float(_flat(self.mean).norm()) / math.sqrt(max(self.trace, 1e-300))
+
+    def of(self, parameters: Iterable[str]) -> GradientMoments:
+        """The moments of these parameters alone."""
+        names = list(parameters)
+        mean, variance = ({name: moment[name] for name in names} for moment in (self.mean, self.variance))
+        return GradientMoments(mean, variance, self.num_draws)
 
     def cosine(self, reference: Mapping[str, Tensor]) -> float:
         """Cosine between the mean gradient and ``reference``."""

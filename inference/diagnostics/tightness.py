@@ -78,5 +78,7 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     """
     if len(log_weights) < 100:
         raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")
-    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out.
-    return array_stats.psislw(-log_weights.mT.double().cpu().numpy(), axis=-1)[1]
+    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. One draw that outweighs all others
+    # overflows on the way to its infinite k.
+    with np.errstate(all="ignore"):
+        return array_stats.psislw(-log_weights.mT.double().cpu().numpy(), axis=-1)[1]

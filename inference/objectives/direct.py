@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions.util import scale_and_mask
 from pyro.infer import ELBO
 from pyro.infer.enum import get_importance_trace
 from pyro.poutine import Trace
@@ -52,7 +53,7 @@ class Direct_ELBO(ELBO):
                 guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
             for trace in (guide_trace, model_trace):
-                trace.compute_log_prob(_is_density)
+                _score(trace)
             yield model_trace, guide_trace
 
     def _while_guiding(self) -> AbstractContextManager:
@@ -68,6 +69,13 @@ def site_densities(trace: Trace) -> Iterator[tuple[str, dict[str, Any]]]:
 def densities(trace: Trace) -> Iterator[Tensor]:
     """Log-densities of all sites, scaled by their weights."""
     return (site["log_prob"] for _, site in site_densities(trace))
+
+
+def _score(trace: Trace) -> None:
+    """What ``Trace.compute_log_prob`` writes into the sites, but for their sums, which nothing here asks for."""
+    for _, site in site_densities(trace):
+        site["unscaled_log_prob"] = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
+        site["log_prob"] = scale_and_mask(site["unscaled_log_prob"], site["scale"], site["mask"])
 
 
 def _is_density(name: str, site: dict[str, Any]) -> bool:
