@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint format bench install
+.PHONY: demo test lint format bench statistics install
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -28,3 +28,7 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.step_time
+
+# The statistical tests from twenty random states: about an hour on one core.
+statistics: $(INSTALLED)
+	for seed in $$(seq 0 19); do FACETVAE_TEST_SEED=$$seed $(BIN)/python -m pytest -q tests/statistical || exit 1; done

@@ -52,9 +52,7 @@ class AmortizedGuide(FacetGuide):
         self.discrete.attach(model)
         self.conditional = conditional
         self.shifts = nn.ModuleDict(
-            {name: nn.Linear(p.num_components, 2 * p.dim, bias=False) for name, p in model.mixtures.items()}
-            if conditional
-            else {}
+            {name: _no_shift(p.num_components, 2 * p.dim) for name, p in model.mixtures.items()} if conditional else {}
         )
 
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
@@ -113,3 +111,10 @@ class AmortizedGuide(FacetGuide):
         return dist.MixtureSameFamily(
             dist.Categorical(logits=component.logits), self.latent_given(name, head.unsqueeze(-2), every)
         )
+
+
+def _no_shift(num_components: int, size: int) -> nn.Linear:
+    """A linear layer of the cluster that starts the same for every cluster."""
+    layer = nn.Linear(num_components, size, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.mixture import GaussianMixture as FittedMixture
 from torch import Tensor
 
+from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
@@ -50,7 +52,9 @@ def fit_mixtures(
 ) -> None:
     """Fit every mixture to the posterior means of ``x``: means, covariances and weights.
 
-    A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights.
+    A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A guide with a network
+    for q(c given x) is then taught the responsibilities, its latents staying (nearly) where they are: from a random
+    network the clusters would be lost within an epoch.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random.
@@ -73,6 +77,8 @@ def fit_mixtures(
             torch.as_tensor(fitted.weights_),
             data=(rows, means[name]),
         )
+    if isinstance(guide, AmortizedGuide):
+        _teach_clusters(guide, rows, seed)
 
 
 def warm_start(
@@ -105,6 +111,33 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
     finally:
         for name, prior in kept.items():
             model.facets[name] = prior
+
+
+def _teach_clusters(guide: AmortizedGuide, rows: Tensor, seed: int, steps: int = 400, batch_size: int = 256) -> None:
+    """Bring the network's q(c given x) to the responsibilities at the posterior mean of z."""
+    prepared = guide.model.prepare(rows.to(guide.model.gates.device))
+    teacher = copy.deepcopy(guide.encoder)
+    optimizer = torch.optim.Adam(guide.encoder.parameters(), lr=1e-3, fused=True)
+    with seeded(seed, prepared.device):
+        for _ in range(steps):
+            batch = prepared[torch.randint(len(prepared), (batch_size,), device=prepared.device)]
+            with torch.no_grad():
+                lessons = dict(zip(guide.model.priors, teacher(batch), strict=True))
+            loss = sum(_distance(guide, name, head, lessons[name]) for name, head in guide.heads(batch).items())
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[union-attr]
+            optimizer.step()
+
+
+def _distance(guide: AmortizedGuide, name: str, head: Tensor, lesson: Tensor) -> Tensor:
+    """How far a facet's head is from the teacher's latents, and from their responsibilities."""
+    size = 2 * guide.model.priors[name].dim
+    distance = (head[..., :size] - lesson[..., :size]).square().sum(-1).mean()
+    if name not in guide.model.mixtures:
+        return distance
+    with torch.no_grad():
+        responsibilities = guide.model.priors[name].log_joint(guide.latent_given(name, lesson, None).mean).softmax(-1)
+    return distance - (responsibilities * guide.cluster_logits(name, head).log_softmax(-1)).sum(-1).mean()
 
 
 def _chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:

@@ -13,8 +13,9 @@ from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch.distributions import Independent, Normal
 
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
-from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder, VaDE, VampPrior
+from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, fit_mixtures
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
+from ppl_models import Normal as NormalLikelihood
 
 BATCH, PIXELS = 6, 11
 
@@ -226,3 +227,16 @@ def refuse_second_guide() -> None:
 def test_refusals(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_fitting_mixtures_teaches_the_networks_clusters() -> None:
+    """Three blobs: after the fit the clusters are the responsibilities, and the latents where they were."""
+    model = VaDE((2,), GaussianMixture(3, 2), likelihood=NormalLikelihood(0.1), network=SharedMLP((32, 32)))
+    guide = AmortizedGuide(model, conditional=True)
+    x = torch.randn(600, 2) * 0.2 + torch.tensor([[0.0, 3.0], [3.0, 0.0], [-3.0, -3.0]]).repeat(200, 1)
+    before = guide.embed(x)["cluster"]
+    fit_mixtures(guide, x, n_init=5)
+    after = guide.embed(x)["cluster"]
+    assert np.abs(after - before).mean() < 0.1 * before.std()
+    responsibilities = model.facets["cluster"].log_joint(after).softmax(-1).argmax(-1)
+    assert (guide.predict(x)["cluster"] == responsibilities.numpy()).mean() > 0.95

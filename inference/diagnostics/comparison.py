@@ -41,7 +41,7 @@ class EstimatorReport:
 
 
 def compare_estimators(
-    estimators: Mapping[str, Loss], x: Tensor, exact: Tensor, num_draws: int = 10_000, seed: int = 0
+    estimators: Mapping[str, Loss], x: Tensor, exact: Tensor, num_draws: int = 10_000, seed: int = 0, chunk: int = 256
 ) -> dict[str, EstimatorReport]:
     """Bias, variance, gradient and cost of several estimators of one loss on the same batch.
 
@@ -51,14 +51,16 @@ def compare_estimators(
     :param exact: the loss they estimate, differentiable, such as :func:`exact_objective`, or where that is out of
         reach the mean of many draws of an unbiased estimator; its gradient is the reference that cosines are taken
         with, and its own error is not part of ``bias_error``.
+    :param num_draws: of the loss; a tenth as many of its gradient.
+    :param chunk: draws that are held at once, at most.
     """
     reports = {}
     for name, loss in estimators.items():
         parameters = {key: p for key, p in loss.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(exact, list(parameters.values()), retain_graph=True, allow_unused=True)
         reference = {key: g for key, g in zip(parameters, gradients, strict=True) if g is not None}
-        draws = loss_draws(loss, x, num_draws, seed)
-        moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed).of(reference)
+        draws = loss_draws(loss, x, num_draws, seed, chunk)
+        moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk).of(reference)
         milliseconds = _gradient_milliseconds(loss, x)
         reports[name] = EstimatorReport(
             bias=float(draws.mean() - exact.detach()),

@@ -25,16 +25,17 @@ CHUNK = 4096
 
 
 @torch.no_grad()
-def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0) -> Tensor:
+def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = CHUNK) -> Tensor:
     """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
 
     Drawn side by side with ``torch.vmap``; Pyro's checks are off meanwhile.
 
     :param x: ``[B, *x_shape]``.
+    :param chunk: draws that are held at once, at most.
     """
     check_count("num_draws", num_draws)
     with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
-        one_draw = vmap(lambda _: loss(x), randomness="different", chunk_size=CHUNK)
+        one_draw = vmap(lambda _: loss(x), randomness="different", chunk_size=chunk)
         return one_draw(torch.empty(num_draws, device=x.device))
 
 
