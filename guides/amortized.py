@@ -45,6 +45,8 @@ class AmortizedGuide(FacetGuide):
         discrete: Discrete | None = None,
         conditional: bool = False,
     ) -> None:
+        if not isinstance(discrete, Discrete | None):
+            raise ValueError(f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}")
         if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError("a VampPrior is made of q(z given x), which a conditional guide does not have")
         super().__init__(model, num_samples)
@@ -52,8 +54,12 @@ class AmortizedGuide(FacetGuide):
         self.discrete.attach(model)
         self.conditional = conditional
         self.shifts = nn.ModuleDict(
-            {name: _no_shift(p.num_components, 2 * p.dim) for name, p in model.mixtures.items()} if conditional else {}
+            {name: nn.Linear(p.num_components, 2 * p.dim, bias=False) for name, p in model.mixtures.items()}
+            if conditional
+            else {}
         )
+        for name in model.mixtures:
+            self.forget_clusters(name)
 
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
         L = self.num_samples if num_samples is None else num_samples
@@ -65,8 +71,10 @@ class AmortizedGuide(FacetGuide):
                     c[name] = self.discrete.sample(name, self.cluster_logits(name, heads[name]), x, self.reach(name))
             with self.model.draws(L):
                 for name, head in heads.items():
+                    # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
+                    q = self.latent_given(name, head, c[name]) if name in c else self.latent_posterior(name, head)
                     with self.model.weighted(f"z_{name}"):
-                        pyro.sample(f"z_{name}", self.latent_given(name, head, c.get(name)))
+                        pyro.sample(f"z_{name}", q)
 
     @property
     def needs(self) -> str:
@@ -81,6 +89,11 @@ class AmortizedGuide(FacetGuide):
     def reach(self, name: str) -> tuple[str, ...]:
         """The other sites that see facet ``name``'s cluster: its latent, and through a latent that depends on it, x."""
         return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
+
+    def forget_clusters(self, name: str) -> None:
+        """Make a facet's latents the same for every cluster again, as they start."""
+        if name in self.shifts:
+            nn.init.zeros_(self.shifts[name].weight)  # type: ignore[arg-type]
 
     # How the encoder's output is read: 2 d numbers for z, then K for c.
 
@@ -111,10 +124,3 @@ class AmortizedGuide(FacetGuide):
         return dist.MixtureSameFamily(
             dist.Categorical(logits=component.logits), self.latent_given(name, head.unsqueeze(-2), every)
         )
-
-
-def _no_shift(num_components: int, size: int) -> nn.Linear:
-    """A linear layer of the cluster that starts the same for every cluster."""
-    layer = nn.Linear(num_components, size, bias=False)
-    nn.init.zeros_(layer.weight)
-    return layer

@@ -43,7 +43,7 @@ class FacetGuide(Configurable, nn.Module):
         self.num_samples = check_count("num_samples", num_samples)
         self.encoder = model.network.encoder(model.x_shape, [self.head_size(name) for name in model.priors])
         for name, prior in model.priors.items():
-            prior.bind(partial(self._encode_facet, name))
+            prior.bind(partial(self._encode_facet, name), model.x_shape)
 
     @property
     def needs(self) -> str:

@@ -44,7 +44,7 @@ class DecayingAverage(NoBaseline):
 
     def lesson(self, guess: Tensor, cost: Tensor) -> Tensor:
         if self.training:  # looking at a fitted guide must not change it
-            self.average = self.average.lerp(cost.mean(), 1 - self.decay)
+            self.average.mul_(self.decay).add_((1 - self.decay) * cost.mean())
         return cost.new_zeros(())
 
 

@@ -60,6 +60,8 @@ class Enumerate(Discrete):
 class Annealed(Configurable):
     """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps`` optimiser steps.
 
+    In a shorter run it does not reach ``end``.
+
     :raises ValueError: if a temperature is not positive or ``steps`` is below 1.
     """
 
@@ -135,6 +137,8 @@ class ScoreFunction(Discrete):
         self.baseline = check_one_of("baseline", baseline, BASELINES)
 
     def attach(self, model: FacetModel) -> None:
+        if hasattr(self, "baselines"):
+            raise ValueError("this ScoreFunction holds the baselines of another guide: give each guide its own")
         self.baselines = nn.ModuleDict({name: BASELINES[self.baseline](model.x_shape) for name in model.mixtures})
 
     def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:

@@ -22,7 +22,8 @@ class MarginalGuide(FacetGuide):
     shared ones of Eq. 58.
 
     Facets may have different weights. Where all are equal and L = 1, Pyro can sum the clusters out instead, by
-    enumerating them in the model: ``TraceEnum_ELBO(max_plate_nesting=1)(model, guide)(x)`` is the same number.
+    enumerating them in the model: ``TraceEnum_ELBO(max_plate_nesting=1)(model, guide)(x)`` is the same number, summed
+    over the batch.
 
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.

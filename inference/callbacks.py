@@ -13,6 +13,7 @@ from torch import Tensor
 from inference.initialization import fit_mixtures
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count
+from ppl_models.data import as_data
 
 __all__ = ["Evaluate", "FitMixtures", "JSONLines"]
 
@@ -41,9 +42,11 @@ class FitMixtures:
     a fit with restarts finds them, once the latents have taken shape.
 
     :param x: the data, ``[N, *x_shape]``.
-    :param epoch: when.
+    :param epoch: when; never, in a run that ends before.
     :param facets: which; all mixtures where not given.
     :param restarts: fits of each mixture, of which the likeliest is taken.
+
+    In its first record it raises ``ValueError`` if ``x`` does not fit the model or a facet is unknown.
     """
 
     def __init__(
@@ -52,9 +55,13 @@ class FitMixtures:
         self.x, self.facets = x, facets
         self.epoch = check_count("epoch", epoch)
         self.restarts = check_count("restarts", restarts)
-        self.done = False
+        self.done = self.checked = False
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        if not self.checked:
+            self.x, self.checked = as_data(self.x, runner.model), True
+            for name in self.facets or ():
+                runner.model.prior(name)
         if record["epoch"] >= self.epoch and not self.done:
             self.done = True
             fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,7 +78,7 @@ def fit_mixtures(
             data=(rows, means[name]),
         )
     if isinstance(guide, AmortizedGuide):
-        _teach_clusters(guide, rows, seed)
+        _teach_clusters(guide, rows, mixtures, seed)
 
 
 def warm_start(
@@ -113,31 +113,46 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
             model.facets[name] = prior
 
 
-def _teach_clusters(guide: AmortizedGuide, rows: Tensor, seed: int, steps: int = 400, batch_size: int = 256) -> None:
-    """Bring the network's q(c given x) to the responsibilities at the posterior mean of z."""
-    prepared = guide.model.prepare(rows.to(guide.model.gates.device))
-    teacher = copy.deepcopy(guide.encoder)
+def _teach_clusters(
+    guide: AmortizedGuide, rows: Tensor, facets: Collection[str], seed: int, steps: int = 400, batch_size: int = 256
+) -> None:
+    """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior mean of z.
+
+    What distinguished the old clusters' latents is of no use to the new ones: those start alike, from the mixture.
+    """
+    teacher = copy.deepcopy(guide)
+    for name in facets:
+        guide.forget_clusters(name)
     optimizer = torch.optim.Adam(guide.encoder.parameters(), lr=1e-3, fused=True)
-    with seeded(seed, prepared.device):
+    with seeded(seed, rows.device), torch.enable_grad():
         for _ in range(steps):
-            batch = prepared[torch.randint(len(prepared), (batch_size,), device=prepared.device)]
+            batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
             with torch.no_grad():
-                lessons = dict(zip(guide.model.priors, teacher(batch), strict=True))
-            loss = sum(_distance(guide, name, head, lessons[name]) for name, head in guide.heads(batch).items())
+                lessons = teacher.heads(batch)
+            heads = guide.heads(batch)
+            distances = [
+                _distance_to_mixture(guide, teacher, name, head, lessons[name])
+                if name in facets
+                else (head - lessons[name]).square().sum(-1).mean()
+                for name, head in heads.items()
+            ]
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[union-attr]
+            torch.stack(distances).sum().backward()
             optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
-def _distance(guide: AmortizedGuide, name: str, head: Tensor, lesson: Tensor) -> Tensor:
-    """How far a facet's head is from the teacher's latents, and from their responsibilities."""
-    size = 2 * guide.model.priors[name].dim
-    distance = (head[..., :size] - lesson[..., :size]).square().sum(-1).mean()
-    if name not in guide.model.mixtures:
-        return distance
+def _distance_to_mixture(
+    guide: AmortizedGuide, teacher: AmortizedGuide, name: str, head: Tensor, lesson: Tensor
+) -> Tensor:
+    """How far a facet's head is from the teacher's latents, and from the mixture's responsibilities for them."""
     with torch.no_grad():
-        responsibilities = guide.model.priors[name].log_joint(guide.latent_given(name, lesson, None).mean).softmax(-1)
-    return distance - (responsibilities * guide.cluster_logits(name, head).log_softmax(-1)).sum(-1).mean()
+        target = teacher.latent_posterior(name, lesson)
+        responsibilities = guide.model.priors[name].log_joint(target.mean).softmax(-1)
+    q = guide.latent_given(name, head, None)
+    distance = (q.mean - target.mean).square() + (q.stddev.log() - target.stddev.log()).square()
+    cross_entropy = -(responsibilities * guide.cluster_logits(name, head).log_softmax(-1)).sum(-1)
+    return (distance.sum(-1) + cross_entropy).mean()
 
 
 def _chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
@@ -155,5 +170,7 @@ def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: An
 
 
 def _some_rows(x: ArrayLike | Tensor, model: FacetModel, max_rows: int) -> Tensor:
+    """Rows at random on the model's device, in the form that the likelihood is written for."""
     data = as_data(x, model)
-    return data[torch.randperm(len(data))[:max_rows].to(data.device)]
+    rows = data[torch.randperm(len(data))[:max_rows].to(data.device)]
+    return model.prepare(rows.to(model.gates.device))

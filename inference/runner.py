@@ -120,7 +120,7 @@ class SVIRunner:
         :param x: ``[N, *x_shape]``, array or tensor.
         :param batch_size: at most this many rows a step; the last batch of an epoch may be smaller.
         :param callbacks: called with this runner and each new record, which they may add to; whatever they draw or
-            compute, training is the same.
+            compute, training is the same, unless they set the model's parameters.
         :param progress: show a bar.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval whose objective is no longer finite.

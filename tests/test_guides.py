@@ -9,13 +9,15 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch.distributions import Independent, Normal
 
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
-from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, fit_mixtures
+from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, ProgressiveFadeIn, SVIRunner, elbo, fit_mixtures
+from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
 from ppl_models import Normal as NormalLikelihood
+from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS
 
 BATCH, PIXELS = 6, 11
 
@@ -31,7 +33,8 @@ def two_facets(covariance: str = "diag") -> MFCVAE:
 
 
 def value_and_gradient(loss: torch.Tensor, guide: FacetGuide) -> list[torch.Tensor]:
-    gradients = torch.autograd.grad(loss, list(guide.parameters()), allow_unused=True)
+    parameters = [p for p in guide.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [loss.detach(), *(torch.zeros(()) if g is None else g for g in gradients)]
 
 
@@ -211,6 +214,10 @@ def refuse_second_guide() -> None:
         (lambda: Annealed(steps=0), "steps must be an integer of at least 1"),
         (lambda: ScoreFunction("median"), "baseline must be one of"),
         (lambda: ImportanceWeighted_ELBO(0), "num_draws must be an integer of at least 1"),
+        (lambda: AmortizedGuide(two_facets(), discrete="gumbel"), "discrete must be such as Enumerate"),
+        (lambda: VaDEGuide(VaDE((PIXELS,), VampPrior(3, 2, (5,)))), r"built for data of shape \(5,\), but the model's"),
+        (lambda: VampPrior(3, 2, (PIXELS,), support=(1, 0)), "support is a range"),
+        (lambda: ProgressiveFadeIn((1, 1), waiting_weight=2.0), r"waiting_weight must be within \[0, 1\], got 2.0"),
         (lambda: VampPrior(3, 2, ()), "x_shape is the shape of one datum"),
         (lambda: VampPrior(3, 2, (PIXELS,)).log_prob(torch.zeros(2)), "build one first, such as VaDEGuide"),
         (refuse_second_guide, "build a new model for a new guide"),
@@ -233,10 +240,121 @@ def test_fitting_mixtures_teaches_the_networks_clusters() -> None:
     """Three blobs: after the fit the clusters are the responsibilities, and the latents where they were."""
     model = VaDE((2,), GaussianMixture(3, 2), likelihood=NormalLikelihood(0.1), network=SharedMLP((32, 32)))
     guide = AmortizedGuide(model, conditional=True)
-    x = torch.randn(600, 2) * 0.2 + torch.tensor([[0.0, 3.0], [3.0, 0.0], [-3.0, -3.0]]).repeat(200, 1)
+    x = blobs()
     before = guide.embed(x)["cluster"]
     fit_mixtures(guide, x, n_init=5)
     after = guide.embed(x)["cluster"]
     assert np.abs(after - before).mean() < 0.1 * before.std()
     responsibilities = model.facets["cluster"].log_joint(after).softmax(-1).argmax(-1)
     assert (guide.predict(x)["cluster"] == responsibilities.numpy()).mean() > 0.95
+
+
+def blobs(n: int = 600) -> torch.Tensor:
+    return torch.randn(n, 2) * 0.2 + torch.tensor([[0.0, 3.0], [3.0, 0.0], [-3.0, -3.0]]).repeat(n // 3, 1)
+
+
+def test_mixtures_are_fitted_to_a_trained_conditional_guide_as_well() -> None:
+    """Latents that depend on the cluster end up where their mixture was, and the new clusters are the responsibilities;
+    a facet that is not fitted keeps its own."""
+    facets = {name: GaussianMixture(3, 2) for name in ("kept", "fitted")}
+    network = MLPLadder((32, 32))
+    model = MFCVAE((2,), facets, NormalLikelihood(0.1), network)
+    guide = AmortizedGuide(model, conditional=True)
+    for shift in guide.shifts.values():
+        torch.nn.init.normal_(shift.weight)
+    x = blobs()
+    before, proba = guide.embed(x), guide.predict_proba(x)
+    with torch.no_grad():
+        fit_mixtures(guide, x, facets=["fitted"], n_init=5)
+    after = guide.embed(x)
+    assert all(np.abs(after[name] - before[name]).mean() < 0.15 * before[name].std() for name in facets)
+    assert np.abs(guide.predict_proba(x)["kept"] - proba["kept"]).max() < 0.1
+    responsibilities = model.facets["fitted"].log_joint(after["fitted"]).argmax(-1)
+    assert (guide.predict(x)["fitted"] == responsibilities.numpy()).mean() > 0.9
+    assert all(p.grad is None for p in guide.parameters())
+
+
+def test_refit_in_the_middle_of_a_run() -> None:
+    model = VaDE((2,), GaussianMixture(3, 2), NormalLikelihood(0.1), SharedMLP((32, 32)))
+    guide, x, locs = VaDEGuide(model), blobs(), []
+
+    def note(runner: SVIRunner, record: dict) -> None:
+        locs.append(model.facets["cluster"].loc.detach().clone())
+
+    refit = FitMixtures(x, epoch=2, restarts=2)
+    SVIRunner(model, guide, lr=1e-9).fit(x, epochs=3, callbacks=[refit, note], progress=False)
+    assert not torch.allclose(locs[0], locs[1], atol=1e-3)
+    torch.testing.assert_close(locs[1], locs[2], rtol=0, atol=1e-6)
+    for bad, message in ((FitMixtures(x[:, :1], 9), "shape"), (FitMixtures(x, 9, ["form"]), "unknown facet 'form'")):
+        with pytest.raises(ValueError, match=message):
+            SVIRunner(model, guide).fit(x, epochs=1, callbacks=[bad], progress=False)
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
+    """torch.vmap over stacked parameters gives each model the loss and the gradient that it has alone."""
+    losses = []
+    for seed in range(10):
+        pyro.set_rng_seed(seed)
+        guide = build()
+        losses.append(Loss(guide.model, guide))
+    if any(isinstance(prior, VampPrior) for prior in guide.model.priors.values()):
+        pytest.skip("a VampPrior holds its guide's encoder, which stacking does not replace")
+    x = torch.rand(5, *guide.model.x_shape)
+    parameters, buffers = torch.func.stack_module_state(losses)
+
+    def loss_of(p: dict, b: dict) -> torch.Tensor:
+        return torch.func.functional_call(losses[0], (p, b), (x,))
+
+    pyro.set_rng_seed(0)
+    with pyro.validation_enabled(False):
+        both = torch.func.grad_and_value(loss_of)
+        gradients, values = torch.func.vmap(both, randomness="same")(parameters, buffers)
+        for i, loss in enumerate(losses):
+            pyro.set_rng_seed(0)
+            alone = loss(x)
+            alone.backward()
+            torch.testing.assert_close(values[i], alone.detach(), rtol=1e-4, atol=1e-4)
+            for name, p in loss.named_parameters():
+                if p.grad is not None:
+                    torch.testing.assert_close(gradients[name][i], p.grad, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("build", "ours", "theirs"),
+    [
+        (build, ours, theirs)
+        for build, _, suitable in PAIRS
+        for ours, theirs in (("GuideEnum", "Pyro's TraceEnum"), ("MeanField", "Pyro's TraceMeanField"))
+        if {ours, theirs} <= suitable
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_pyros_objectives_are_ours_on_the_same_draws(build: Callable[[], FacetGuide], ours: str, theirs: str) -> None:
+    guide = build().double()
+    x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
+    results = []
+    for name in (ours, theirs):
+        pyro.set_rng_seed(3)
+        results.append(value_and_gradient(Loss(guide.model, guide, OBJECTIVES[name](guide))(x), guide))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)
+
+
+def test_objectives_that_do_not_fit_are_refused() -> None:
+    model = two_facets()
+    guide = VaDEGuide(model, 2)
+    for objective, message in (
+        (GuideEnum_ELBO(max_plate_nesting=1), "has 2 plates, but the objective was built for 1"),
+        (GuideEnum_ELBO, "must be an instance of an ELBO with a differentiable_loss"),
+        (RenyiELBO(alpha=0, num_particles=2), "must be an instance of an ELBO with a differentiable_loss"),
+        (TraceGraph_ELBO(), "must be an instance of an ELBO with a differentiable_loss"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Loss(model, guide, objective)
+
+
+def test_a_score_function_belongs_to_one_guide() -> None:
+    model, discrete = two_facets(), ScoreFunction()
+    AmortizedGuide(model, discrete=discrete)
+    with pytest.raises(ValueError, match="give each guide its own"):
+        AmortizedGuide(model, discrete=discrete)

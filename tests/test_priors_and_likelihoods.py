@@ -252,3 +252,7 @@ def test_vamp_prior_starts_from_data(start: Callable[..., None]) -> None:
     start(guide, x)
     distances = torch.cdist(guide.model.facets["cluster"].pseudo_inputs.detach(), x)
     assert (distances.min(-1).values < 1e-6).all()
+    # 8-bit images are taken as the model sees them.
+    guide = VaDEGuide(VaDE((6,), VampPrior(3, 2, (6,), support=(0, 1)), Bernoulli(threshold=0.5)))
+    start(guide, torch.randint(0, 256, (40, 6), dtype=torch.uint8))
+    assert set(guide.model.facets["cluster"].pseudo_inputs.unique().tolist()) == {0.0, 1.0}

@@ -6,25 +6,28 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import pyro
 import torch
 from torch import Tensor, nn
 
-from inference.diagnostics.draws import gradient_moments, loss_draws
+from inference.diagnostics.draws import GradientMoments, gradient_moments, loss_draws
 from inference.objectives import Loss
 from inference.randomness import seeded
+from ppl_models.base import evaluating
 
 __all__ = ["EstimatorReport", "compare_estimators"]
 
 
 @dataclass(frozen=True)
 class EstimatorReport:
-    """One estimator against an exact value; nats per datum throughout.
+    """One estimator against a reference; nats per datum throughout, gradients in nats per datum and unit of parameter.
 
-    :ivar bias: of the loss, with :attr:`bias_error`, its standard error.
+    :ivar bias: of the loss, with :attr:`bias_error`, its standard error, the reference's included.
     :ivar variance: of one draw of the loss.
     :ivar gradient_variance: trace of the covariance of one draw of the gradient.
+    :ivar signal_to_noise: norm of the mean gradient over the root of that trace.
     :ivar cosine: between the mean gradient and the reference's.
     :ivar milliseconds: of one gradient, the median.
     :ivar efficiency: 1 / (gradient variance x seconds): what a second of work buys.
@@ -40,47 +43,83 @@ class EstimatorReport:
     efficiency: float
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What estimators are compared with: a value with its standard error, and a gradient."""
+
+    value: float
+    error: float
+    gradient: GradientMoments
+
+
 def compare_estimators(
-    estimators: Mapping[str, Loss], x: Tensor, exact: Tensor, num_draws: int = 10_000, seed: int = 0, chunk: int = 256
+    estimators: Mapping[str, Loss],
+    x: Tensor,
+    reference: Tensor | Loss,
+    num_draws: int = 10_000,
+    seed: int = 0,
+    chunk: int = 256,
 ) -> dict[str, EstimatorReport]:
     """Bias, variance, gradient and cost of several estimators of one loss on the same batch.
 
-    Gradients are compared over the parameters that ``exact`` depends on: a learned baseline's own are left out.
+    Gradients are compared over the parameters that the reference has: a learned baseline's own are left out.
 
-    :param estimators: by name; all of the same modules, those that ``exact`` was computed with.
-    :param exact: the loss they estimate, differentiable, such as :func:`exact_objective`, or where that is out of
-        reach the mean of many draws of an unbiased estimator; its gradient is the reference that cosines are taken
-        with, and its own error is not part of ``bias_error``.
-    :param num_draws: of the loss; a tenth as many of its gradient.
+    :param estimators: by name; all of the same modules.
+    :param x: ``[B, *x_shape]``, a tensor where the losses are.
+    :param reference: what they estimate: an exact value, differentiable, such as :func:`exact_objective`; or, where
+        that is out of reach, an unbiased estimator, which is drawn ten times as often.
+    :param num_draws: of each loss; a tenth as many of its gradient.
+    :param seed: of all draws; the caller's random state is left as it was.
     :param chunk: draws that are held at once, at most.
+    :raises ValueError: if ``num_draws`` is below 1.
     """
-    reports = {}
-    for name, loss in estimators.items():
-        parameters = {key: p for key, p in loss.named_parameters() if p.requires_grad}
-        gradients = torch.autograd.grad(exact, list(parameters.values()), retain_graph=True, allow_unused=True)
-        reference = {key: g for key, g in zip(parameters, gradients, strict=True) if g is not None}
-        draws = loss_draws(loss, x, num_draws, seed, chunk)
-        moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk).of(reference)
-        milliseconds = _gradient_milliseconds(loss, x)
-        reports[name] = EstimatorReport(
-            bias=float(draws.mean() - exact.detach()),
-            bias_error=float(draws.std()) / math.sqrt(num_draws),
-            variance=float(draws.var()),
-            gradient_variance=moments.trace,
-            signal_to_noise=moments.signal_to_noise,
-            cosine=moments.cosine(reference),
-            milliseconds=milliseconds,
-            efficiency=1e3 / (moments.trace * milliseconds),
-        )
-    return reports
+    options = {"num_draws": num_draws, "seed": seed, "chunk": chunk}
+    drawn = _drawn_reference(reference, x, **options) if isinstance(reference, Loss) else None
+    return {
+        name: _report(loss, x, drawn or _exact_reference(cast(Tensor, reference), loss), **options)
+        for name, loss in estimators.items()
+    }
+
+
+def _report(loss: Loss, x: Tensor, reference: Reference, num_draws: int, seed: int, chunk: int) -> EstimatorReport:
+    draws = loss_draws(loss, x, num_draws, seed, chunk)
+    moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk).of(reference.gradient.mean)
+    milliseconds = _gradient_milliseconds(loss, x)
+    return EstimatorReport(
+        bias=float(draws.mean()) - reference.value,
+        bias_error=math.hypot(float(draws.std()) / math.sqrt(num_draws), reference.error),
+        variance=float(draws.var()),
+        gradient_variance=moments.trace,
+        signal_to_noise=moments.signal_to_noise,
+        cosine=moments.cosine(reference.gradient),
+        milliseconds=milliseconds,
+        efficiency=1e3 / (moments.trace * milliseconds),
+    )
+
+
+def _drawn_reference(loss: Loss, x: Tensor, num_draws: int, seed: int, chunk: int) -> Reference:
+    draws = loss_draws(loss, x, 10 * num_draws, seed + 1, chunk)
+    gradient = gradient_moments(loss, x, max(num_draws, 2), seed + 1, chunk)
+    return Reference(float(draws.mean()), float(draws.std()) / math.sqrt(len(draws)), gradient)
+
+
+def _exact_reference(value: Tensor, loss: Loss) -> Reference:
+    parameters = {key: p for key, p in loss.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad(value, list(parameters.values()), retain_graph=True, allow_unused=True)
+    mean = {key: g for key, g in zip(parameters, gradients, strict=True) if g is not None}
+    return Reference(
+        float(value.detach()), 0.0, GradientMoments(mean, {k: torch.zeros_like(g) for k, g in mean.items()}, 1)
+    )
 
 
 def _gradient_milliseconds(loss: nn.Module, x: Tensor, repeats: int = 21) -> float:
     parameters = [p for p in loss.parameters() if p.requires_grad]
     times = []
-    with pyro.validation_enabled(False), seeded(0, x.device):
+    with evaluating(loss), pyro.validation_enabled(False), seeded(0, x.device):
         for _ in range(repeats):
             started = time.perf_counter()
             torch.autograd.grad(loss(x), parameters, allow_unused=True)
+            if x.is_cuda:  # kernels are only launched by now
+                torch.cuda.synchronize(x.device)
             times.append(time.perf_counter() - started)
     return 1e3 * sorted(times)[repeats // 2]

@@ -20,20 +20,26 @@ from ppl_models.checks import check_count
 
 __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
 
-# Draws that are mapped over at once: enough to keep the machine busy, few enough for any memory.
-CHUNK = 4096
+# Rows that go through the networks at once: enough to keep the machine busy, few enough for its memory.
+ROWS = 16_384
 
 
 @torch.no_grad()
-def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = CHUNK) -> Tensor:
+def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int | None = None) -> Tensor:
     """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
 
     Drawn side by side with ``torch.vmap``; Pyro's checks are off meanwhile.
 
-    :param x: ``[B, *x_shape]``.
-    :param chunk: draws that are held at once, at most.
+    For our own objectives: Pyro's read tensors in ways that cannot be mapped over.
+
+    :param x: ``[B, *x_shape]``, a tensor where the loss is.
+    :param num_draws: at least 1.
+    :param seed: of the draws; the caller's random state is left as it was.
+    :param chunk: draws that are held at once, at most; by default as many as make 16,384 rows.
+    :raises ValueError: if ``num_draws`` is below 1.
     """
     check_count("num_draws", num_draws)
+    chunk = max(ROWS // len(x), 1) if chunk is None else chunk
     with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
         one_draw = vmap(lambda _: loss(x), randomness="different", chunk_size=chunk)
         return one_draw(torch.empty(num_draws, device=x.device))
@@ -60,7 +66,13 @@ class GradientMoments:
     @property
     def signal_to_noise(self) -> float:
         """Norm of the mean gradient over the root of :attr:`trace`."""
-        return float(_flat(self.mean).norm()) / math.sqrt(max(self.trace, 1e-300))
+        return self.norm / math.sqrt(max(self.trace, 1e-300))
+
+    @property
+    def norm(self) -> float:
+        """Norm of the mean gradient, less what the draws' own noise adds to it."""
+        squared = float(_flat(self.mean).square().sum()) - self.trace / self.num_draws
+        return math.sqrt(max(squared, 0.0))
 
     def of(self, parameters: Iterable[str]) -> GradientMoments:
         """The moments of these parameters alone."""
@@ -68,16 +80,23 @@ class GradientMoments:
         mean, variance = ({name: moment[name] for name in names} for moment in (self.mean, self.variance))
         return GradientMoments(mean, variance, self.num_draws)
 
-    def cosine(self, reference: Mapping[str, Tensor]) -> float:
-        """Cosine between the mean gradient and ``reference``."""
-        ours, theirs = _flat(self.mean), _flat({name: reference[name] for name in self.mean})
-        return float(ours @ theirs / (ours.norm() * theirs.norm()))
+    def cosine(self, reference: GradientMoments) -> float:
+        """Cosine between the mean gradient and the mean of ``reference``, of other draws or exact.
+
+        Both norms without the draws' own noise, so that an unbiased gradient has a cosine of 1, give or take.
+        """
+        product = float(_flat(self.mean) @ _flat(reference.of(self.mean).mean))
+        return product / max(self.norm * reference.of(self.mean).norm, 1e-300)
 
 
 def gradient_moments(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = 256) -> GradientMoments:
     """Moments of the loss's gradient over independent draws, in one pass.
 
+    :param x: ``[B, *x_shape]``, a tensor where the loss is.
+    :param num_draws: at least 1.
+    :param seed: of the draws; the caller's random state is left as it was.
     :param chunk: gradients that are held at once, at most.
+    :raises ValueError: if ``num_draws`` is below 1.
     """
     check_count("num_draws", num_draws)
     parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
@@ -87,13 +106,20 @@ def gradient_moments(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, 
         while count < num_draws:
             n = min(chunk, num_draws - count)
             for name, draws in gradient(parameters, torch.empty(n, device=x.device)).items():
-                # Chan's update: the moments of two sets of draws make those of their union.
-                chunk_mean = draws.mean(0)
-                delta = chunk_mean - mean[name]
-                mean[name] += delta * n / (count + n)
-                spread[name] += (draws - chunk_mean).square().sum(0) + delta.square() * count * n / (count + n)
+                mean[name], spread[name] = merged_moments(count, mean[name], spread[name], draws)
             count += n
     return GradientMoments(mean, {name: s / max(count - 1, 1) for name, s in spread.items()}, count)
+
+
+def merged_moments(count: int, mean: Tensor, spread: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and sum of squares about it, of ``count`` draws that have them and of ``draws`` ``[n, ...]`` together.
+
+    Chan's update: the moments of two sets make those of their union.
+    """
+    n, new_mean = len(draws), draws.mean(0)
+    delta = new_mean - mean
+    spread = spread + (draws - new_mean).square().sum(0) + delta.square() * count * n / (count + n)
+    return mean + delta * n / (count + n), spread
 
 
 def _zeros(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ def _kl_of_responsibilities(guide: FacetGuide, name: str, head: Tensor, weights:
     # A mixture whose clusters are summed out draw by draw is a mixture with one draw.
     shares = isinstance(prior, Mixture) and not guide.options.get("marginal")
     draws = guide.num_samples if shares else 1
-    nodes, node_weights = gauss_hermite(num_nodes, draws * prior.dim, head.dtype)
+    nodes, node_weights = (t.to(head.device) for t in gauss_hermite(num_nodes, draws * prior.dim, head.dtype))
     z = q.base_dist.loc + q.base_dist.scale * nodes.view(-1, draws, 1, prior.dim)  # [M, L, B, d]
     log_p = node_weights @ prior.log_joint(z).mean(1).logsumexp(-1)  # Eq. 58 at its optimal q(c given x)
     return weights[0] * (-q.entropy() - log_p)
@@ -77,13 +77,17 @@ def _kl_of_given_clusters(
 ) -> Tensor:
     """One facet's KL where a network gives q(c given x): ``[B]``."""
     branch_probs, q = _branches(guide, name, head)
-    nodes, node_weights = gauss_hermite(num_nodes, prior.dim, head.dtype)
+    nodes, node_weights = (t.to(head.device) for t in gauss_hermite(num_nodes, prior.dim, head.dtype))
     z = q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]  # [M, R, B, d]
     log_weights = prior.component().log_probs
     log_p_z = torch.einsum("m,mrbk->rbk", node_weights, prior.log_joint(z) - log_weights)  # given every cluster
     q_c = guide.cluster_probs(name, head)
     # A branch of z belongs to one cluster, or the only branch to all.
-    clusters = torch.eye(prior.num_components, dtype=q_c.dtype).unsqueeze(1) if len(branch_probs) > 1 else q_c
+    clusters = (
+        torch.eye(prior.num_components, dtype=q_c.dtype, device=q_c.device).unsqueeze(1)
+        if len(branch_probs) > 1
+        else q_c
+    )
     kl_z = (branch_probs * (-q.entropy() - (clusters * log_p_z).sum(-1))).sum(0)
     kl_c = (torch.special.xlogy(q_c, q_c) - q_c * log_weights).sum(-1)
     return weights[0] * kl_z + weights[1] * kl_c
@@ -103,10 +107,10 @@ def _expected_log_likelihood(
     model: FacetModel, guide: FacetGuide, heads: dict[str, Tensor], x: Tensor, num_nodes: int
 ) -> Tensor:
     """E log p(x given z), summed over the batch, on the grid of all facets' nodes."""
-    z, weight = {}, torch.ones((), dtype=x.dtype)
+    z, weight = {}, torch.ones((), dtype=x.dtype, device=x.device)
     for j, (name, head) in enumerate(heads.items()):
         probs, q = _branches(guide, name, head)
-        nodes, node_weights = gauss_hermite(num_nodes, q.event_shape[0], x.dtype)
+        nodes, node_weights = (t.to(x.device) for t in gauss_hermite(num_nodes, q.event_shape[0], x.dtype))
         grid = (q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]).flatten(0, 1)  # [M R, B, d]
         axis = (1,) * j + (len(grid),) + (1,) * (len(heads) - 1 - j)
         z[name] = grid.view(*axis, *grid.shape[1:])

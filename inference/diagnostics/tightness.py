@@ -18,8 +18,8 @@ from ppl_models.data import as_data
 
 __all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
 
-# Draws that are decoded at once, for a batch of up to 4,096.
-CHUNK = 16
+# Draws and data that are decoded at once.
+CHUNK, BATCH = 16, 1024
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
     with evaluating(guide), model.weights_set_to(model.kl_weights, gates):
         parts = [
             torch.cat([_log_weights(guide, batch, len(chunk)) for chunk in torch.arange(num_draws).split(CHUNK)])
-            for batch in data.split(1024)
+            for batch in data.split(BATCH)
         ]
     return torch.cat(parts, 1)
 
@@ -75,6 +75,7 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     speak of: the posterior misses mass of the true one.
 
     :param log_weights: ``[num_draws, N]``, at least 100 draws.
+    :raises ValueError: for fewer.
     """
     if len(log_weights) < 100:
         raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")

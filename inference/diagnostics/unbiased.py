@@ -25,7 +25,12 @@ def assert_unbiased(
     :raises AssertionError: if the draws are biased.
     """
     n = len(draws)
-    error = float(draws.std()) / math.sqrt(n)
+    if draws.dim() != 1 or n < 2 or not (draws.isfinite().all() and math.isfinite(exact)):
+        raise ValueError(
+            "a test needs a vector of at least two finite draws and a finite exact value, got shape "
+            f"{tuple(draws.shape)}, {int((~draws.isfinite()).sum())} draws not finite, and exact={float(exact)}"
+        )
+    error = max(float(draws.std()) / math.sqrt(n), 1e-12 * (1 + abs(float(exact))))
     threshold = float(norm.isf(false_alarm / 2))
     found = (threshold + float(norm.isf(1 - power))) * error
     if not found <= detectable:
@@ -34,7 +39,7 @@ def assert_unbiased(
             f"{detectable:g}: take about {math.ceil(n * (found / detectable) ** 2):,} draws"
         )
     z = (float(draws.mean()) - float(exact)) / error
-    if abs(z) > threshold:
+    if not abs(z) <= threshold:
         raise AssertionError(
             f"biased: the mean of {n} draws is {float(draws.mean()):.6g}, exact is {float(exact):.6g}; "
             f"z = {z:.1f} beyond {threshold:.1f}"

@@ -24,7 +24,13 @@ class Direct_ELBO(ELBO):
 
     Subclasses give :meth:`estimate`. While Pyro's validation is on traces are made and checked by Pyro; else they are
     made directly, in a way that ``torch.vmap`` can map over.
+
+    :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
+    :param num_particles: independent draws of the whole objective, one after the other.
     """
+
+    def __init__(self, *, max_plate_nesting: int, num_particles: int = 1) -> None:
+        super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
 
     @abstractmethod
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from guides.base import FacetGuide
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.mean_field import MeanField_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
-from ppl_models.base import FacetModel
+from ppl_models.base import FacetModel, evaluating
 
 __all__ = ["NEEDS", "Loss", "default_objective"]
 
@@ -56,11 +57,26 @@ NEEDS: dict[str, Need] = {
     ),
     "scoring": Need(
         ScoreFunction_ELBO,
-        (ScoreFunction_ELBO, Trace_ELBO, TraceGraph_ELBO),
+        (ScoreFunction_ELBO, Trace_ELBO),
         "draws clusters without a gradient of their own, which {objective} would leave out",
         unsuitable=(TraceMeanField_ELBO,),
     ),
 }
+
+
+def _check_objective(objective: Any, guide: FacetGuide) -> None:
+    if not (isinstance(objective, ELBO) and callable(getattr(objective, "differentiable_loss", None))):
+        raise ValueError(
+            f"the objective must be an instance of an ELBO with a differentiable_loss, got {objective!r}: such as "
+            f"{NEEDS[guide.needs].default.__name__}(max_plate_nesting={guide.max_plate_nesting}), or leave it out"
+        )
+    NEEDS[guide.needs].check(guide, objective)
+    if objective.max_plate_nesting < guide.max_plate_nesting:
+        raise ValueError(
+            f"{type(guide).__name__} with num_samples={guide.num_samples} has {guide.max_plate_nesting} plates, but "
+            f"the objective was built for {objective.max_plate_nesting}: "
+            f"give it max_plate_nesting={guide.max_plate_nesting}"
+        )
 
 
 def default_objective(guide: FacetGuide) -> ELBO:
@@ -82,7 +98,7 @@ class Loss(nn.Module):
         if guide.model is not model:
             raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
         objective = objective if objective is not None else default_objective(guide)
-        NEEDS[guide.needs].check(guide, objective)
+        _check_objective(objective, guide)
         self.objective = objective
         # The model is registered once, inside the guide: functional calls need each parameter to have one name.
         self.guide = guide
@@ -111,7 +127,12 @@ class Loss(nn.Module):
             (but where the guide sums the clusters out, whose ``kl_z_NAME`` is then that of the whole mixture).
         """
         kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
-        with torch.enable_grad(), self.model.weights_set_to(kl_weights), self.guide.unrelaxed():
+        with (
+            torch.enable_grad(),
+            evaluating(self),
+            self.model.weights_set_to(kl_weights),
+            self.guide.unrelaxed(),
+        ):
             loss = self._per_datum(default_objective(self.guide), x)
             (kl,) = torch.autograd.grad(loss, kl_weights)
         terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}

@@ -25,8 +25,8 @@ class ScoreFunction_ELBO(Direct_ELBO):
     ``infer={"reaches": {...}}`` names (all, if it does not). A baseline b, ``infer={"baseline": module}``, is called
     with ``infer["baseline_input"]`` and taught by its ``lesson``. The value is the plain ELBO of the draw.
 
-    Pyro's ``Trace_ELBO`` has the same expectation without baselines, and ``TraceGraph_ELBO`` with them, which keeps
-    their state in the global parameter store and reads the loss back to the host in every step.
+    Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has baselines too, but
+    keeps their state in the global parameter store and reads the loss back to the host in every step.
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:

@@ -53,8 +53,8 @@ class Prior(Configurable, nn.Module):
         """log p(z) with the component summed out (MFCVAE, Eq. 17), in nats: ``[..., d] -> [...]``."""
         return self.log_joint(z).logsumexp(-1)
 
-    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution]) -> None:
-        """Told by a guide how it encodes data into this facet; for priors that are made of posteriors."""
+    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]) -> None:
+        """Told by a guide how it encodes data of ``x_shape`` into this facet; for priors made of posteriors."""
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:

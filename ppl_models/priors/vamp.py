@@ -43,18 +43,24 @@ class VampPrior(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.pseudo_inputs = nn.Parameter(torch.rand(num_components, *check_shape(x_shape)))
-        self.support = tuple(support)
+        low, high = support
+        if not low < high:
+            raise ValueError(f"support is a range (low, high) with low < high, got {support}")
+        self.support = (low, high)
         self._encode: Callable[[Tensor], dist.TorchDistribution] | None = None
 
     @property
     def loc(self) -> Tensor:  # type: ignore[override]
         return self.components().mean
 
-    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution]) -> None:
+    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]) -> None:
         """Take components from this encoder from now on.
 
-        :raises ValueError: if another guide's encoder was taken before.
+        :raises ValueError: if another guide's encoder was taken before, or pseudo-inputs have another shape than data.
         """
+        own_shape = tuple(self.pseudo_inputs.shape[1:])
+        if own_shape != x_shape:
+            raise ValueError(f"this VampPrior was built for data of shape {own_shape}, but the model's are {x_shape}")
         if self._encode is not None:
             raise ValueError("this VampPrior is made of another guide's posteriors: build a new model for a new guide")
         self._encode = encode
