@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pyro
 import pytest
+import torch
+
+# Small tensors: a second thread costs more than it gives, and very much more on a busy machine.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

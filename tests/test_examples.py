@@ -24,7 +24,7 @@ RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment.pop("FACETVAE_DATA", None)  # what needs no files must run without them
     return subprocess.run(
         [sys.executable, "-m", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
