@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from math import ceil
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide
@@ -173,16 +175,20 @@ def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[s
     """
     figure, axes = _figure(10, 3.8, 1, 2)
     left, right = axes.flat
-    markers = "os^vDP*X<>dh"
-    for marker, (name, curve) in zip(cycle(markers), bounds.items()):
-        left.plot(list(curve), list(curve.values()), marker=marker, markersize=4, linewidth=1, label=name)
+    for style, (name, curve) in zip(_styles(), bounds.items(), strict=False):
+        left.plot(list(curve), list(curve.values()), markersize=4, linewidth=1, label=name, **style)
     left.set(xscale="log")
     left.set_xlabel("draws", **FONT)
     left.set_ylabel("importance-weighted bound, nats per datum", **FONT)
     left.legend(fontsize=7, frameon=False)
-    for marker, (name, (milliseconds, variance)) in zip(cycle(markers), noise.items()):
-        right.plot(milliseconds, variance, marker, markersize=6, label=name)
+    for style, (name, (milliseconds, variance)) in zip(_styles(), noise.items(), strict=False):
+        right.plot(milliseconds, variance, markersize=6, linestyle="none", label=name, **style)
     right.set(xscale="log", yscale="log")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    right.margins(0.15)
     right.set_xlabel("milliseconds a gradient", **FONT)
     right.set_ylabel("variance of the gradient (trace)", **FONT)
     right.legend(fontsize=7, frameon=False)
@@ -190,6 +196,12 @@ def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[s
         ax.tick_params(labelsize=7, which="both")
         ax.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _styles() -> Iterator[dict[str, Any]]:
+    """Colours and markers that tell twenty lines apart."""
+    colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
+    return ({"color": c, "marker": m} for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False))
 
 
 def save_figures(
