@@ -329,9 +329,10 @@ def test_shared_responsibilities_against_separate_ones(L: int) -> None:
     assert exact == pytest.approx(at_one, abs=1e-9) if L == 1 else exact > at_one + 0.01
 
 
-def test_num_particles_keeps_the_value_of_one_draw() -> None:
+@pytest.mark.parametrize("L", [1, 2, 5, 20])
+def test_num_particles_keeps_the_value_of_one_draw(L: int) -> None:
     g = one_facet("diagonal", "responsibilities")
-    loss = Loss(g.model, g, GuideEnum_ELBO(max_plate_nesting=1, num_particles=5))
+    loss = Loss(g.model, g, GuideEnum_ELBO(max_plate_nesting=1, num_particles=L))
     assert_unbiased(loss_draws(loss, BATCH, draws_needed(loss), SEED), exact_objective(g.model, g, BATCH).item())
 
 
