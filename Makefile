@@ -29,6 +29,6 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.step_time
 
-# The statistical tests from twenty random states: about an hour on one core.
+# The statistical tests from twenty random states: about half an hour on one core.
 statistics: $(INSTALLED)
 	for seed in $$(seq 0 19); do FACETVAE_TEST_SEED=$$seed $(BIN)/python -m pytest -q tests/statistical || exit 1; done

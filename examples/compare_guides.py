@@ -11,7 +11,6 @@ handles that cluster in every way there is: same posterior, same batch, so bias,
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -156,7 +155,7 @@ def compare(guide: AmortizedGuide, data: Dataset, settings: Settings, seed: int)
 
 def _teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) -> None:
     """Let a baseline learn the costs of this posterior, which itself stays as it is."""
-    baselines = loss.guide.discrete.baselines  # type: ignore[union-attr]
+    baselines = loss.guide.discrete.baselines
     parameters = list(baselines.parameters())
     optimizer = torch.optim.Adam(parameters, lr=1e-2) if parameters else None
     pyro.set_rng_seed(seed)
@@ -208,7 +207,7 @@ def main(argv: list[str] | None = None) -> None:
     noise: dict[str, dict[str, list[float]]] = {}
     for seed in range(args.seed, args.seed + settings.repeats):
         for name, (build, objective) in guides(steps).items():
-            runner = train(data, settings, build, copy.deepcopy(objective), seed, args.device)
+            runner = train(data, settings, build, objective, seed, args.device)
             runner.save(out / "guides" / f"{_slug(name)}-{seed}")
             row, curve = judge(runner, data, settings)
             _append(posteriors, name, row)

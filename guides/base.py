@@ -94,15 +94,18 @@ class FacetGuide(Configurable, nn.Module):
 
     def heads(self, x: Tensor) -> dict[str, Tensor]:
         """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
-        return dict(zip(self.model.priors, self.encoder(self.model.prepare(x)), strict=True))
+        return self._prepared_heads(self.model.prepare(x))
 
     def encode(self, x: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
         return {name: self.latent_posterior(name, head) for name, head in self.heads(x).items()}
 
+    def _prepared_heads(self, prepared: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
+
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
-        heads = dict(zip(self.model.priors, self.encoder(prepared), strict=True))
-        return self.latent_posterior(name, heads[name])
+        """Of pseudo-inputs, which are learned in the form that data are prepared to."""
+        return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
     def draw_latents(self, x: Tensor, num_samples: int) -> dict[str, Tensor]:
         """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector, ``[(L,) B, d]``."""

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from inference.initialization import fit_mixtures
+from inference.initialization import chosen_mixtures, fit_mixtures
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count
 from ppl_models.data import as_data
@@ -46,7 +46,7 @@ class FitMixtures:
     :param facets: which; all mixtures where not given.
     :param restarts: fits of each mixture, of which the likeliest is taken.
 
-    In its first record it raises ``ValueError`` if ``x`` does not fit the model or a facet is unknown.
+    In its first record it raises ``ValueError`` if ``x`` does not fit the model, or a facet is unknown or no mixture.
     """
 
     def __init__(
@@ -60,8 +60,7 @@ class FitMixtures:
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         if not self.checked:
             self.x, self.checked = as_data(self.x, runner.model), True
-            for name in self.facets or ():
-                runner.model.prior(name)
+            chosen_mixtures(runner.model, self.facets)
         if record["epoch"] >= self.epoch and not self.done:
             self.done = True
             fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)

@@ -63,7 +63,7 @@ def fit_mixtures(
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
-    mixtures = _chosen_mixtures(guide.model, facets)
+    mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
         means = {name: q.mean for name, q in guide.posterior(rows).items()}
@@ -155,7 +155,11 @@ def _distance_to_mixture(
     return (distance.sum(-1) + cross_entropy).mean()
 
 
-def _chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
+def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
+    """The mixtures among ``facets``, or all of the model's.
+
+    :raises ValueError: for an unknown facet, or one that has no mixture.
+    """
     if facets is None:
         return model.mixtures
     for name in facets:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import pyro
 import torch
@@ -74,11 +73,11 @@ def compare_estimators(
     :raises ValueError: if ``num_draws`` is below 1.
     """
     options = {"num_draws": num_draws, "seed": seed, "chunk": chunk}
-    drawn = _drawn_reference(reference, x, **options) if isinstance(reference, Loss) else None
-    return {
-        name: _report(loss, x, drawn or _exact_reference(cast(Tensor, reference), loss), **options)
-        for name, loss in estimators.items()
-    }
+    if isinstance(reference, Loss):
+        common = _drawn_reference(reference, x, **options)
+    else:
+        common = _exact_reference(reference, next(iter(estimators.values())))
+    return {name: _report(loss, x, common, **options) for name, loss in estimators.items()}
 
 
 def _report(loss: Loss, x: Tensor, reference: Reference, num_draws: int, seed: int, chunk: int) -> EstimatorReport:
@@ -107,9 +106,8 @@ def _exact_reference(value: Tensor, loss: Loss) -> Reference:
     parameters = {key: p for key, p in loss.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(value, list(parameters.values()), retain_graph=True, allow_unused=True)
     mean = {key: g for key, g in zip(parameters, gradients, strict=True) if g is not None}
-    return Reference(
-        float(value.detach()), 0.0, GradientMoments(mean, {k: torch.zeros_like(g) for k, g in mean.items()}, 1)
-    )
+    no_spread = {key: torch.zeros_like(g) for key, g in mean.items()}
+    return Reference(float(value.detach()), 0.0, GradientMoments(mean, no_spread, 1))
 
 
 def _gradient_milliseconds(loss: nn.Module, x: Tensor, repeats: int = 21) -> float:

@@ -30,7 +30,7 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
 
     def __init__(self, num_draws: int = 10) -> None:
         self.num_draws = check_count("num_draws", num_draws)
-        super().__init__(max_plate_nesting=1 if num_draws == 1 else 2)
+        super().__init__(max_plate_nesting=2)
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         return super().differentiable_loss(model, guide, *args, **{**kwargs, "num_samples": self.num_draws})

@@ -112,9 +112,8 @@ class Loss(nn.Module):
         return self._per_datum(self.objective, x)
 
     def _per_datum(self, objective: ELBO, x: Tensor) -> Tensor:
-        return objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **self.guide.options) / len(
-            x
-        )
+        summed = objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **self.guide.options)
+        return summed / len(x)
 
     def terms(self, x: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.

@@ -51,8 +51,6 @@ from ppl_models import (
 from ppl_models.distributions import Component
 
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
-# What a bias of 0.01 takes at most; see `draws_needed`.
-DRAWS = 120_000
 PRIORS: dict[str, Callable[[], Prior]] = {
     "diagonal": lambda: GaussianMixture(3, 1, scale=0.6),
     "full": lambda: GaussianMixture(2, 2, covariance="full", scale=0.9),
