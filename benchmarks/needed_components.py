@@ -28,7 +28,7 @@ def fit(data: Dataset, weights: str | DirichletWeights, seed: int) -> dict[str, 
     warm_start(SVIRunner(model, guide, lr=1e-3, seed=seed), data.train, 60, seed=seed, restarts=3, **options)
     SVIRunner(model, guide, lr=1e-3, seed=seed).fit(data.train, 120, **options)
     shares = np.bincount(guide.predict(data.train)["digit"], minlength=40) / len(data.train)
-    scores = score_facets(guide, data)["digit"]
+    scores = score_facets(guide, data)["digit"]["digit"]
     return {
         "components with 1 % of the data or more": float((shares >= 0.01).sum()),
         "components with any": float((shares > 0).sum()),

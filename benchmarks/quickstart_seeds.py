@@ -27,9 +27,9 @@ def main() -> None:
         runner = train(data, Settings(), seed, "cpu", progress=False)
         row = {"seconds": time.perf_counter() - started}
         for facet, scores in score_facets(runner.guide, data).items():
-            row[f"accuracy_{facet}"] = scores["accuracy"]
-            row[f"train_map_{facet}"] = scores["accuracy_train_map"]
-            row[f"nmi_{facet}"] = scores["nmi"]
+            row[f"accuracy_{facet}"] = scores["digit"]["accuracy"]
+            row[f"train_map_{facet}"] = scores["digit"]["accuracy_train_map"]
+            row[f"nmi_{facet}"] = scores["digit"]["nmi"]
             row[f"mi_{facet}"] = runner.history[-1][f"mutual_information_{facet}"]
         rows.append(row)
         print(f"seed {seed}  " + "  ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)

@@ -33,7 +33,7 @@ def main() -> None:
                 fit_mixtures(guide, data.train, seed=seed, n_init=args.restarts)
             for facet, scores in score_facets(guide, data).items():
                 for name in ("accuracy", "accuracy_train_map", "nmi"):
-                    table.setdefault(f"{facet} {name}, {when}", []).append(100 * scores[name])
+                    table.setdefault(f"{facet} {name}, {when}", []).append(100 * scores["digit"][name])
             table.setdefault(f"ELBO, {when}", []).append(elbo(guide.model, guide, data.test, num_draws=3)[0])
     for name, values in table.items():
         spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""

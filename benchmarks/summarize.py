@@ -16,12 +16,12 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="run folders, one a seed")
     args = parser.parse_args()
     scores = [json.loads((run / "scores.json").read_text()) for run in args.runs]
-    for facet in scores[0]:
-        for name in scores[0][facet]:
-            values = [100 * run[facet][name] for run in scores]
+    for facet, label in [(facet, label) for facet, labels in scores[0].items() for label in labels]:
+        for name in scores[0][facet][label]:
+            values = [100 * run[facet][label][name] for run in scores]
             spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
             each = ", ".join(f"{value:.2f}" for value in values)
-            print(f"{facet:10s} {name:22s} {statistics.mean(values):6.2f}{spread}   {each}")
+            print(f"{facet:10s} {label:12s} {name:22s} {statistics.mean(values):6.2f}{spread}   {each}")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from inference import SVIRunner
 from inference.callbacks import Evaluate, JSONLines
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
+from inference.randomness import seeded
 from inference.runner import Callback
 
 __all__ = [
+    "INIT_FLAG",
     "TRAINING_FLAGS",
     "add_setting_flags",
     "build_parser",
@@ -26,9 +28,12 @@ __all__ = [
     "open_run_folder",
     "resolve",
     "score_facets",
+    "score_run",
 ]
 
 SettingsT = TypeVar("SettingsT")
+# {facet: {label: {score: value}}}
+Scores = dict[str, dict[str, dict[str, float]]]
 
 
 def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
@@ -67,10 +72,10 @@ def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> 
     return replace(smoke if args.smoke else settings, **given)
 
 
+INIT_FLAG: dict[str, Any] = {"help": "of the networks", "choices": ("pytorch", "glorot_normal"), "metavar": None}
 TRAINING_FLAGS: dict[str, dict[str, Any]] = {
     "lr": {"help": "Adam's rate"},
     "batch_size": {"help": "rows a step"},
-    "init": {"help": "of the networks", "choices": ("pytorch", "glorot_normal"), "metavar": None},
     "precision": {"help": "of the networks", "choices": ("float32", "bf16"), "metavar": None},
     "evaluate_every": {"help": "epochs between scores"},
 }
@@ -93,48 +98,74 @@ def fit_and_report(
     batch_size: int,
     evaluate_every: int,
     callbacks: Sequence[Callback] = (),
-) -> dict[str, dict[str, float]]:
+    temperature: float = 1.0,
+) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
 
     :param callbacks: called before those that score and write.
+    :param temperature: of the samples that are drawn as figures.
     """
 
     def accuracies(runner: SVIRunner) -> dict[str, float]:
-        return {f"accuracy_{facet}": score["accuracy"] for facet, score in score_facets(runner.guide, data).items()}
+        return {
+            f"accuracy_{facet}_{label}": score["accuracy"]
+            for facet, scores in score_facets(runner.guide, data).items()
+            for label, score in scores.items()
+        }
 
     callbacks = [*callbacks, Evaluate(accuracies, evaluate_every), JSONLines(out / "metrics.jsonl")]
     runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks)
     runner.save(out)
-    scores = score_facets(runner.guide, data)
-    for facet, accuracy in probe_facets(runner.guide, data, runner.seed).items():
-        scores[facet]["probe"] = accuracy
+    scores = score_run(runner.guide, data, out, runner.seed)
+    save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape, temperature)
+    return scores
+
+
+def score_run(guide: FacetGuide, data: Dataset, out: Path, seed: int) -> Scores:
+    """Scores of clusters and latents, printed and written to ``out``."""
+    scores = score_facets(guide, data)
+    for facet, probes in probe_facets(guide, data, seed).items():
+        for label, accuracy in probes.items():
+            scores.setdefault(facet, {}).setdefault(label, {})["probe"] = accuracy
     (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
-    save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape)
     print(format_scores(scores))
     return scores
 
 
-def probe_facets(guide: FacetGuide, data: Dataset, seed: int) -> dict[str, float]:
-    """How well a classifier reads the label from each facet's latent vector alone (MFCVAE, Table 1)."""
-    train, test = guide.embed(data.train), guide.embed(data.test)
+def probe_facets(guide: FacetGuide, data: Dataset, seed: int) -> dict[str, dict[str, float]]:
+    """How well a classifier reads each label from draws of each facet's latent vector alone (MFCVAE, Table 1)."""
+    with seeded(seed, guide.model.gates.device):
+        train, test = (
+            {facet: q.sample().cpu().numpy() for facet, q in guide.posterior(x).items()}
+            for x in (data.train, data.test)
+        )
     return {
-        facet: probe_accuracy(train[facet], data.train_labels, test[facet], data.test_labels, seed) for facet in train
+        facet: {
+            label: probe_accuracy(train[facet], data.train_labels[label], test[facet], data.test_labels[label], seed)
+            for label in data.train_labels
+        }
+        for facet in train
     }
 
 
-def score_facets(guide: FacetGuide, data: Dataset) -> dict[str, dict[str, float]]:
-    """Scores of every facet's test clusters against the labels: ``{facet: {score: value}}``."""
+def score_facets(guide: FacetGuide, data: Dataset) -> Scores:
+    """Scores of every facet's test clusters against every label."""
     train, test = guide.predict(data.train), guide.predict(data.test)
     return {
-        facet: clustering_scores(data.test_labels, test[facet], map_from=(data.train_labels, train[facet]))
+        facet: {
+            label: clustering_scores(data.test_labels[label], test[facet], (data.train_labels[label], train[facet]))
+            for label in data.test_labels
+        }
         for facet in test
     }
 
 
-def format_scores(scores: dict[str, dict[str, float]]) -> str:
-    """A table of scores, one facet a line."""
-    columns = list(next(iter(scores.values())))
-    rows = [f"{'facet':10s}" + "  ".join(columns)]
-    for facet, values in scores.items():
-        rows.append(f"{facet:10s}" + "  ".join(f"{values[name]:{len(name)}.3f}" for name in columns))
-    return "\n".join(rows)
+def format_scores(scores: Scores) -> str:
+    """A table of scores, a line for each facet and label."""
+    columns = max((list(row) for rows in scores.values() for row in rows.values()), key=len)
+    lines = [f"{'facet':12s}{'label':12s}" + "  ".join(columns)]
+    for facet, rows in scores.items():
+        for label, row in rows.items():
+            cells = (f"{row[c]:{len(c)}.3f}" if c in row else " " * len(c) for c in columns)
+            lines.append(f"{facet:12s}{label:12s}" + "  ".join(cells))
+    return "\n".join(lines)

@@ -38,7 +38,7 @@ from inference.diagnostics import (
 from inference.figures import guide_comparison
 from ppl_models import FacetModel, GaussianMixture, Normal, SharedMLP, VaDE
 
-FACET = "digit"
+FACET = "digit"  # and the label that it is scored by
 # What an annealed temperature ends at, and what the second table draws relaxed clusters at.
 TEMPERATURE = 0.3
 
@@ -112,7 +112,7 @@ def judge(runner: SVIRunner, data: Dataset, settings: Settings) -> tuple[dict[st
     pyro.set_rng_seed(runner.seed)
     log_weights = log_importance_weights(guide, rows, settings.importance_draws)
     bounds = importance_weighted_bounds(log_weights, [n for n in (1, 10, 100, 1000) if n <= settings.importance_draws])
-    scores = score_facets(guide, data)[FACET]
+    scores = score_facets(guide, data)[FACET][FACET]
     value, _ = elbo(runner.model, guide, data.test, num_draws=10)
     row = {
         "ELBO": value,

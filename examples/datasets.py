@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import colorsys
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +14,32 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-__all__ = ["Dataset", "digits", "load", "mnist"]
+from examples import shapes
+
+__all__ = ["DATASETS", "Dataset", "coloured", "digits", "load", "mnist", "shapes3d", "svhn"]
+
+Labels = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images ``[N, *x_shape]`` and integer labels ``[N]`` of both splits; ``image_shape`` is for drawing."""
+    """Images ``[N, *x_shape]`` of both splits, and what is known of them: integer labels ``[N]`` by factor.
+
+    ``image_shape`` is for drawing: ``(H, W)`` or ``(C, H, W)``.
+    """
 
     name: str
     train: np.ndarray
     test: np.ndarray
-    train_labels: np.ndarray
-    test_labels: np.ndarray
+    train_labels: Labels
+    test_labels: Labels
     image_shape: tuple[int, ...]
 
 
-def digits(seed: int = 0) -> Dataset:
+def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
     """scikit-learn's 1,797 bundled handwritten digits, 8x8, scaled to [0, 1]; 80 % train, 20 % test.
 
+    :param root: not needed.
     :param seed: of the split, which is stratified by digit.
     """
     bunch = load_digits()
@@ -36,7 +47,7 @@ def digits(seed: int = 0) -> Dataset:
     train, test, train_labels, test_labels = train_test_split(
         x, bunch.target, test_size=0.2, random_state=seed, stratify=bunch.target
     )
-    return Dataset("digits", train, test, train_labels, test_labels, (8, 8))
+    return Dataset("digits", train, test, {"digit": train_labels}, {"digit": test_labels}, (8, 8))
 
 
 def mnist(root: str | Path | None = None) -> Dataset:
@@ -58,15 +69,117 @@ def mnist(root: str | Path | None = None) -> Dataset:
         "mnist",
         train.data.flatten(1).numpy(),
         test.data.flatten(1).numpy(),
-        train.targets.numpy(),
-        test.targets.numpy(),
+        {"digit": train.targets.numpy()},
+        {"digit": test.targets.numpy()},
         (28, 28),
     )
 
 
+def svhn(root: str | Path | None = None) -> Dataset:
+    """Street View House Numbers, 32x32 in colour as uint8, read by torchvision; without the "extra" images.
+
+    :raises FileNotFoundError: if it is not there, saying what is needed.
+    """
+    folder = data_root(root)
+    names = ("train_32x32.mat", "test_32x32.mat")
+    if not all((folder / name).is_file() for name in names):
+        raise FileNotFoundError(
+            f"no SVHN in {folder}: {' and '.join(names)} are needed\n  Try one of:\n"
+            "  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where they are\n"
+            "  - torchvision.datasets.SVHN(FOLDER, split, download=True) for each split, where there is a network\n"
+            "  - --dataset colour-mnist or colour-digits, which stand in for it"
+        )
+    train, test = (_torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
+    return Dataset("svhn", train.data, test.data, {"digit": train.labels}, {"digit": test.labels}, (3, 32, 32))
+
+
+def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
+    """MFCVAE's two configurations of 3DShapes (D.1): 4,800 images, 32x32 in colour; 80 % train, 20 % test.
+
+    The first varies the floor's hue, the second the wall's; both vary scale, shape and orientation. The original images
+    where ``root`` has ``3dshapes.h5`` (which takes ``pip install h5py``), and else our drawing of them, which is not
+    the same data set: the name says which it is.
+
+    :raises ValueError: for another configuration.
+    """
+    if configuration not in (1, 2):
+        raise ValueError(f"3DShapes has the configurations 1 and 2 here, got {configuration!r}")
+    fixed = {"wall": 5, "object": 6} if configuration == 1 else {"floor": 0, "object": 6}
+    factors = shapes.factor_grid(**fixed)
+    original = data_root(root) / "3dshapes.h5"
+    images = _original_shapes(original, factors) if original.is_file() else shapes.draw(factors)
+    x = np.moveaxis(shapes.halve(images), -1, 1)
+    train, test = train_test_split(np.arange(len(x)), test_size=0.2, random_state=0)
+    known = {name: factors[:, j] for j, name in enumerate(shapes.FACTORS) if name not in fixed}
+    name = f"shapes3d-{configuration}" + ("" if original.is_file() else "-drawn")
+    labels = ({factor: values[rows] for factor, values in known.items()} for rows in (train, test))
+    return Dataset(name, np.ascontiguousarray(x[train]), np.ascontiguousarray(x[test]), *labels, (3, 32, 32))
+
+
+def _original_shapes(path: Path, factors: np.ndarray) -> np.ndarray:
+    """The images of these factors from the original file, whose rows run through all combinations in order."""
+    import h5py
+
+    rows = np.ravel_multi_index(factors.T, tuple(shapes.FACTORS.values()))
+    order = np.argsort(rows)
+    with h5py.File(path) as file:
+        found = file["images"][rows[order]]
+    return found[np.argsort(order)]
+
+
+def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Dataset:
+    """Digits in ink of one hue on a background of another, 32x32: three groupings, all known.
+
+    A stand-in for SVHN where that cannot be had, and not SVHN: pale ink on a dark ground, hues drawn for each image.
+
+    :param data: digits ``[N, H * W]``, at most 32 pixels a side.
+    :param num_hues: of ink and of background.
+    """
+    rng = np.random.default_rng(seed)
+    splits = [
+        _coloured_split(x, labels["digit"], data.image_shape, num_hues, rng)
+        for x, labels in ((data.train, data.train_labels), (data.test, data.test_labels))
+    ]
+    (train, train_labels), (test, test_labels) = splits
+    return Dataset(name, train, test, train_labels, test_labels, (3, 32, 32))
+
+
+def _coloured_split(
+    x: np.ndarray, digit: np.ndarray, shape: tuple[int, ...], num_hues: int, rng: np.random.Generator
+) -> tuple[np.ndarray, Labels]:
+    grey = x.reshape(-1, *shape) / (255 if x.dtype == np.uint8 else 1)
+    grey = np.kron(grey, np.ones((1, 32 // shape[0], 32 // shape[1])))  # small digits become large
+    margins = [((32 - side) // 2, (33 - side) // 2) for side in grey.shape[1:]]
+    grey = np.pad(grey, [(0, 0), *margins]).astype(np.float32)[:, None]
+    labels = {
+        "digit": digit,
+        "ink": rng.integers(num_hues, size=len(x)),
+        "background": rng.integers(num_hues, size=len(x)),
+    }
+    palettes = [
+        np.array([colorsys.hsv_to_rgb(k / num_hues, *rest) for k in range(num_hues)], np.float32)
+        for rest in ((0.45, 1.0), (0.9, 0.5))
+    ]
+    ink, ground = (
+        palette[labels[kind]][:, :, None, None] for palette, kind in zip(palettes, ("ink", "background"), strict=True)
+    )
+    return (255 * (grey * ink + (1 - grey) * ground)).round().astype(np.uint8), labels
+
+
+DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "svhn": svhn,
+    "shapes3d-1": partial(shapes3d, 1),
+    "shapes3d-2": partial(shapes3d, 2),
+    "colour-digits": lambda root: coloured(digits(), "colour-digits"),
+    "colour-mnist": lambda root: coloured(mnist(root), "colour-mnist"),
+}
+
+
 def load(name: str, root: str | Path | None = None) -> Dataset:
-    """A data set by its name: ``"digits"`` or ``"mnist"``."""
-    return mnist(root) if name == "mnist" else digits()
+    """A data set by its name in ``DATASETS``."""
+    return DATASETS[name](root)
 
 
 def data_root(root: str | Path | None) -> Path:

@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     runner.save(out)
     scores = score_facets(runner.guide, data)
     for facet in scores:
-        scores[facet]["mutual_information"] = runner.history[-1][f"mutual_information_{facet}"]
+        scores[facet]["digit"]["mutual_information"] = runner.history[-1][f"mutual_information_{facet}"]
     (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
     paths = save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape)
     print(f"\n{len(data.test)} test images; how well each facet's clusters match the digit that was written:")

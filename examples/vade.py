@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 import pyro
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, fit_and_report, open_run_folder, resolve
+from examples.common import (
+    INIT_FLAG,
+    TRAINING_FLAGS,
+    add_setting_flags,
+    build_parser,
+    fit_and_report,
+    open_run_folder,
+    resolve,
+)
 from examples.datasets import Dataset, load
 from guides import VaDEGuide
 from inference import SVIRunner, cold_start
@@ -47,7 +55,8 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vade")
     parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
-    add_setting_flags(parser, Settings(), **TRAINING_FLAGS, epochs={"help": "passes over the data"})
+    flags = {"init": INIT_FLAG, "epochs": {"help": "passes over the data"}}
+    add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **flags)
     args = parser.parse_args(argv)
     return args, resolve(args, Settings(), SMOKE)
 

@@ -3,7 +3,9 @@
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
+from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
+from guides.network import NetworkGuide
 from guides.vade import VaDEGuide
 
 __all__ = [
@@ -12,7 +14,9 @@ __all__ = [
     "Enumerate",
     "FacetGuide",
     "GumbelSoftmax",
+    "LadderGuide",
     "MarginalGuide",
+    "NetworkGuide",
     "ScoreFunction",
     "VaDEGuide",
 ]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from guides.base import FacetGuide
-from guides.discrete import Discrete, Enumerate
+from guides.discrete import Discrete
+from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
 from ppl_models.priors import VampPrior
@@ -18,7 +16,7 @@ from ppl_models.priors import VampPrior
 __all__ = ["AmortizedGuide"]
 
 
-class AmortizedGuide(FacetGuide):
+class AmortizedGuide(NetworkGuide):
     r"""Posteriors from the encoder alone, of the clusters too.
 
     .. math:: c_j \sim q(c_j \mid x), \quad z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
@@ -45,13 +43,9 @@ class AmortizedGuide(FacetGuide):
         discrete: Discrete | None = None,
         conditional: bool = False,
     ) -> None:
-        if not isinstance(discrete, Discrete | None):
-            raise ValueError(f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}")
         if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError("a VampPrior is made of q(z given x), which a conditional guide does not have")
-        super().__init__(model, num_samples)
-        self.discrete = discrete if discrete is not None else Enumerate()
-        self.discrete.attach(model)
+        super().__init__(model, num_samples, discrete)
         self.conditional = conditional
         self.shifts = nn.ModuleDict(
             {name: nn.Linear(p.num_components, 2 * p.dim, bias=False) for name, p in model.mixtures.items()}
@@ -76,22 +70,11 @@ class AmortizedGuide(FacetGuide):
                     with self.model.weighted(f"z_{name}"):
                         pyro.sample(f"z_{name}", q)
 
-    @property
-    def needs(self) -> str:
-        return self.discrete.needs if self.model.mixtures else "nothing"
-
-    def at_step(self, step: Tensor) -> None:
-        self.discrete.at_step(step)
-
-    def unrelaxed(self) -> AbstractContextManager:
-        return self.discrete.unrelaxed()
-
     def reach(self, name: str) -> tuple[str, ...]:
         """The other sites that see facet ``name``'s cluster: its latent, and through a latent that depends on it, x."""
         return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
 
     def forget_clusters(self, name: str) -> None:
-        """Make a facet's latents the same for every cluster again, as they start."""
         if name in self.shifts:
             nn.init.zeros_(self.shifts[name].weight)  # type: ignore[arg-type]
 
@@ -100,14 +83,6 @@ class AmortizedGuide(FacetGuide):
     def head_size(self, name: str) -> int:
         prior = self.model.priors[name]
         return 2 * prior.dim + (prior.num_components if name in self.model.mixtures else 0)
-
-    def cluster_logits(self, name: str, head: Tensor) -> Tensor:
-        """Logits of q(c_j given x): ``[..., size] -> [..., K]``."""
-        return head[..., 2 * self.model.priors[name].dim :]
-
-    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
-        """q(c_j given x), the network's."""
-        return self.cluster_logits(name, head).softmax(-1)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
         """q(z_j given x, c_j), or q(z_j given x) where the guide is not conditional or the facet has no cluster."""

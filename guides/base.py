@@ -20,6 +20,7 @@ from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
 from ppl_models.data import as_data
 from ppl_models.distributions import diagonal_normal
+from ppl_models.networks import Encoder
 
 __all__ = ["FacetGuide"]
 
@@ -35,13 +36,17 @@ class FacetGuide(Configurable, nn.Module):
     :param model: the generative program.
     :param num_samples: L, draws of z per datum in the objective.
     :raises ValueError: if ``num_samples`` is below 1.
+
+    :cvar factorizes: whether q(z given x) is the product of the facets' :meth:`latent_posterior`.
     """
+
+    factorizes = True
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
         self.model = model
         self.num_samples = check_count("num_samples", num_samples)
-        self.encoder = model.network.encoder(model.x_shape, [self.head_size(name) for name in model.priors])
+        self.encoder = self.build_encoder()
         for name, prior in model.priors.items():
             prior.bind(partial(self._encode_facet, name), model.x_shape)
 
@@ -75,7 +80,10 @@ class FacetGuide(Configurable, nn.Module):
         """Within this context every draw follows the posterior itself, so that an ELBO is one."""
         return nullcontext()
 
-    # How the encoder's output is read.
+    # How the encoder is built and its output is read.
+
+    def build_encoder(self) -> Encoder:
+        return self.model.network.encoder(self.model.x_shape, [self.head_size(name) for name in self.model.priors])
 
     def head_size(self, name: str) -> int:
         """How many numbers the encoder gives for a facet."""

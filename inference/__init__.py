@@ -1,7 +1,7 @@
 """Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics, figures."""
 
 from inference.evaluation import elbo, mutual_information
-from inference.initialization import cold_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
 from inference.objectives import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO, ScoreFunction_ELBO
 from inference.runner import SVIRunner
 from inference.schedules import Constant, ProgressiveFadeIn, WarmUp
@@ -17,6 +17,7 @@ __all__ = [
     "ScoreFunction_ELBO",
     "WarmUp",
     "cold_start",
+    "data_dependent_start",
     "elbo",
     "fit_mixtures",
     "mutual_information",

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from numpy.typing import ArrayLike
 from sklearn.mixture import GaussianMixture as FittedMixture
-from torch import Tensor
+from torch import Tensor, nn
 
-from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
+from guides.network import NetworkGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from ppl_models.base import FacetModel
+from ppl_models.base import FacetModel, evaluating
 from ppl_models.data import as_data
 from ppl_models.priors import Mixture, StandardNormal
 
-__all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
+__all__ = ["cold_start", "data_dependent_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
 
 def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0) -> None:
@@ -77,7 +77,7 @@ def fit_mixtures(
             torch.as_tensor(fitted.weights_),
             data=(rows, means[name]),
         )
-    if isinstance(guide, AmortizedGuide):
+    if isinstance(guide, NetworkGuide):
         _teach_clusters(guide, rows, mixtures, seed)
 
 
@@ -100,6 +100,60 @@ def warm_start(
     return runner
 
 
+@torch.no_grad()
+def data_dependent_start(guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0) -> None:
+    """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on data.
+
+    The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional Neural Networks*
+    (2016), which MFCVAE's D.4 takes for convolutional ladders: layers then train at about the same rate. Directions
+    stay as they were drawn; each unit (or channel) is shifted by its mean and divided by its deviation, layer after
+    layer in one pass. Batch normalisation starts from the statistics of the same rows.
+
+    :param x: ``[N, *x_shape]``.
+    :param rows: of ``x``, chosen at random, that the statistics are of.
+    :param seed: of that choice and of the draws of z that the decoder sees.
+    :raises ValueError: if ``x`` does not fit the model.
+    """
+    model = guide.model
+    was_training = guide.training
+    with seeded(seed, model.gates.device):
+        batch = _some_rows(x, model, rows)
+        with _scaled_to_outputs(guide.train()):
+            model.decode({name: q.sample() for name, q in guide.encode(batch).items()})
+    guide.train(was_training)
+
+
+@contextmanager
+def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
+    """Within this context each layer that is called is scaled to what it gives."""
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm1d)]
+    momenta = [norm.momentum for norm in norms]
+    hooks = [layer.register_forward_hook(_scale_to_output) for layer in layers if layer.bias is not None]
+    for norm in norms:
+        norm.momentum = 1.0  # running statistics become those of the batch
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+
+def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
+    """Change the layer that gave ``output`` so that each unit has mean 0 and variance 1; returns what it then gives."""
+    images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
+    flat = output.transpose(1, -1) if images else output  # [..., units]
+    mean = flat.flatten(0, -2).mean(0)
+    deviation = flat.flatten(0, -2).std(0).clamp_min(1e-6)
+    unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
+    layer.weight.div_(deviation.view([-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]))
+    layer.bias.sub_(mean).div_(deviation)
+    scaled = (flat - mean) / deviation
+    return scaled.transpose(1, -1) if images else scaled
+
+
 @contextmanager
 def standard_normal_priors(model: FacetModel) -> Iterator[None]:
     """Within this context every mixture facet of ``model`` has a standard normal prior instead."""
@@ -114,7 +168,7 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
 
 
 def _teach_clusters(
-    guide: AmortizedGuide, rows: Tensor, facets: Collection[str], seed: int, steps: int = 400, batch_size: int = 256
+    guide: NetworkGuide, rows: Tensor, facets: Collection[str], seed: int, steps: int = 400, batch_size: int = 256
 ) -> None:
     """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior mean of z.
 
@@ -123,8 +177,8 @@ def _teach_clusters(
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
-    optimizer = torch.optim.Adam(guide.encoder.parameters(), lr=1e-3, fused=True)
-    with seeded(seed, rows.device), torch.enable_grad():
+    optimizer = torch.optim.Adam(guide.own_parameters(), lr=1e-3, fused=True)
+    with seeded(seed, rows.device), torch.enable_grad(), evaluating(guide), evaluating(teacher):
         for _ in range(steps):
             batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
             with torch.no_grad():
@@ -142,9 +196,7 @@ def _teach_clusters(
     optimizer.zero_grad(set_to_none=True)
 
 
-def _distance_to_mixture(
-    guide: AmortizedGuide, teacher: AmortizedGuide, name: str, head: Tensor, lesson: Tensor
-) -> Tensor:
+def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, lesson: Tensor) -> Tensor:
     """How far a facet's head is from the teacher's latents, and from the mixture's responsibilities for them."""
     with torch.no_grad():
         target = teacher.latent_posterior(name, lesson)

@@ -3,14 +3,20 @@
 from ppl_models.base import FacetModel
 from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Normal
 from ppl_models.mfcvae import MFCVAE
-from ppl_models.networks import MLPLadder, SharedMLP
+from ppl_models.networks import ConvLadder, MLPLadder, SharedMLP
 from ppl_models.priors import DirichletWeights, GaussianMixture, Mixture, Prior, StandardNormal, VampPrior
 from ppl_models.vade import VaDE
+from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 
 __all__ = [
+    "GMDGM",
     "MFCVAE",
+    "VAE",
+    "VLAC",
+    "VLAE",
     "Bernoulli",
     "ContinuousBernoulli",
+    "ConvLadder",
     "DirichletWeights",
     "FacetModel",
     "GaussianMixture",

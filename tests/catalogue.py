@@ -7,12 +7,26 @@ from collections.abc import Callable
 import torch
 from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 
-from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
+from guides import (
+    AmortizedGuide,
+    Annealed,
+    FacetGuide,
+    GumbelSoftmax,
+    LadderGuide,
+    MarginalGuide,
+    ScoreFunction,
+    VaDEGuide,
+)
 from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, ScoreFunction_ELBO
 from ppl_models import (
+    GMDGM,
     MFCVAE,
+    VAE,
+    VLAC,
+    VLAE,
     Bernoulli,
     ContinuousBernoulli,
+    ConvLadder,
     DirichletWeights,
     GaussianMixture,
     MLPLadder,
@@ -108,6 +122,43 @@ def network_scored_average_two_draws() -> AmortizedGuide:
     return AmortizedGuide(model, 2, ScoreFunction())
 
 
+def convolutional() -> VaDEGuide:
+    facets = {"shape": GaussianMixture(3, 2, "full", "uniform"), "colour": GaussianMixture(4, 3, "full", "uniform")}
+    return VaDEGuide(MFCVAE((3, 8, 12), facets, Normal(0.6), ConvLadder((4, 5))))
+
+
+def convolutional_two_draws_skipping_a_level() -> VaDEGuide:
+    facets = {"shallow": GaussianMixture(3, 2), "deep": GaussianMixture(4, 3)}
+    return VaDEGuide(
+        MFCVAE((2, 16, 16), facets, Bernoulli(), ConvLadder((3, 4, 5), merge="gated_add", rungs=[0, 2])), 2
+    )
+
+
+def vlac_relaxed() -> LadderGuide:
+    model = VLAC((1, 16, 16), [1, 3, 4], [2, 3, 2], Normal(0.3), ConvLadder((4, 5, 6)))
+    return LadderGuide(model, 2, GumbelSoftmax(0.7))
+
+
+def vlac_enumerated() -> LadderGuide:
+    return LadderGuide(VLAC((6,), [2, 3, 1], [2, 1, 2], network=MLPLadder((8, 9, 10))))
+
+
+def vlac_scored() -> LadderGuide:
+    return LadderGuide(VLAC((2, 3), [2, 3], [2, 3], network=MLPLadder((8, 9))), discrete=ScoreFunction("learned"))
+
+
+def vlae() -> LadderGuide:
+    return LadderGuide(VLAE((6,), [2, 3], network=MLPLadder((8, 9))))
+
+
+def gmdgm() -> LadderGuide:
+    return LadderGuide(GMDGM((6,), 4, 3), discrete=GumbelSoftmax(hard=True))
+
+
+def vae() -> VaDEGuide:
+    return VaDEGuide(VAE((6,), 3))
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -124,6 +175,14 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     network_straight_through,
     network_scored,
     network_scored_average_two_draws,
+    convolutional,
+    convolutional_two_draws_skipping_a_level,
+    vlac_relaxed,
+    vlac_enumerated,
+    vlac_scored,
+    vlae,
+    gmdgm,
+    vae,
 ]
 
 OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
@@ -152,6 +211,10 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (network_straight_through, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
     (network_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
     (network_scored_average_two_draws, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
+    (vlac_relaxed, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
+    (vlac_enumerated, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (vlac_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
     (marginal_two_draws, None, set(OBJECTIVES)),
+    (vlae, None, set(OBJECTIVES)),
     (plain_vae, None, set(OBJECTIVES)),
 ]

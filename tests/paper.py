@@ -20,8 +20,8 @@ def linear(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
 def encode(p: dict[str, Tensor], x: Tensor, J: int) -> list[tuple[Tensor, Tensor]]:
     """Eq. 74, 75: mean and standard deviation of each facet."""
     h, out = x, []
-    for j in range(J):
-        h = linear(p, f"encoder.backbones.{j}.0", h).clamp(min=0)
+    for j in range(J):  # the first level flattens images, and then is what all are
+        h = linear(p, f"encoder.backbones.{j}.{int(j == 0)}", h).clamp(min=0)
         head = linear(p, f"encoder.rungs.{j}", h)
         d = head.shape[-1] // 2
         log_variance = 10 * torch.tanh(head[..., d:] / 10)
@@ -37,7 +37,7 @@ def decode(p: dict[str, Tensor], z: list[Tensor], alpha: list[float]) -> Tensor:
     for j in reversed(range(1, J)):
         h = linear(p, f"model.decoder.backbones.{j}.0", h).clamp(min=0)
         h = torch.cat([h, rungs[j - 1]], -1)
-    return linear(p, "model.decoder.backbones.0", h)
+    return linear(p, "model.decoder.backbones.0.0", h)
 
 
 def mixture(p: dict[str, Tensor], name: str, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -16,10 +17,10 @@ from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner
 
 ROOT = Path(__file__).parents[1]
-RUNS = ["quickstart", "mfcvae", "vade"]  # those that train one model
+RUNS = ["quickstart", "mfcvae", "vade", "vlac"]  # those that train one model
 EXAMPLES = [*RUNS, "compare_guides"]
 # Modules that examples share; they are not run.
-HELPERS = {"__init__", "common", "datasets"}
+HELPERS = {"__init__", "common", "datasets", "shapes"}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
@@ -44,9 +45,10 @@ def test_runs_and_writes_its_run_folder(name: str, tmp_path: Path) -> None:
     assert len(figures) >= 3
     assert all(figure.stat().st_size > 5000 for figure in figures)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    for facet, values in scores.items():
-        assert 0 <= values["accuracy"] <= 1
-        assert f"{facet} " in done.stdout
+    for facet, labels in scores.items():
+        for label, values in labels.items():
+            assert all(-0.5 <= value <= 3 for value in values.values())
+            assert re.search(rf"^{facet} +{label} ", done.stdout, re.M)
     assert {path.name for path in tmp_path.iterdir()} == {"run"}, "an example writes into its run folder only"
 
 
@@ -81,7 +83,7 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
         "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every",
-        "repeats", "importance_draws", "gradient_draws",
+        "repeats", "importance_draws", "gradient_draws", "train_rows",
     }  # fmt: skip
     assert asked == replace(smoke, lr=0.5)
 

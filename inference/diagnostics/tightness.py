@@ -29,9 +29,12 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
     The mean over draws is the marginal form's ELBO, the log of the mean of their exponentials estimates log p(x).
 
     :param x: ``[N, *x_shape]``.
-    :raises ValueError: if ``x`` does not fit the model or ``num_draws`` is below 1.
+    :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's facets depend on one
+        another given x, as those of ``LadderGuide`` do: the density of its draws is not at hand.
     """
     check_count("num_draws", num_draws)
+    if not guide.factorizes:
+        raise ValueError(f"{type(guide).__name__} has no density of z with its clusters summed out")
     model = guide.model
     data = model.prepare(as_data(x, model).to(model.gates.device))
     gates = torch.ones_like(model.gates)

@@ -1,7 +1,8 @@
 """Networks: an architecture is a recipe that builds a matching encoder (for the guide) and decoder (for the model)."""
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder
-from ppl_models.networks.ladder import MLPLadder
+from ppl_models.networks.convolutional import ConvLadder
+from ppl_models.networks.ladder import Ladder, MLPLadder
 from ppl_models.networks.shared import SharedMLP
 
-__all__ = ["Architecture", "Decoder", "Encoder", "MLPLadder", "SharedMLP"]
+__all__ = ["Architecture", "ConvLadder", "Decoder", "Encoder", "Ladder", "MLPLadder", "SharedMLP"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TypeVar
 
 import torch
@@ -33,21 +32,28 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
-def concatenate(*parts: Tensor) -> Tensor:
-    """Join along the last axis after broadcasting the others: an enumerated latent has more of them."""
-    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
-    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
+def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
+    """Join along ``dim``, counted from the end, after broadcasting what is left of it: enumeration adds axes there."""
+    batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
+    return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
 
 
 class Encoder(nn.Module):
     """What a guide knows of x: ``[..., *x_shape]`` to one vector of raw parameters per facet, shallow to deep."""
 
     @abstractmethod
-    def heads(self, x: Tensor) -> list[Tensor]:
-        """``[..., *x_shape] -> [[..., size_j], ...]``, of whatever precision the networks run at."""
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        """``[..., *x_shape] -> [[..., size_j], ...]``, of whatever precision the networks run at.
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return run_network(self.heads, x.device, x)
+        :param components: one-hot (or relaxed) ``[..., K_j]``, a facet each, for an encoder that was built with them.
+        """
+
+    def forward(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        return run_network(self.heads, x.device, x, components)
+
+    def shift_of(self, facet: int) -> nn.Module:
+        """Where the component of the facet of this number enters, in an encoder that was built with components."""
+        raise ValueError(f"{type(self).__name__} takes no components")
 
 
 class Decoder(nn.Module):
@@ -81,16 +87,20 @@ class Architecture(Configurable):
         self.activation = activation
         self.init = init
 
-    def encoder(self, x_shape: Sequence[int], sizes: Sequence[int]) -> Encoder:
-        """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep."""
-        return self._initialized(self._encoder(tuple(x_shape), tuple(sizes)))
+    def encoder(self, x_shape: Sequence[int], sizes: Sequence[int], components: Sequence[int] = ()) -> Encoder:
+        """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep.
+
+        :param sizes: 0 for a facet that needs none: it has no head then, and is left out of what the encoder gives.
+        :param components: K of each facet (0 for none) whose component is fed to its level and those above.
+        """
+        return self._initialized(self._encoder(tuple(x_shape), tuple(sizes), tuple(components)))
 
     def decoder(self, x_shape: Sequence[int], dims: Sequence[int]) -> Decoder:
         """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
     @abstractmethod
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> Encoder: ...
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder: ...
 
     @abstractmethod
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder: ...
@@ -105,19 +115,3 @@ class Architecture(Configurable):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
         return f"{type(self).__name__}({arguments})"
-
-
-class Flat(nn.Module):
-    """Mixin for networks of linear layers: data of any shape enters and leaves as vectors."""
-
-    x_shape: tuple[int, ...]
-
-    def flatten(self, x: Tensor) -> Tensor:
-        return x.flatten(-len(self.x_shape))
-
-    def unflatten(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, self.x_shape)
-
-    @property
-    def num_features(self) -> int:
-        return prod(self.x_shape)

@@ -2,36 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from math import prod
 
 from torch import Tensor, nn
 
 from ppl_models.checks import check_one_of
-from ppl_models.networks.base import Architecture, Decoder, Encoder, Flat, concatenate
+from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
 
-__all__ = ["MLPLadder"]
+__all__ = ["Ladder", "MLPLadder"]
 
 
-def _gated_add(upper: Tensor, rung: Tensor) -> Tensor:
+def _gated_add(upper: Tensor, rung: Tensor, dim: int) -> Tensor:
     return upper + 0.1 * rung
 
 
 # How a rung joins the stream from above: the function, and the joined width over the rung's own.
-MERGES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
+MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
     "concatenate": (concatenate, 2),  # Eq. 79, as the paper writes it
     "gated_add": (_gated_add, 1),  # what the authors' code computes
 }
 
 
-class MLPLadder(Architecture):
-    """Fully connected ladder with one hidden layer a rung (MFCVAE, Table 4).
+class Ladder(Architecture):
+    """Base of the ladders: levels from the data inwards, and a rung for each facet at a level of its own.
+
+    A kind of ladder says what a level is, upwards and downwards, and what a rung is.
+
+    :param widths: one width per level, from the data inwards.
+    :param merge: how a rung joins the decoder's stream: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (plus 0.1 times
+        the rung).
+    :param rungs: levels that have a facet, from 0 for the shallowest; every level where not given.
+    :raises ValueError: if levels are out of order or none; and, when a network is built, if the number of facets is
+        not that of the rungs.
+
+    :cvar feature_axis: of a feature's width, counted from the end.
+    """
+
+    feature_axis = -1
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        activation: str = "relu",
+        init: str = "pytorch",
+        merge: str = "concatenate",
+        rungs: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(widths, activation, init)
+        self.merge = check_one_of("merge", merge, MERGES)
+        self.rungs = tuple(range(len(self.widths)) if rungs is None else rungs)
+        if not self.rungs or list(self.rungs) != sorted(set(self.rungs) & set(range(len(self.widths)))):
+            raise ValueError(
+                f"rungs are levels of the ladder, from shallow to deep: of 0 to {len(self.widths) - 1} for "
+                f"widths={self.widths}, got {rungs!r}"
+            )
+
+    # What a kind of ladder is made of.
+
+    @abstractmethod
+    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+        """From the features below (or the data) to those of ``level``."""
+
+    @abstractmethod
+    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+        """From the features of ``level`` to ``size`` raw parameters."""
+
+    @abstractmethod
+    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+        """From a latent vector of length ``dim`` to :meth:`rung_width` features of ``level``."""
+
+    @abstractmethod
+    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+        """From ``width`` features of ``level`` to those of the level below, or to the data."""
+
+    def rung_width(self, level: int) -> int:
+        """How wide the features are that a rung gives."""
+        return self.widths[level]
+
+    def shift(self, level: int, num_components: int) -> nn.Module:
+        """From a component to what it adds to the features of ``level``."""
+        return nn.Linear(num_components, self.widths[level], bias=False)
+
+    # How they are put together.
+
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+        self._check_rungs(sizes)
+        levels = [level for level, size in zip(self.rungs, sizes, strict=True) if size]
+        return LadderEncoder(
+            backbones=[
+                _chain([self.up(x_shape, level) for level in range(low + 1, high + 1)])
+                for low, high in pairwise([-1, *levels])
+            ],
+            rungs=[self.head(x_shape, level, size) for level, size in zip(self.rungs, sizes, strict=True) if size],
+            shifts={
+                str(j): self.shift(level, K)
+                for j, (level, K) in enumerate(zip(self.rungs, components, strict=False))
+                if K
+            },
+        )
+
+    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+        self._check_rungs(dims)
+        return LadderDecoder(
+            rungs=[self.rung(x_shape, level, dim) for level, dim in zip(self.rungs, dims, strict=True)],
+            backbones=[self._descent(x_shape, low, high) for low, high in pairwise((-1, *self.rungs))],
+            merge=partial(MERGES[self.merge][0], dim=self.feature_axis),
+        )
+
+    def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
+        """From what meets at level ``high`` to the features of ``low``, the next that has a rung (-1: the data)."""
+        # The deepest rung has nothing above it to join; a level without a rung has nothing to join with.
+        deepest = high == self.rungs[-1]
+        arriving = self.rung_width(high) if deepest else MERGES[self.merge][1] * self.rung_width(high)
+        widths = [arriving, *self.widths[low + 1 : high][::-1]]
+        levels = range(high, low, -1)
+        return _chain([self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)])
+
+    def _check_rungs(self, dims: tuple[int, ...]) -> None:
+        if len(dims) != len(self.rungs):
+            raise ValueError(
+                f"the ladder has {len(self.rungs)} rungs (widths={self.widths}, rungs={self.rungs}) but the model has "
+                f"{len(dims)} facets: give one width per facet, shallow to deep, or as rungs the levels of the facets"
+            )
+
+
+class LadderEncoder(Encoder):
+    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, where it has one, shifts its features."""
+
+    def __init__(
+        self, backbones: Sequence[nn.Module], rungs: Sequence[nn.Module], shifts: Mapping[str, nn.Module]
+    ) -> None:
+        super().__init__()
+        self.backbones, self.rungs = nn.ModuleList(backbones), nn.ModuleList(rungs)
+        self.shifts = nn.ModuleDict(shifts)
+
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        h, heads = x, []
+        for j, (backbone, rung) in enumerate(zip(self.backbones, self.rungs, strict=True)):
+            h = backbone(h)  # Eq. 74
+            if components and (component := components[j]) is not None:
+                h = h + self.shift_of(j)(component)  # VLAC, Eq. 7 and 8: for this head and all above it
+            heads.append(rung(h))  # Eq. 75
+        return heads
+
+    def shift_of(self, facet: int) -> nn.Module:
+        return self.shifts[str(facet)]
+
+
+class LadderDecoder(Decoder):
+    """``z_J -> ... -> x``, every facet's rung joining the stream at its level."""
+
+    def __init__(
+        self, rungs: Sequence[nn.Module], backbones: Sequence[nn.Module], merge: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.rungs, self.backbones, self.merge = nn.ModuleList(rungs), nn.ModuleList(backbones), merge
+
+    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+        deepest = len(z) - 1
+        rungs = [gate * rung(z_j) for gate, rung, z_j in zip(gates, self.rungs, z, strict=True)]
+        h = self.backbones[deepest](rungs[deepest])  # Eq. 78
+        for j in reversed(range(deepest)):
+            h = self.backbones[j](self.merge(h, rungs[j]))  # Eq. 79, gated as in Eq. 88
+        return h
+
+
+class MLPLadder(Ladder):
+    """Fully connected ladder with one hidden layer a level (MFCVAE, Table 4).
 
     Encoder: ``x -> 500 -> 2000``, a linear head for z_1 on the first and for z_2 on the second.
     Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
-    :param widths: one hidden width per facet, shallow to deep.
-    :param merge: how a rung joins the stream: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (plus 0.1 times the rung).
-    :raises ValueError: also if the number of widths is not the number of facets, when a network is built.
+    :param widths: one hidden width per level, shallow to deep.
+    :param merge: see :class:`Ladder`, as for ``rungs``.
     """
 
     def __init__(
@@ -40,60 +187,26 @@ class MLPLadder(Architecture):
         activation: str = "relu",
         init: str = "pytorch",
         merge: str = "concatenate",
+        rungs: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(widths, activation, init)
-        self.merge = check_one_of("merge", merge, MERGES)
+        super().__init__(widths, activation, init, merge, rungs)
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> Encoder:
-        self._check_rungs(sizes)
-        return _LadderEncoder(self, x_shape, sizes)
+    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+        if level:
+            return self._block(self.widths[level - 1], self.widths[level])
+        return nn.Sequential(nn.Flatten(-len(x_shape)), *self._block(prod(x_shape), self.widths[0]))
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
-        self._check_rungs(dims)
-        return _LadderDecoder(self, x_shape, dims)
+    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+        return nn.Linear(self.widths[level], size)
 
-    def _check_rungs(self, dims: tuple[int, ...]) -> None:
-        if len(dims) != len(self.widths):
-            raise ValueError(
-                f"the ladder has {len(self.widths)} rungs (widths={self.widths}) but the model has {len(dims)} facets: "
-                "give one width per facet, shallow to deep"
-            )
+    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+        return self._block(dim, self.rung_width(level))
 
-
-class _LadderEncoder(Flat, Encoder):
-    def __init__(self, recipe: MLPLadder, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
-        super().__init__()
-        self.x_shape = x_shape
-        inputs = (self.num_features, *recipe.widths)
-        self.backbones = nn.ModuleList(recipe._block(n, m) for n, m in zip(inputs, recipe.widths, strict=False))
-        self.rungs = nn.ModuleList(nn.Linear(width, size) for width, size in zip(recipe.widths, sizes, strict=True))
-
-    def heads(self, x: Tensor) -> list[Tensor]:
-        h, heads = self.flatten(x), []
-        for backbone, rung in zip(self.backbones, self.rungs, strict=True):
-            h = backbone(h)  # Eq. 74
-            heads.append(rung(h))  # Eq. 75
-        return heads
+    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+        if level:
+            return self._block(width, self.widths[level - 1])
+        return nn.Sequential(nn.Linear(width, prod(x_shape)), nn.Unflatten(-1, x_shape))
 
 
-class _LadderDecoder(Flat, Decoder):
-    def __init__(self, recipe: MLPLadder, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
-        super().__init__()
-        self.x_shape = x_shape
-        self.merge, joined = MERGES[recipe.merge]
-        widths = recipe.widths
-        self.rungs = nn.ModuleList(recipe._block(d, width) for d, width in zip(dims, widths, strict=True))
-        # The deepest rung has nothing above it to join.
-        inputs = [width * joined for width in widths[:-1]] + [widths[-1]]
-        self.backbones = nn.ModuleList(
-            [nn.Linear(inputs[0], self.num_features)]
-            + [recipe._block(n, m) for n, m in zip(inputs[1:], widths, strict=False)]
-        )
-
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        deepest = len(z) - 1
-        rungs = [gate * rung(z_j) for gate, rung, z_j in zip(gates, self.rungs, z, strict=True)]
-        h = self.backbones[deepest](rungs[deepest])  # Eq. 78
-        for j in reversed(range(deepest)):
-            h = self.backbones[j](self.merge(h, rungs[j]))  # Eq. 79, gated as in Eq. 88
-        return self.unflatten(h)
+def _chain(modules: Sequence[nn.Module]) -> nn.Module:
+    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder, Flat, concatenate
+from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
 
 __all__ = ["SharedMLP"]
 
@@ -23,38 +25,41 @@ class SharedMLP(Architecture):
     def __init__(self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch") -> None:
         super().__init__(widths, activation, init)
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> Encoder:
-        return _SharedEncoder(self, x_shape, sizes)
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+        if any(components):
+            raise ValueError("SharedMLP has no levels to feed components to: use a ladder, such as MLPLadder")
+        widths = (prod(x_shape), *self.widths)
+        trunk = [self._block(n, m) for n, m in pairwise(widths)]
+        return _SharedEncoder(
+            trunk=nn.Sequential(nn.Flatten(-len(x_shape)), *trunk),
+            rungs=[nn.Linear(widths[-1], size) for size in sizes if size],
+        )
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
-        return _SharedDecoder(self, x_shape, dims)
+        rungs = [self._block(dim, self.widths[-1]) for dim in dims]
+        widths = (len(dims) * self.widths[-1], *self.widths[-2::-1])
+        hidden = [self._block(n, m) for n, m in pairwise(widths)]
+        return _SharedDecoder(
+            rungs=rungs,
+            trunk=nn.Sequential(*hidden, nn.Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)),
+        )
 
 
-class _SharedEncoder(Flat, Encoder):
-    def __init__(self, recipe: SharedMLP, x_shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+class _SharedEncoder(Encoder):
+    def __init__(self, trunk: nn.Module, rungs: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.x_shape = x_shape
-        inputs = (self.num_features, *recipe.widths)
-        self.trunk = nn.Sequential(*(recipe._block(n, m) for n, m in zip(inputs, recipe.widths, strict=False)))
-        self.rungs = nn.ModuleList(nn.Linear(recipe.widths[-1], size) for size in sizes)
+        self.trunk, self.rungs = trunk, nn.ModuleList(rungs)
 
-    def heads(self, x: Tensor) -> list[Tensor]:
-        h = self.trunk(self.flatten(x))  # Eq. 81
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        h = self.trunk(x)  # Eq. 81
         return [rung(h) for rung in self.rungs]  # Eq. 82
 
 
-class _SharedDecoder(Flat, Decoder):
-    def __init__(self, recipe: SharedMLP, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+class _SharedDecoder(Decoder):
+    def __init__(self, rungs: Sequence[nn.Module], trunk: nn.Module) -> None:
         super().__init__()
-        self.x_shape = x_shape
-        widths = recipe.widths[::-1]
-        self.rungs = nn.ModuleList(recipe._block(d, widths[0]) for d in dims)
-        inputs = (len(dims) * widths[0], *widths[1:])
-        outputs = (*widths[1:], self.num_features)
-        layers = [nn.Linear(n, m) for n, m in zip(inputs, outputs, strict=True)]
-        activation = ACTIVATIONS[recipe.activation]
-        self.trunk = nn.Sequential(*(part for layer in layers for part in (layer, activation())))[:-1]
+        self.rungs, self.trunk = nn.ModuleList(rungs), trunk
 
     def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
         rungs = [gate * rung(z_j) for gate, rung, z_j in zip(gates, self.rungs, z, strict=True)]
-        return self.unflatten(self.trunk(concatenate(*rungs)))  # Eq. 85 and 86
+        return self.trunk(concatenate(*rungs))  # Eq. 85 and 86

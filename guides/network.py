@@ -1,0 +1,63 @@
+"""What guides share whose clusters have a network of their own: q(c given x) from x alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+import pyro.distributions as dist
+from torch import Tensor, nn
+
+from guides.base import FacetGuide
+from guides.discrete import Discrete, Enumerate
+from ppl_models.base import FacetModel
+from ppl_models.distributions import DiagonalNormal, diagonal_normal
+
+__all__ = ["NetworkGuide"]
+
+
+class NetworkGuide(FacetGuide):
+    """Base: a head holds 2 d numbers for z and K logits for c, and ``discrete`` says how clusters are handled.
+
+    :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide needs its own.
+    :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of those.
+    """
+
+    def __init__(self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None) -> None:
+        if not isinstance(discrete, Discrete | None):
+            raise ValueError(f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}")
+        super().__init__(model, num_samples)
+        self.discrete = discrete if discrete is not None else Enumerate()
+        self.discrete.attach(model)
+
+    @property
+    def needs(self) -> str:
+        return self.discrete.needs if self.model.mixtures else "nothing"
+
+    def at_step(self, step: Tensor) -> None:
+        self.discrete.at_step(step)
+
+    def unrelaxed(self) -> AbstractContextManager:
+        return self.discrete.unrelaxed()
+
+    def own_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the guide, without the model's."""
+        return (p for name, p in self.named_parameters() if not name.startswith("model."))
+
+    def forget_clusters(self, name: str) -> None:
+        """Make latents the same for every cluster of a facet again, as they start."""
+
+    def cluster_logits(self, name: str, head: Tensor) -> Tensor:
+        """Logits of q(c_j given x): ``[..., size] -> [..., K]``."""
+        return head[..., 2 * self.model.priors[name].dim :]
+
+    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+        """q(c_j given x), the network's."""
+        return self.cluster_logits(name, head).softmax(-1)
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        return self.latent_given(name, head, None)
+
+    def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
+        """q(z_j given x) as the head has it, for a guide whose latents do not ask for their own cluster ``c``."""
+        return diagonal_normal(head[..., : 2 * self.model.priors[name].dim])

@@ -1,0 +1,135 @@
+"""The convolutional ladder (MFCVAE, Table 5), of any depth and widths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+
+from ppl_models.networks.base import ACTIVATIONS, NetworkT
+from ppl_models.networks.ladder import Ladder
+
+__all__ = ["ConvLadder"]
+
+
+class ConvLadder(Ladder):
+    """Convolutional ladder for images ``(C, H, W)``: each level halves height and width (MFCVAE, Table 5).
+
+    With two levels of 64 and 128 channels on 32 x 32 images:
+
+    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head is a strided and a plain convolution and a linear layer; the
+    deepest doubles its channels.
+    Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
+
+    Every layer but those that give heads and x is followed by its activation and then batch normalisation, the order of
+    the authors' code. Strided convolutions have kernels of 4. Plain ones have kernels of 3 and keep the size, so that
+    ladders of any depth fit: the table prints 4, and sizes (1024, 3136) that fit neither. The output is linear; the
+    likelihood says what it means.
+
+    Convolutions run in the channels-last layout, which is faster on the CPU, in bfloat16 above all. Where clusters are
+    enumerated, batch statistics are over every value of every cluster, not weighted by their probabilities.
+
+    :param widths: channels of each level, shallow to deep; VLAC's relatives have (64, 128, 256, 1024).
+    :raises ValueError: also, when a network is built, if the data are not images or halve to nothing.
+    """
+
+    feature_axis = -3
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (64, 128),
+        activation: str = "elu",
+        init: str = "pytorch",
+        merge: str = "concatenate",
+        rungs: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(widths, activation, init, merge, rungs)
+
+    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+        self._image(x_shape, level)  # which refuses what does not fit
+        channels = self.widths[level - 1] if level else x_shape[0]
+        return _Batched(3, *self._conv(channels, self.widths[level], stride=2))
+
+    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+        height, width = (n // 2 for n in self._image(x_shape, level))
+        channels = self.widths[level]
+        return _Batched(
+            3,
+            *self._conv(channels, channels, stride=2),
+            *self._conv(channels, self.rung_width(level)),
+            nn.Flatten(),
+            nn.Linear(self.rung_width(level) * height * width, size),
+        )
+
+    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+        shape = (self.rung_width(level), *self._image(x_shape, level))
+        return _Batched(1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape))
+
+    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+        if level == 0:
+            return _Batched(3, nn.ConvTranspose2d(width, x_shape[0], 4, 2, 1))
+        channels = self.widths[level]
+        return _Batched(
+            3,
+            nn.ConvTranspose2d(width, channels, 4, 2, 1),
+            *self._after(channels),
+            *self._conv(channels, self.widths[level - 1]),
+        )
+
+    def shift(self, level: int, num_components: int) -> nn.Module:
+        return nn.Sequential(super().shift(level, num_components), nn.Unflatten(-1, (self.widths[level], 1, 1)))
+
+    def rung_width(self, level: int) -> int:
+        return self.widths[level] * (2 if level == self.rungs[-1] else 1)
+
+    def _conv(self, channels_in: int, channels_out: int, stride: int = 1) -> list[nn.Module]:
+        kernel = 4 if stride == 2 else 3
+        return [nn.Conv2d(channels_in, channels_out, kernel, stride, padding=1), *self._after(channels_out)]
+
+    def _after(self, channels: int) -> list[nn.Module]:
+        return [ACTIVATIONS[self.activation](), _BatchNorm(channels)]
+
+    def _image(self, x_shape: tuple[int, ...], level: int) -> tuple[int, int]:
+        """Height and width of the features of ``level``."""
+        halvings = 2 ** (level + 1)
+        if len(x_shape) != 3 or any(n % halvings or n < 2 * halvings for n in x_shape[1:]):
+            raise ValueError(
+                f"level {level} of a ConvLadder needs images (channels, height, width) whose height and width divide "
+                f"by {halvings} and leave 2 or more, got x_shape={x_shape}: pad the images, or give fewer widths"
+            )
+        return x_shape[1] // halvings, x_shape[2] // halvings
+
+    def _initialized(self, network: NetworkT) -> NetworkT:
+        return super()._initialized(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class _Batched(nn.Sequential):
+    """Layers that know a single batch axis, under any number of them.
+
+    :param event_dim: axes of one datum.
+    """
+
+    def __init__(self, event_dim: int, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.event_dim = event_dim
+
+    def forward(self, h: Tensor) -> Tensor:
+        batch = h.shape[: -self.event_dim]
+        out = super().forward(h.reshape(-1, *h.shape[-self.event_dim :]))
+        return out.reshape(*batch, *out.shape[1:])
+
+
+class _BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]``, which also bears a batch of one value."""
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Both are taken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel() > x.shape[1]:
+            return super().forward(x)
+        # The variance of one value is undefined; what earlier batches had stands in.
+        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)

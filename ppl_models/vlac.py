@@ -1,0 +1,113 @@
+"""Variational Ladder Autoencoder for Clustering (Willetts et al., 2019), and what is left of it in special cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppl_models.checks import check_count
+from ppl_models.likelihoods import Likelihood
+from ppl_models.mfcvae import MFCVAE
+from ppl_models.networks import Architecture, MLPLadder
+from ppl_models.priors import GaussianMixture, Prior, StandardNormal
+
+__all__ = ["GMDGM", "VAE", "VLAC", "VLAE"]
+
+
+class VLAC(MFCVAE):
+    r"""A ladder of latent layers, each with a clustering of its own, or plain.
+
+    The generative story (section 2), for each datum:
+
+    * for each layer l, a cluster :math:`y_l \sim \mathrm{Cat}(1 / K_l)`,
+    * and its latent vector :math:`z_l \mid y_l \sim \mathrm{Normal}(\mu_{y_l}, \sigma_{y_l})`, or
+      :math:`z_l \sim \mathrm{Normal}(0, I)` in a plain layer;
+    * then, down the ladder, :math:`x \mid z \sim p(x \mid f(z_1, \ldots, z_L))` (Eq. 1 to 3).
+
+    This is the story of :class:`~ppl_models.mfcvae.MFCVAE` with uniform weights; what makes it VLAC is inference, by
+    :class:`~guides.ladder.LadderGuide`. The facets are called ``layer_1`` (shallow) to ``layer_L``.
+
+    :param x_shape: shape of one datum.
+    :param num_components: K of each layer, shallow to deep; 1 makes the layer plain.
+    :param dims: length of each layer's latent vector.
+    :param network: a ladder with as many rungs; the fully connected one where not given.
+    :param scale: initial standard deviation of every component.
+    :raises ValueError: also if there are not as many ``dims`` as ``num_components``.
+    """
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        num_components: Sequence[int],
+        dims: Sequence[int],
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        scale: float = 0.1,
+    ) -> None:
+        if len(num_components) != len(dims):
+            raise ValueError(
+                f"num_components and dims are per layer and must be equally many, got {num_components} and {dims}"
+            )
+        layers = zip(num_components, dims, strict=True)
+        facets = {f"layer_{number}": _layer(K, d, scale) for number, (K, d) in enumerate(layers, 1)}
+        if network is None and len(facets) == 1:
+            network = MLPLadder(rungs=[1])
+        super().__init__(x_shape, facets, likelihood, network)
+
+
+class VLAE(VLAC):
+    r"""Variational ladder autoencoder (Zhao et al., 2017): every layer plain, :math:`z_l \sim \mathrm{Normal}(0, I)`.
+
+    :param dims: length of each layer's latent vector, shallow to deep.
+    """
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        dims: Sequence[int],
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+    ) -> None:
+        super().__init__(x_shape, [1] * len(dims), dims, likelihood, network)
+
+
+class GMDGM(VLAC):
+    r"""Gaussian-mixture deep generative model, VLAC's baseline: one layer, :math:`y, z \mid y, x \mid z`.
+
+    :param num_components: K.
+    :param dim: length of the latent vector.
+    """
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        num_components: int,
+        dim: int,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        scale: float = 0.1,
+    ) -> None:
+        super().__init__(x_shape, [num_components], [dim], likelihood, network, scale)
+
+
+class VAE(VLAC):
+    r"""Variational autoencoder (Kingma and Welling, 2014): one plain layer, :math:`z \sim \mathrm{Normal}(0, I)`.
+
+    Trained under ``Constant(beta)`` it is the beta-VAE (Higgins et al., 2017).
+
+    :param dim: length of the latent vector.
+    """
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        dim: int,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+    ) -> None:
+        super().__init__(x_shape, [1], [dim], likelihood, network)
+
+
+def _layer(num_components: int, dim: int, scale: float) -> Prior:
+    if check_count("each of num_components", num_components) == 1:
+        return StandardNormal(dim)
+    return GaussianMixture(num_components, dim, weights="uniform", scale=scale)
