@@ -63,7 +63,7 @@ def mnist(root: str | Path | None = None) -> Dataset:
             "  - torchvision.datasets.MNIST(FOLDER, download=True), once, where there is a network\n"
             "  - --dataset digits, which needs no files"
         )
-    MNIST = _torchvision_datasets().MNIST
+    MNIST = torchvision_datasets().MNIST
     train, test = MNIST(folder, train=True), MNIST(folder, train=False)
     return Dataset(
         "mnist",
@@ -89,7 +89,7 @@ def svhn(root: str | Path | None = None) -> Dataset:
             "  - torchvision.datasets.SVHN(FOLDER, split, download=True) for each split, where there is a network\n"
             "  - --dataset colour-mnist or colour-digits, which stand in for it"
         )
-    train, test = (_torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
+    train, test = (torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
     return Dataset("svhn", train.data, test.data, {"digit": train.labels}, {"digit": test.labels}, (3, 32, 32))
 
 
@@ -187,7 +187,7 @@ def data_root(root: str | Path | None) -> Path:
     return Path(root or os.environ.get("FACETVAE_DATA", "data"))
 
 
-def _torchvision_datasets():
+def torchvision_datasets():
     """torchvision's data sets, also where torchvision was built for CUDA and torch for the CPU.
 
     That pair stops at ``import torchvision``, because two image operators were never registered. No data set needs

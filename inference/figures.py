@@ -25,6 +25,7 @@ from ppl_models.priors import Mixture
 __all__ = [
     "cluster_gallery",
     "cluster_samples",
+    "facet_draws",
     "facet_overview",
     "facet_swaps",
     "guide_comparison",
@@ -83,6 +84,7 @@ def cluster_samples(
     image_shape: Sequence[int] | None = None,
     columns: int = 10,
     temperature: float = 1.0,
+    hold_others: bool = False,
     seed: int = 0,
 ) -> Figure:
     """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig. 6).
@@ -90,14 +92,52 @@ def cluster_samples(
     Rows are the clusters of :func:`cluster_gallery`, in its order.
 
     :param temperature: factor on the standard deviation within components.
+    :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig. 3).
     """
     order, _, _ = _surest_clusters(guide, x, facet)
-    with seeded(seed, guide.model.gates.device):
-        rows = {
-            str(k): guide.model.generate(columns, facet, int(k), temperature=temperature).cpu().numpy() for k in order
-        }
+    model = guide.model
+    with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
+        held = {name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()}
+        rows = {}
+        for k in order:
+            z = {name: prior.sample(columns, temperature=temperature) for name, prior in model.priors.items()}
+            if hold_others:
+                z = {name: each.expand(columns, -1) for name, each in held.items()}
+            z[facet] = model.priors[facet].sample(columns, int(k), temperature)
+            rows[str(k)] = model.decode(z).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:g}"
     return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster")
+
+
+@torch.no_grad()
+def facet_draws(
+    guide: FacetGuide,
+    x: ArrayLike,
+    facet: str,
+    image_shape: Sequence[int] | None = None,
+    rows: int = 6,
+    columns: int = 9,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Figure:
+    """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig. 2).
+
+    Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the facet says.
+
+    :param rows: the first data of ``x``.
+    """
+    x = np.asarray(x)[:rows]
+    model = guide.model
+    means = {name: q.mean for name, q in guide.posterior(x).items()}
+    with seeded(seed, model.gates.device), evaluating(model):
+        drawn = model.priors[facet].sample(columns, temperature=temperature)
+        images = {}
+        for i, datum in enumerate(x):
+            z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
+            z[facet] = torch.cat([means[facet][i : i + 1], drawn])
+            images[str(i)] = np.concatenate([_values(datum[None]), model.decode(z).mean.cpu().numpy()])
+    title = f"{facet} drawn anew; at the left the datum and its reconstruction"
+    return _image_rows(images, _image_shape(guide, image_shape), columns + 2, title, "datum")
 
 
 @torch.no_grad()
@@ -221,6 +261,11 @@ def save_figures(
         figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
     if len(guide.model.priors) > 1:
         figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape) for facet in guide.model.priors}
+        figures |= {f"draws_{facet}": facet_draws(guide, x, facet, image_shape) for facet in guide.model.priors}
+        for facet in guide.model.mixtures:
+            figures[f"samples_{facet}_others_held"] = cluster_samples(
+                guide, x, facet, image_shape, temperature=temperature, hold_others=True
+            )
     if history:
         figures["training"] = training_curves(history, list(guide.model.priors))
     paths = []
@@ -291,9 +336,13 @@ def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, pair: bool) -> No
 
 def _as_images(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """``[n, *x_shape]`` to ``[n, H, W]`` or ``[n, H, W, C]`` with values in [0, 1]."""
-    images = x / 255 if x.dtype == np.uint8 else x
-    images = images.reshape(-1, *shape).clip(0, 1)
+    images = _values(x).reshape(-1, *shape).clip(0, 1)
     return images if len(shape) == 2 else np.moveaxis(images, 1, -1)
+
+
+def _values(x: np.ndarray) -> np.ndarray:
+    """8-bit images as values in [0, 1]."""
+    return x / 255 if x.dtype == np.uint8 else x
 
 
 def _image_shape(guide: FacetGuide, image_shape: Sequence[int] | None) -> tuple[int, ...]:

@@ -1,0 +1,166 @@
+"""The examples' data: what is drawn, coloured or read, and what is said where it is missing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+from sklearn.linear_model import RidgeClassifier
+
+from examples import shapes
+from examples.datasets import Dataset, coloured, digits, load, shapes3d, torchvision_datasets
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One drawing for all tests here, in a cache of its own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        shapes.draw(shapes.factor_grid()[:1])
+    return folder
+
+
+@pytest.fixture
+def cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("FACETVAE_DATA", raising=False)
+    return cache
+
+
+def test_the_grid_is_the_originals() -> None:
+    grid = shapes.factor_grid()
+    assert len(grid) == 480_000
+    # The original's rows run through all combinations, the last factor fastest.
+    np.testing.assert_array_equal(
+        grid[[0, 1, 15, 479_999]], [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 0], [9, 9, 9, 7, 3, 14]]
+    )
+    with pytest.raises(ValueError, match="no value 10 of a factor 'floor'"):
+        shapes.factor_grid(floor=10)
+
+
+@pytest.mark.parametrize(("configuration", "varying"), [(1, "floor"), (2, "wall")])
+def test_configurations(cached: Path, configuration: int, varying: str) -> None:
+    data = shapes3d(configuration)
+    assert data.name == f"shapes3d-{configuration}-drawn"
+    assert (data.train.shape, data.test.shape) == ((3840, 3, 32, 32), (960, 3, 32, 32))
+    assert data.train.dtype == np.uint8
+    assert set(data.train_labels) == {varying, "scale", "shape", "orientation"}
+    for name, labels in data.train_labels.items():
+        assert set(labels) == set(data.test_labels[name]) == set(range(shapes.FACTORS[name]))
+    together = np.concatenate([data.train, data.test]).reshape(4800, -1)
+    assert len(np.unique(together, axis=0)) == 4800, "two combinations look alike"
+
+
+def test_drawing_is_quick_deterministic_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    factors = shapes.factor_grid(wall=5, object=6)
+    started = time.perf_counter()
+    first = shapes.draw(factors)
+    assert time.perf_counter() - started < 60
+    path = tmp_path / "facetvae" / "shapes-1.npy"
+    written = path.read_bytes()
+    np.testing.assert_array_equal(shapes.draw(factors), first)
+    # A cache that is not whole is drawn again, and the drawing is the same to the last byte.
+    path.write_bytes(written[: len(written) // 2])
+    np.testing.assert_array_equal(shapes.draw(factors[::400]), first[::400])
+    assert path.read_bytes() == written
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+def test_without_a_cache_it_draws_all_the_same(tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = shapes.draw(shapes.factor_grid()[:2])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # where no folder can be made
+    monkeypatch.setattr(shapes, "_draw_geometry", lambda: np.load(cached / "facetvae" / "shapes-1.npy"))
+    np.testing.assert_array_equal(shapes.draw(shapes.factor_grid()[:2]), expected)
+
+
+@pytest.mark.parametrize(
+    ("factor", "where"),
+    [("floor", np.s_[-4:, :8]), ("wall", np.s_[:6, 28:36]), ("object", np.s_[30:34, 30:34])],
+)
+def test_hues_colour_their_surface_and_nothing_else(cached: Path, factor: str, where: tuple) -> None:
+    base = np.array([0, 3, 6, 4, 0, 7])
+    changed = base.copy()
+    changed[list(shapes.FACTORS).index(factor)] += 1
+    a, b = shapes.draw(np.stack([base, changed])).astype(int)
+    differs = np.abs(a - b).max(-1) > 0
+    assert differs[where].all()
+    others = {"floor": np.s_[:6], "wall": np.s_[-4:], "object": np.s_[:6]}[factor]
+    assert not differs[others].any()
+
+
+@pytest.mark.parametrize("factor", ["scale", "shape", "orientation"])
+def test_geometric_factors_are_visible(cached: Path, factor: str) -> None:
+    """A linear classifier reads each from pixels it was not fitted on."""
+    grid = shapes.factor_grid(floor=1, wall=4, object=8)
+    x = shapes.halve(shapes.draw(grid)).reshape(len(grid), -1) / 255
+    y = grid[:, list(shapes.FACTORS).index(factor)]
+    order = np.random.default_rng(0).permutation(len(grid))
+    fit, held_out = order[:400], order[400:]
+    score = RidgeClassifier(alpha=1.0).fit(x[fit], y[fit]).score(x[held_out], y[held_out])
+    assert score > 0.8, score
+
+
+def test_halving_averages() -> None:
+    image = np.array([[0, 2, 10, 10], [4, 6, 10, 14]], np.uint8).reshape(1, 2, 4, 1)
+    np.testing.assert_array_equal(shapes.halve(image)[0, :, :, 0], [[3, 11]])
+
+
+def test_the_original_is_read_where_it_is_given(tmp_path: Path) -> None:
+    """A file in the original's layout, with each row's number written into its pixels."""
+    h5py = pytest.importorskip("h5py")
+    rows = np.ravel_multi_index(shapes.factor_grid(wall=5, object=6).T, tuple(shapes.FACTORS.values()))
+    with h5py.File(tmp_path / "3dshapes.h5", "w") as file:
+        images = file.create_dataset("images", (480_000, 64, 64, 3), "uint8", chunks=(1, 64, 64, 3))
+        for row in rows[:40]:
+            images[row] = row // 48_000 * 20 + row % 15
+    data = shapes3d(1, tmp_path)
+    assert data.name == "shapes3d-1"
+    marked = np.concatenate([data.train, data.test])
+    labels = {name: np.concatenate([data.train_labels[name], data.test_labels[name]]) for name in data.train_labels}
+    known = np.flatnonzero((labels["floor"] == 0) & (labels["scale"] == 0) & (labels["shape"] < 2))
+    np.testing.assert_array_equal(marked[known].reshape(len(known), -1).max(-1), labels["orientation"][known])
+
+
+def test_another_configuration_is_refused() -> None:
+    with pytest.raises(ValueError, match="configurations 1 and 2"):
+        shapes3d(3)
+
+
+def test_coloured_digits_are_their_labels_colours() -> None:
+    data = coloured(digits(), "colour-digits")
+    assert data.train.shape[1:] == (3, 32, 32)
+    corner = data.train[:, :, 0, 0]
+    ground = data.train_labels["background"]
+    for hue in range(6):
+        assert len(np.unique(corner[ground == hue], axis=0)) == 1, "one background, one colour"
+    assert len(np.unique(corner, axis=0)) == 6
+    # Where the ink is full, the colour is the ink's.
+    full = digits().train.reshape(-1, 8, 8).argmax(axis=None)
+    row, pixel = divmod(int(full), 64)
+    ink = data.train[row, :, 4 * (pixel // 8), 4 * (pixel % 8)]
+    same = data.train_labels["ink"] == data.train_labels["ink"][row]
+    assert (data.train[same].max((2, 3)) >= 0.8 * ink).all()  # few digits are written less than full
+    # Labels are drawn apart from one another.
+    for a, b in (("ink", "background"), ("ink", "digit")):
+        table = np.histogram2d(data.train_labels[a], data.train_labels[b], bins=(6, 10 if b == "digit" else 6))[0]
+        assert table.min() > 0
+
+
+def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no SVHN in .*train_32x32.mat"):
+        load("svhn", tmp_path)
+    for split, n in (("train", 5), ("test", 3)):
+        x = np.arange(32 * 32 * 3 * n, dtype=np.uint8).reshape(32, 32, 3, n)
+        scipy.io.savemat(tmp_path / f"{split}_32x32.mat", {"X": x, "y": np.array([[10], [1], [9], [2], [5]])[:n]})
+    # The files above are not the originals, whose checksum torchvision asks for.
+    monkeypatch.setattr(torchvision_datasets().SVHN, "_check_integrity", lambda self: True)
+    data = load("svhn", tmp_path)
+    assert isinstance(data, Dataset)
+    assert (data.train.shape, data.test.shape) == ((5, 3, 32, 32), (3, 3, 32, 32))
+    np.testing.assert_array_equal(data.train_labels["digit"], [0, 1, 9, 2, 5])
