@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyro
 
@@ -24,7 +25,7 @@ from examples.common import (
 )
 from examples.datasets import DATASETS, Dataset, load
 from guides import VaDEGuide
-from inference import ProgressiveFadeIn, SVIRunner, cold_start, data_dependent_start
+from inference import ProgressiveFadeIn, SVIRunner, cold_start, data_dependent_start, warm_start
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, Bernoulli, ConvLadder, GaussianMixture, MLPLadder, Normal
 
@@ -48,7 +49,8 @@ class Settings:
     epochs: tuple[int, int] = (201, 201)
     fade_steps: int = 15_000
     waiting_weight: float = 0.0  # of the second facet's KL terms before it is let in
-    restarts: int = 0  # fits of the deep facet's mixture when the second facet is let in; the paper has none
+    warm_epochs: tuple[int, int] = (0, 0)  # phases of a warm start, after which both facets are in; the paper has none
+    restarts: int = 0  # fits of the deep facet's mixture when the second is let in, or of both after a warm start
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
@@ -112,7 +114,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "epochs": {"help": "of each phase, deep facet first"},
         "fade_steps": {"help": "to let the second facet in"},
         "waiting_weight": {"help": "of the second facet's KL terms before that"},
-        "restarts": {"help": "fits of the deep facet's mixture at that time"},
+        "warm_epochs": {"help": "of each phase under standard normal priors, before mixtures are fitted"},
+        "restarts": {
+            "help": "fits of the deep facet's mixture when the second is let in, or after a warm start of both"
+        },
         "merge": {"help": "of the decoder's rungs", "choices": ("concatenate", "gated_add"), "metavar": None},
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **flags)
@@ -131,18 +136,11 @@ def main(argv: list[str] | None = None) -> None:
     guide = build(data, settings)
     if settings.convolutional:
         data_dependent_start(guide, data.train, seed=args.seed)
-    cold_start(guide, data.train, seed=args.seed)
-    runner = SVIRunner(
-        guide.model,
-        guide,
-        lr=settings.lr,
-        schedule=ProgressiveFadeIn(settings.epochs, settings.fade_steps, settings.waiting_weight),
-        seed=args.seed,
-        device=args.device,
-        precision=settings.precision,
-    )
-    deep = settings.facets[1]
-    refit = [FitMixtures(data.train, settings.epochs[0], [deep], settings.restarts)] if settings.restarts else []
+    options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
+    if any(settings.warm_epochs):
+        runner, callbacks = warmly_started(guide, data, settings, options), []
+    else:
+        runner, callbacks = coldly_started(guide, data, settings, options)
     fit_and_report(
         runner,
         data,
@@ -150,9 +148,37 @@ def main(argv: list[str] | None = None) -> None:
         sum(settings.epochs),
         settings.batch_size,
         settings.evaluate_every,
-        refit,
+        callbacks,
         settings.temperature,
     )
+
+
+def coldly_started(
+    guide: VaDEGuide, data: Dataset, settings: Settings, options: dict[str, Any]
+) -> tuple[SVIRunner, list[FitMixtures]]:
+    """The paper's start (D.4) and schedule (D.3)."""
+    cold_start(guide, data.train, seed=options["seed"])
+    schedule = ProgressiveFadeIn(settings.epochs, settings.fade_steps, settings.waiting_weight)
+    deep = [settings.facets[1]]
+    refit = [FitMixtures(data.train, settings.epochs[0], deep, settings.restarts)] if settings.restarts else []
+    return SVIRunner(guide.model, guide, schedule=schedule, **options), refit
+
+
+def warmly_started(guide: VaDEGuide, data: Dataset, settings: Settings, options: dict[str, Any]) -> SVIRunner:
+    """Both facets under standard normal priors, the deep one first, and mixtures fitted to them; then all in."""
+    schedule = ProgressiveFadeIn(settings.warm_epochs, settings.fade_steps, settings.waiting_weight)
+    warm = SVIRunner(guide.model, guide, schedule=schedule, **options)
+    warm_start(
+        warm,
+        data.train,
+        sum(settings.warm_epochs),
+        seed=options["seed"],
+        restarts=max(settings.restarts, 1),
+        batch_size=settings.batch_size,
+    )
+    runner = SVIRunner(guide.model, guide, **options)
+    runner.history = warm.history
+    return runner
 
 
 if __name__ == "__main__":

@@ -50,7 +50,11 @@ def fit_mixtures(
     facets: Sequence[str] | None = None,
     **options: Any,
 ) -> None:
-    """Fit every mixture to the posterior means of ``x``: means, covariances and weights.
+    """Fit every mixture to the posteriors of ``x``: means, covariances and weights.
+
+    Clusters are found among the posterior means (scikit-learn's mixture). To a component's covariance is added the
+    mean of its data's posterior variances: there the ELBO has its maximum, given these clusters. So a coordinate of the
+    latents that the data do not use keeps the width of its posterior.
 
     A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A guide with a network
     for q(c given x) is then taught the responsibilities, its latents staying (nearly) where they are: from a random
@@ -66,16 +70,18 @@ def fit_mixtures(
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
-        means = {name: q.mean for name, q in guide.posterior(rows).items()}
+        posterior = guide.posterior(rows)
     for name, prior in mixtures.items():
+        means, variances = posterior[name].mean, posterior[name].variance
         covariance = getattr(prior, "covariance", "diag")
-        fitted = _fitted(prior, means[name], covariance, seed, **options)
-        covariances = torch.as_tensor(fitted.covariances_)
+        fitted = _fitted(prior, means, covariance, seed, **options)
+        between = torch.as_tensor(fitted.covariances_).to(means)
+        within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.cpu().numpy())))
         prior.place(
             torch.as_tensor(fitted.means_),
-            covariances if covariance == "full" else torch.diag_embed(covariances),
+            (between if covariance == "full" else torch.diag_embed(between)) + torch.diag_embed(within),
             torch.as_tensor(fitted.weights_),
-            data=(rows, means[name]),
+            data=(rows, means),
         )
     if isinstance(guide, NetworkGuide):
         _teach_clusters(guide, rows, mixtures, seed)
@@ -223,6 +229,12 @@ def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
     mixture = FittedMixture(prior.num_components, covariance_type=covariance, random_state=seed, **options)
     return mixture.fit(z.cpu().numpy())
+
+
+def _averages(values: Tensor, weights: Tensor) -> Tensor:
+    """Means of ``values`` ``[N, d]`` under each column of ``weights`` ``[N, K]``: ``[K, d]``."""
+    weights = weights.to(values)
+    return (weights.mT @ values) / weights.sum(0).clamp_min(torch.finfo(values.dtype).tiny).unsqueeze(-1)
 
 
 def _some_rows(x: ArrayLike | Tensor, model: FacetModel, max_rows: int) -> Tensor:

@@ -12,11 +12,25 @@ import pytest
 import torch
 
 from examples.datasets import mnist
-from guides import VaDEGuide
+from guides import LadderGuide, VaDEGuide
 from inference import Constant, ProgressiveFadeIn, SVIRunner, WarmUp, elbo
+from inference.diagnostics import exact_objective, log_importance_weights
 from inference.figures import cluster_gallery
 from inference.metrics import cluster_accuracy, mean_correlation
-from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
+from ppl_models import (
+    GMDGM,
+    MFCVAE,
+    VAE,
+    VLAC,
+    Bernoulli,
+    GaussianMixture,
+    MLPLadder,
+    Normal,
+    SharedMLP,
+    StandardNormal,
+    VaDE,
+    VampPrior,
+)
 
 D = 6
 
@@ -28,6 +42,10 @@ def guide() -> VaDEGuide:
 
 def facet(prior: Any = None, name: Any = "digit") -> MFCVAE:
     return MFCVAE((D,), {name: prior or GaussianMixture(3, 2)})
+
+
+def vlac() -> VLAC:
+    return VLAC((D,), [2, 3], [1, 1], network=MLPLadder((8, 9)))
 
 
 def holed(value: float) -> np.ndarray:
@@ -105,6 +123,23 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], str]] = [
     ("activation", lambda: MLPLadder(activation="swish"), "activation must be one of"),
     ("init", lambda: SharedMLP(init="zeros"), "init must be one of"),
     ("merge", lambda: MLPLadder(merge="add"), "merge must be one of"),
+    ("VLAC K 0", lambda: VLAC((D,), [0, 2], [1, 1]), "each of num_components must be an integer of at least 1, got 0"),
+    ("VLAC layers", lambda: VLAC((D,), [2, 3], [1]), r"must be equally many, got \[2, 3\] and \[1\]"),
+    ("GM-DGM dim", lambda: GMDGM((D,), 3, 0), "dim must be an integer of at least 1"),
+    ("VAE dim", lambda: VAE((D,), 0), "dim must be an integer of at least 1"),
+    ("VLAC guide", lambda: LadderGuide(VLAC((D,), [2, 3], [1, 1]), discrete="gumbel"), "discrete must be such as"),  # type: ignore[arg-type]
+    ("VLAC vamp", lambda: LadderGuide(facet(VampPrior(2, 2, (D,)))), "a VampPrior is made of q"),
+    (
+        "VLAC marginal",
+        lambda: LadderGuide(vlac())(torch.rand(2, D), marginal=True),
+        "use MarginalGuide or AmortizedGuide",
+    ),
+    (
+        "VLAC exact",
+        lambda: exact_objective(vlac(), LadderGuide(vlac()), torch.rand(2, D)),
+        "facets depend on one another",
+    ),
+    ("VLAC weights", lambda: log_importance_weights(LadderGuide(vlac()), torch.rand(2, D), 3), "has no density of z"),
     ("num_samples", lambda: VaDEGuide(facet(), num_samples=0), "num_samples must be an integer of at least 1"),
     ("decode missing", lambda: guide().model.decode({"digit": torch.zeros(1, 2)}), r"each of the facets \['style'"),
     ("generate facet", lambda: guide().model.generate(1, "colour", 0), r"unknown facet 'colour': this model has"),

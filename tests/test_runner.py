@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_blobs
-from sklearn.mixture import GaussianMixture as SklearnMixture
 
 from guides import VaDEGuide
 from inference import Constant, Loss, ProgressiveFadeIn, SVIRunner, WarmUp, cold_start, elbo, fit_mixtures, warm_start
@@ -240,17 +239,34 @@ def test_cold_start_takes_the_means_of_a_mixture_fitted_to_draws() -> None:
     assert torch.pdist(style.loc.detach()).min() > draws.std(0).min() / 2
 
 
-def test_fit_mixtures_takes_means_covariances_and_weights() -> None:
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> None:
+    """The mixture's mean and variance are those of all posteriors together, however it is cut into components."""
     x = torch.rand(300, 6)
-    guide = small()
-    style = guide.model.priors["style"]
+    model = MFCVAE((6,), {"a": GaussianMixture(3, 2, covariance)}, network=MLPLadder((8,)))
+    guide = VaDEGuide(model)
     fit_mixtures(guide, x, seed=1)
-    means = guide.embed(x)["style"]
-    fitted = SklearnMixture(3, covariance_type="diag", random_state=1).fit(means[np.argsort(means[:, 0])])
-    ours = style.log_prob(means).mean().item()
-    # The same likelihood of the same points, whatever the order of the components; two fits may differ a little.
-    assert ours == pytest.approx(fitted.score(means), abs=0.15)
-    assert not torch.allclose(style.component().probs, torch.full((3,), 1 / 3), atol=1e-3)
+    prior, q = model.priors["a"], guide.posterior(x)["a"]
+    weights = prior.component().probs
+    assert not torch.allclose(weights, torch.full((3,), 1 / 3), atol=1e-3)
+    mean = weights @ prior.loc
+    covariances = prior.scale_tril @ prior.scale_tril.mT
+    spread = torch.einsum("k,kij->ij", weights, covariances) + torch.cov(prior.loc.mT, aweights=weights, correction=0)
+    torch.testing.assert_close(mean, q.mean.mean(0), rtol=1e-3, atol=1e-4)
+    total = torch.cov(q.mean.mT, correction=0) + q.variance.mean(0).diag()
+    if covariance == "diag":
+        spread, total = spread.diag(), total.diag()
+    torch.testing.assert_close(spread, total, rtol=1e-3, atol=1e-4)
+
+
+def test_fit_mixtures_leaves_unused_coordinates_as_wide_as_their_posterior() -> None:
+    """A coordinate that ignores x has posterior means without spread: the mixture may not become a spike there."""
+    guide = VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((8,))))
+    with torch.no_grad():
+        head = guide.encoder.rungs[0]
+        head.weight[[1, 3]], head.bias[[1, 3]] = 0, 0  # z_2 is a standard normal for every x
+    fit_mixtures(guide, torch.rand(300, 6), seed=1)
+    torch.testing.assert_close(guide.model.priors["a"].scale[:, 1], torch.ones(3), rtol=1e-3, atol=0)
 
 
 def test_standard_normal_facets_are_left_alone_by_the_starts() -> None:
