@@ -83,7 +83,7 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
         "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every",
-        "repeats", "importance_draws", "gradient_draws", "train_rows",
+        "repeats", "importance_draws", "gradient_draws", "train_rows", "phases",
     }  # fmt: skip
     assert asked == replace(smoke, lr=0.5)
 
