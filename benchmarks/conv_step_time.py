@@ -33,9 +33,9 @@ class PlainConvMFCVAE(nn.Module):
         super().__init__()
         a, b = widths
         self.b1, self.b2 = self.conv(3, a, 4, 2), self.conv(a, b, 4, 2)
-        self.r1 = nn.Sequential(self.conv(a, a, 4, 2), self.conv(a, a, 3, 1), nn.Flatten(), nn.Linear(64 * a, 2 * D[0]))
+        self.r1 = nn.Sequential(self.conv(a, a, 4, 2), self.conv(a, a, 4, 1), nn.Flatten(), nn.Linear(49 * a, 2 * D[0]))
         self.r2 = nn.Sequential(
-            self.conv(b, b, 4, 2), self.conv(b, 2 * b, 3, 1), nn.Flatten(), nn.Linear(32 * b, 2 * D[1])
+            self.conv(b, b, 4, 2), self.conv(b, 2 * b, 4, 2), nn.Flatten(), nn.Linear(8 * b, 2 * D[1])
         )
         self.up2 = nn.Sequential(
             nn.Linear(D[1], 128 * b), nn.ELU(), nn.BatchNorm1d(128 * b), nn.Unflatten(1, (2 * b, 8, 8))

@@ -99,7 +99,7 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
     }
     likelihood = Normal(settings.scale) if settings.scale else Bernoulli()
     if settings.convolutional:
-        network = ConvLadder(settings.widths, merge=settings.merge)
+        network = ConvLadder(settings.widths, init=settings.init, merge=settings.merge)
     else:
         network = MLPLadder(settings.widths, init=settings.init, merge=settings.merge)
     return VaDEGuide(MFCVAE(data.train.shape[1:], priors, likelihood, network))

@@ -53,22 +53,25 @@ SMOKE = {"widths": (4, 4, 4, 4), "train_rows": 300, "phases": (1, 1, 1, 1), "fad
 LAYER = 2  # of GM-DGM: VLAC's third, where the paper found the digit
 
 
+def ladder(data: Dataset, s: Settings) -> VLAC:
+    return VLAC(data.image_shape, s.num_components, s.dim, Normal(s.scale), ConvLadder(s.widths))
+
+
 def vlac(data: Dataset, s: Settings) -> FacetGuide:
     """Clusters from networks, relaxed."""
-    model = VLAC(data.image_shape, s.num_components, s.dim, Normal(s.scale), ConvLadder(s.widths))
-    return LadderGuide(model, discrete=GumbelSoftmax(s.temperature))
+    return LadderGuide(ladder(data, s), discrete=GumbelSoftmax(s.temperature))
 
 
 def gmdgm(data: Dataset, s: Settings) -> FacetGuide:
-    """VLAC without all layers but the third, whose way to the data stays."""
-    network = ConvLadder(s.widths[: LAYER + 1], rungs=[LAYER])
+    """VLAC without all layers but the third, whose networks stay as they are."""
+    network = ConvLadder(s.widths, rungs=[LAYER])
     model = GMDGM(data.image_shape, s.num_components[LAYER], s.dim[LAYER], Normal(s.scale), network)
     return LadderGuide(model, discrete=GumbelSoftmax(s.temperature))
 
 
 def mfcvae(data: Dataset, s: Settings) -> FacetGuide:
     """VLAC's model with responsibilities as the clusters' posterior."""
-    return VaDEGuide(vlac(data, s).model)
+    return VaDEGuide(ladder(data, s))
 
 
 MODELS = {"vlac": vlac, "gmdgm": gmdgm, "mfcvae": mfcvae}

@@ -16,7 +16,8 @@ from guides.base import FacetGuide
 from guides.network import NetworkGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from ppl_models.base import FacetModel, evaluating
+from ppl_models.base import FacetModel, evaluating, training
+from ppl_models.checks import check_count
 from ppl_models.data import as_data
 from ppl_models.priors import Mixture, StandardNormal
 
@@ -111,22 +112,22 @@ def data_dependent_start(guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 5
     """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on data.
 
     The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional Neural Networks*
-    (2016), which MFCVAE's D.4 takes for convolutional ladders: layers then train at about the same rate. Directions
-    stay as they were drawn; each unit (or channel) is shifted by its mean and divided by its deviation, layer after
-    layer in one pass. Batch normalisation starts from the statistics of the same rows.
+    (2016), which MFCVAE's D.4 takes for convolutional ladders; their second step, between layers, is not taken.
+    Directions stay as they were drawn; each unit (or channel) is shifted by its mean and divided by its deviation,
+    layer after layer in one pass. Batch normalisation starts from the statistics of the same rows.
 
-    :param x: ``[N, *x_shape]``.
+    :param x: ``[N, *x_shape]``, at least two rows.
     :param rows: of ``x``, chosen at random, that the statistics are of.
     :param seed: of that choice and of the draws of z that the decoder sees.
-    :raises ValueError: if ``x`` does not fit the model.
+    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or given.
     """
     model = guide.model
-    was_training = guide.training
+    if min(check_count("rows", rows), len(as_data(x, model))) < 2:
+        raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(as_data(x, model))} data")
     with seeded(seed, model.gates.device):
         batch = _some_rows(x, model, rows)
-        with _scaled_to_outputs(guide.train()):
+        with training(guide), _scaled_to_outputs(guide):
             model.decode({name: q.sample() for name, q in guide.encode(batch).items()})
-    guide.train(was_training)
 
 
 @contextmanager
@@ -152,7 +153,8 @@ def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
     images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
     flat = output.transpose(1, -1) if images else output  # [..., units]
     mean = flat.flatten(0, -2).mean(0)
-    deviation = flat.flatten(0, -2).std(0).clamp_min(1e-6)
+    deviation = flat.flatten(0, -2).std(0)
+    deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0)  # a unit without spread is only shifted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
     layer.weight.div_(deviation.view([-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]))
     layer.bias.sub_(mean).div_(deviation)
@@ -178,13 +180,14 @@ def _teach_clusters(
 ) -> None:
     """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior mean of z.
 
-    What distinguished the old clusters' latents is of no use to the new ones: those start alike, from the mixture.
+    What distinguished the old clusters' latents is of no use to the new ones: those start alike, from the mixture. The
+    network is taught as it will be trained, where batches are normalised by their own statistics.
     """
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
     optimizer = torch.optim.Adam(guide.own_parameters(), lr=1e-3, fused=True)
-    with seeded(seed, rows.device), torch.enable_grad(), evaluating(guide), evaluating(teacher):
+    with seeded(seed, rows.device), torch.enable_grad(), evaluating(teacher), training(guide):
         for _ in range(steps):
             batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
             with torch.no_grad():

@@ -17,7 +17,7 @@ from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 
-__all__ = ["FacetModel", "evaluating"]
+__all__ = ["FacetModel", "evaluating", "training"]
 
 # poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
 TINY = torch.finfo(torch.float32).tiny
@@ -162,8 +162,21 @@ class FacetModel(Configurable, nn.Module):
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode (no dropout, no batch statistics) inside; every part's former mode after."""
+    with _in_mode(module, training=False):
+        yield
+
+
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
+    """Training mode inside; every part's former mode after."""
+    with _in_mode(module, training=True):
+        yield
+
+
+@contextmanager
+def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     kept = {part: part.training for part in module.modules()}
-    module.eval()
+    module.train(training)
     try:
         yield
     finally:

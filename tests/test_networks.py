@@ -39,7 +39,7 @@ def test_any_number_of_axes_is_a_batch(recipe: Architecture, x_shape: tuple[int,
 
 
 def test_table_5s_sizes() -> None:
-    """Table 5 on 32 x 32 x 3: layers, channels and strides as printed, but for what the docstring says."""
+    """Table 5 on 32 x 32 x 3: layers, channels, kernels and strides as printed, but for what the docstring says."""
     recipe = ConvLadder((64, 128))
     encoder, decoder = recipe.encoder((3, 32, 32), (40, 4)), recipe.decoder((3, 32, 32), (20, 2))
 
@@ -48,7 +48,9 @@ def test_table_5s_sizes() -> None:
         return [(part.in_channels, part.out_channels, part.kernel_size[0], part.stride[0]) for part in layers]
 
     assert convolutions(encoder.backbones) == [(3, 64, 4, 2), (64, 128, 4, 2)]
-    assert convolutions(encoder.rungs) == [(64, 64, 4, 2), (64, 64, 3, 1), (128, 128, 4, 2), (128, 256, 3, 1)]
+    assert convolutions(encoder.rungs) == [(64, 64, 4, 2), (64, 64, 4, 1), (128, 128, 4, 2), (128, 256, 4, 2)]
+    heads = [rung[-1] for rung in encoder.rungs]
+    assert [(head.in_features, head.out_features) for head in heads] == [(3136, 40), (1024, 4)]
     assert convolutions(decoder.backbones) == [(128, 3, 4, 2), (256, 128, 4, 2), (128, 64, 3, 1)]
     rungs = [part for part in decoder.rungs.modules() if isinstance(part, nn.Linear)]
     assert [(part.in_features, part.out_features) for part in rungs] == [(20, 16384), (2, 16384)]

@@ -21,9 +21,10 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "leak
 
 
 def _glorot_normal(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.xavier_normal_(module.weight)
-        nn.init.zeros_(module.bias)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
@@ -92,7 +93,12 @@ class Architecture(Configurable):
 
         :param sizes: 0 for a facet that needs none: it has no head then, and is left out of what the encoder gives.
         :param components: K of each facet (0 for none) whose component is fed to its level and those above.
+        :raises ValueError: if components are given for other than all facets, or to facets without heads.
         """
+        if components and (len(components) != len(sizes) or not all(sizes)):
+            raise ValueError(
+                f"components are for as many facets as sizes, all with heads: got {components} and {sizes}"
+            )
         return self._initialized(self._encoder(tuple(x_shape), tuple(sizes), tuple(components)))
 
     def decoder(self, x_shape: Sequence[int], dims: Sequence[int]) -> Decoder:

@@ -18,16 +18,17 @@ __all__ = ["ConvLadder"]
 class ConvLadder(Ladder):
     """Convolutional ladder for images ``(C, H, W)``: each level halves height and width (MFCVAE, Table 5).
 
-    With two levels of 64 and 128 channels on 32 x 32 images:
+    With two levels of 64 and 128 channels on 32 x 32 images, as in the table:
 
-    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head is a strided and a plain convolution and a linear layer; the
-    deepest doubles its channels.
+    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head is two convolutions, of which the first is strided, and on the
+    last level, where it doubles the channels, the second as well; then a linear layer, on ``64 x 7 x 7`` features for
+    z_1 and ``256 x 2 x 2`` for z_2. (The table prints these numbers, 3136 and 1024, in the other order.)
     Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
 
-    Every layer but those that give heads and x is followed by its activation and then batch normalisation, the order of
-    the authors' code. Strided convolutions have kernels of 4. Plain ones have kernels of 3 and keep the size, so that
-    ladders of any depth fit: the table prints 4, and sizes (1024, 3136) that fit neither. The output is linear; the
-    likelihood says what it means.
+    Kernels are of 4; in the decoder those that keep the size are of 3, as in the authors' code (the table's 4 cannot
+    keep it). A head's second convolution has a kernel of 1 where the first has left a single pixel. Every layer but
+    those that give heads and x is followed by its activation and then batch normalisation, the order of the authors'
+    code. The output is linear; the likelihood says what it means.
 
     Convolutions run in the channels-last layout, which is faster on the CPU, in bfloat16 above all. Where clusters are
     enumerated, batch statistics are over every value of every cluster, not weighted by their probabilities.
@@ -54,14 +55,17 @@ class ConvLadder(Ladder):
         return _Batched(3, *self._conv(channels, self.widths[level], stride=2))
 
     def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
-        height, width = (n // 2 for n in self._image(x_shape, level))
-        channels = self.widths[level]
+        image = [n // 2 for n in self._image(x_shape, level)]
+        stride = 2 if level == len(self.widths) - 1 else 1
+        kernel = 4 if min(image) > 1 else 1
+        left = prod((n - 2) // stride + 1 for n in image) if kernel == 4 else prod(image)
+        channels, last = self.widths[level], self.rung_width(level)
         return _Batched(
             3,
             *self._conv(channels, channels, stride=2),
-            *self._conv(channels, self.rung_width(level)),
+            *self._conv(channels, last, kernel, stride if kernel == 4 else 1),
             nn.Flatten(),
-            nn.Linear(self.rung_width(level) * height * width, size),
+            nn.Linear(last * left, size),
         )
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
@@ -71,23 +75,24 @@ class ConvLadder(Ladder):
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         if level == 0:
             return _Batched(3, nn.ConvTranspose2d(width, x_shape[0], 4, 2, 1))
-        channels = self.widths[level]
+        channels, below = self.widths[level], self.widths[level - 1]
         return _Batched(
             3,
             nn.ConvTranspose2d(width, channels, 4, 2, 1),
             *self._after(channels),
-            *self._conv(channels, self.widths[level - 1]),
+            nn.ConvTranspose2d(channels, below, 3, 1, 1),
+            *self._after(below),
         )
 
     def shift(self, level: int, num_components: int) -> nn.Module:
         return nn.Sequential(super().shift(level, num_components), nn.Unflatten(-1, (self.widths[level], 1, 1)))
 
     def rung_width(self, level: int) -> int:
-        return self.widths[level] * (2 if level == self.rungs[-1] else 1)
+        return self.widths[level] * (2 if level == len(self.widths) - 1 else 1)
 
-    def _conv(self, channels_in: int, channels_out: int, stride: int = 1) -> list[nn.Module]:
-        kernel = 4 if stride == 2 else 3
-        return [nn.Conv2d(channels_in, channels_out, kernel, stride, padding=1), *self._after(channels_out)]
+    def _conv(self, channels_in: int, channels_out: int, kernel: int = 4, stride: int = 1) -> list[nn.Module]:
+        padding = 1 if kernel > 1 else 0
+        return [nn.Conv2d(channels_in, channels_out, kernel, stride, padding), *self._after(channels_out)]
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [ACTIVATIONS[self.activation](), _BatchNorm(channels)]
