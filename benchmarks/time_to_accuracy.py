@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--every", type=int, default=2, help="epochs between measurements")
     args = parser.parse_args()
+    if any(epoch % args.every for epoch in args.fit_at):
+        parser.error(f"mixtures can be fitted where accuracy is measured, every {args.every} epochs: got {args.fit_at}")
     data = mnist(args.data_root)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     times = {seed: train(data, args, seed) for seed in seeds}

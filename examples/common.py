@@ -11,24 +11,28 @@ from typing import Any, TypeVar
 
 from examples.datasets import Dataset
 from guides import FacetGuide
-from inference import SVIRunner
+from inference import SVIRunner, warm_start
 from inference.callbacks import Evaluate, JSONLines
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
 from inference.runner import Callback
+from inference.schedules import Schedule
+from ppl_models import FacetModel
 
 __all__ = [
     "INIT_FLAG",
     "TRAINING_FLAGS",
     "add_setting_flags",
     "build_parser",
+    "check_schedule",
     "fit_and_report",
     "format_scores",
     "open_run_folder",
     "resolve",
     "score_facets",
     "score_run",
+    "start_warmly",
 ]
 
 SettingsT = TypeVar("SettingsT")
@@ -88,6 +92,26 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
     run = {"data": data.name, "flags": flags, "settings": asdict(settings)}
     (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     return args.out
+
+
+def check_schedule(schedule: Schedule, model: FacetModel, data: Dataset, epochs: int, batch_size: int) -> None:
+    """Let a schedule that does not fit the run say so before anything is done or written."""
+    steps = -(-len(data.train) // batch_size)
+    schedule.bind(model, steps, epochs * steps)
+
+
+def start_warmly(
+    guide: FacetGuide, data: Dataset, schedule: Schedule, epochs: int, batch_size: int, restarts: int, **options: Any
+) -> SVIRunner:
+    """Train under standard normal priors and fit mixtures; returns a runner for what follows, its history begun.
+
+    :param options: of both runners: rate, seed, device, precision.
+    """
+    warm = SVIRunner(guide.model, guide, schedule=schedule, **options)
+    warm_start(warm, data.train, epochs, seed=options["seed"], restarts=restarts, batch_size=batch_size)
+    runner = SVIRunner(guide.model, guide, **options)
+    runner.history = list(warm.history)
+    return runner
 
 
 def fit_and_report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +78,7 @@ def svhn(root: str | Path | None = None) -> Dataset:
     """Street View House Numbers, 32x32 in colour as uint8, read by torchvision; without the "extra" images.
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
+    :raises ValueError: if a file is damaged or another.
     """
     folder = data_root(root)
     names = ("train_32x32.mat", "test_32x32.mat")
@@ -89,7 +89,10 @@ def svhn(root: str | Path | None = None) -> Dataset:
             "  - torchvision.datasets.SVHN(FOLDER, split, download=True) for each split, where there is a network\n"
             "  - --dataset colour-mnist or colour-digits, which stand in for it"
         )
-    train, test = (torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
+    try:
+        train, test = (torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
+    except RuntimeError as error:
+        raise ValueError(f"{' or '.join(names)} in {folder} is not what it should be: get both files anew") from error
     return Dataset("svhn", train.data, test.data, {"digit": train.labels}, {"digit": test.labels}, (3, 32, 32))
 
 
@@ -100,7 +103,7 @@ def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
     where ``root`` has ``3dshapes.h5`` (which takes ``pip install h5py``), and else our drawing of them, which is not
     the same data set: the name says which it is.
 
-    :raises ValueError: for another configuration.
+    :raises ValueError: for another configuration, or if that file cannot be read.
     """
     if configuration not in (1, 2):
         raise ValueError(f"3DShapes has the configurations 1 and 2 here, got {configuration!r}")
@@ -118,12 +121,19 @@ def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
 
 def _original_shapes(path: Path, factors: np.ndarray) -> np.ndarray:
     """The images of these factors from the original file, whose rows run through all combinations in order."""
-    import h5py
-
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(
+            f"reading {path} takes h5py: pip install h5py, or move the file away for our drawing"
+        ) from error
     rows = np.ravel_multi_index(factors.T, tuple(shapes.FACTORS.values()))
     order = np.argsort(rows)
-    with h5py.File(path) as file:
-        found = file["images"][rows[order]]
+    try:
+        with h5py.File(path) as file:
+            found = file["images"][rows[order]]
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        raise ValueError(f"{path} is not the original 3DShapes, or not whole: {error}") from error
     return found[np.argsort(order)]
 
 
@@ -134,7 +144,10 @@ def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Data
 
     :param data: digits ``[N, H * W]``, at most 32 pixels a side.
     :param num_hues: of ink and of background.
+    :raises ValueError: for larger digits.
     """
+    if max(data.image_shape) > 32:
+        raise ValueError(f"digits of {data.image_shape} pixels are larger than 32 x 32: give smaller ones")
     rng = np.random.default_rng(seed)
     splits = [
         _coloured_split(x, labels["digit"], data.image_shape, num_hues, rng)
@@ -156,13 +169,9 @@ def _coloured_split(
         "ink": rng.integers(num_hues, size=len(x)),
         "background": rng.integers(num_hues, size=len(x)),
     }
-    palettes = [
-        np.array([colorsys.hsv_to_rgb(k / num_hues, *rest) for k in range(num_hues)], np.float32)
-        for rest in ((0.45, 1.0), (0.9, 0.5))
-    ]
-    ink, ground = (
-        palette[labels[kind]][:, :, None, None] for palette, kind in zip(palettes, ("ink", "background"), strict=True)
-    )
+    inks, grounds = shapes.palette(num_hues, saturation=0.45), shapes.palette(num_hues, saturation=0.9, value=0.5)
+    ink = inks.astype(np.float32)[labels["ink"]][:, :, None, None]
+    ground = grounds.astype(np.float32)[labels["background"]][:, :, None, None]
     return (255 * (grey * ink + (1 - grey) * ground)).round().astype(np.uint8), labels
 
 

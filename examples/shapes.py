@@ -14,11 +14,12 @@ import colorsys
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["FACTORS", "SHAPES", "draw", "factor_grid", "halve"]
+__all__ = ["FACTORS", "SHAPES", "draw", "factor_grid", "halve", "palette"]
 
 # In the order of the original's labels: how many values each factor has.
 FACTORS = {"floor": 10, "wall": 10, "object": 10, "scale": 8, "shape": 4, "orientation": 15}
@@ -52,7 +53,7 @@ def draw(factors: np.ndarray) -> np.ndarray:
     factors = np.asarray(factors)
     geometry = _geometry()  # [8, 4, 15, 64, 64, 3]: the light that each surface sends to each pixel
     scale, shape, orientation = factors.T[3:]
-    hues = np.stack([_palette(FACTORS[surface])[factors[:, j]] for j, surface in enumerate(SURFACES)], 1)  # [N, 3, 3]
+    hues = np.stack([palette(FACTORS[surface])[factors[:, j]] for j, surface in enumerate(SURFACES)], 1)  # [N, 3, 3]
     images = np.empty((len(factors), SIZE, SIZE, 3), np.uint8)
     for rows in np.array_split(np.arange(len(factors)), max(len(factors) // 256, 1)):
         shares = geometry[scale[rows], shape[rows], orientation[rows]]
@@ -67,14 +68,14 @@ def halve(images: np.ndarray) -> np.ndarray:
     return blocks.mean((2, 4), dtype=np.float32).round().astype(np.uint8)
 
 
-def _palette(num_hues: int) -> np.ndarray:
+def palette(num_hues: int, saturation: float = 0.85, value: float = 1.0) -> np.ndarray:
     """Colours that differ in hue alone: ``[num_hues, 3]``, values in [0, 1]."""
-    return np.array([colorsys.hsv_to_rgb(k / num_hues, 0.85, 1.0) for k in range(num_hues)])
+    return np.array([colorsys.hsv_to_rgb(k / num_hues, saturation, value) for k in range(num_hues)])
 
 
 def _geometry() -> np.ndarray:
     """The drawn geometry from the cache, or drawn and put there; without a cache that can be written, just drawn."""
-    path = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "facetvae" / "shapes-1.npy"
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "facetvae" / "shapes-1.npy"
     try:
         found = np.load(path)
         if found.shape == (8, 4, 15, SIZE, SIZE, len(SURFACES)):
@@ -82,13 +83,11 @@ def _geometry() -> np.ndarray:
     except (OSError, ValueError, EOFError):
         pass  # none there yet, or not a whole one
     drawn = _draw_geometry()
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            np.save(file, drawn)
-        os.replace(file.name, path)  # whole or absent, whoever else draws meanwhile
-    except OSError:
-        pass
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            np.save(Path(folder) / path.name, drawn)
+            os.replace(Path(folder) / path.name, path)  # whole or absent, whoever else draws meanwhile
     return drawn
 
 

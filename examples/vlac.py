@@ -20,19 +20,24 @@ from examples.common import (
     TRAINING_FLAGS,
     add_setting_flags,
     build_parser,
+    check_schedule,
     fit_and_report,
     open_run_folder,
     resolve,
+    start_warmly,
 )
 from examples.datasets import DATASETS, Dataset, load
 from guides import FacetGuide, GumbelSoftmax, LadderGuide, VaDEGuide
-from inference import Constant, ProgressiveFadeIn, SVIRunner, data_dependent_start, warm_start
+from inference import Constant, ProgressiveFadeIn, data_dependent_start
 from ppl_models import GMDGM, VLAC, ConvLadder, Normal
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Four layers, shallow to deep, the first one plain."""
+    """Four layers, shallow to deep, the first one plain; sizes are ours.
+
+    On SVHN the paper has K = (1, 1, 50, 1) and (1, 5, 50, 1).
+    """
 
     num_components: tuple[int, ...] = (1, 20, 50, 20)
     dim: tuple[int, ...] = (5, 5, 10, 5)
@@ -50,6 +55,7 @@ class Settings:
 
 
 SMOKE = {"widths": (4, 4, 4, 4), "train_rows": 300, "phases": (1, 1, 1, 1), "fade_steps": 5, "epochs": 1}
+RESTARTS = 3  # fits of each mixture
 LAYER = 2  # of GM-DGM: VLAC's third, where the paper found the digit
 
 
@@ -110,17 +116,15 @@ def some_rows(data: Dataset, rows: int) -> Dataset:
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = some_rows(load(args.dataset, args.data_root), settings.train_rows)
-    out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = MODELS[args.model](data, settings)
-    data_dependent_start(guide, data.train, seed=args.seed)
-    options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
     progressive = args.schedule == "progressive" or (args.schedule is None and args.model == "mfcvae")
     schedule = ProgressiveFadeIn(settings.phases, settings.fade_steps) if progressive else Constant()
-    warm = SVIRunner(guide.model, guide, schedule=schedule, **options)
-    warm_start(warm, data.train, sum(settings.phases), seed=args.seed, restarts=3, batch_size=settings.batch_size)
-    runner = SVIRunner(guide.model, guide, **options)
-    runner.history = warm.history
+    check_schedule(schedule, guide.model, data, sum(settings.phases), settings.batch_size)
+    out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
+    data_dependent_start(guide, data.train, seed=args.seed)
+    options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
+    runner = start_warmly(guide, data, schedule, sum(settings.phases), settings.batch_size, RESTARTS, **options)
     fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 
 

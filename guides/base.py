@@ -37,10 +37,7 @@ class FacetGuide(Configurable, nn.Module):
     :param num_samples: L, draws of z per datum in the objective.
     :raises ValueError: if ``num_samples`` is below 1.
 
-    :cvar factorizes: whether q(z given x) is the product of the facets' :meth:`latent_posterior`.
     """
-
-    factorizes = True
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
@@ -54,6 +51,11 @@ class FacetGuide(Configurable, nn.Module):
     def needs(self) -> str:
         """What an objective must do with the guide's discrete sites; a key of ``inference.objectives.NEEDS``."""
         return "nothing"
+
+    @property
+    def factorizes(self) -> bool:
+        """Whether q(z given x) is the product of the facets' :meth:`latent_posterior`."""
+        return True
 
     @property
     def options(self) -> dict[str, Any]:
@@ -86,7 +88,7 @@ class FacetGuide(Configurable, nn.Module):
         return self.model.network.encoder(self.model.x_shape, [self.head_size(name) for name in self.model.priors])
 
     def head_size(self, name: str) -> int:
-        """How many numbers the encoder gives for a facet."""
+        """How many numbers the encoder's head for a facet gives."""
         return 2 * self.model.priors[name].dim
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
@@ -112,8 +114,12 @@ class FacetGuide(Configurable, nn.Module):
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
 
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
-        """Of pseudo-inputs, which are learned in the form that data are prepared to."""
-        return self.latent_posterior(name, self._prepared_heads(prepared)[name])
+        """Of pseudo-inputs, which are learned in the form that data are prepared to.
+
+        They are no batch of data: where the networks normalise, it is by the data's statistics.
+        """
+        with evaluating(self.encoder):
+            return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
     def draw_latents(self, x: Tensor, num_samples: int) -> dict[str, Tensor]:
         """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector, ``[(L,) B, d]``."""

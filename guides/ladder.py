@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from guides.discrete import Discrete
 from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
-from ppl_models.distributions import diagonal_normal
+from ppl_models.distributions import diagonal_normal, one_hot_of_largest
 from ppl_models.networks import Encoder
 from ppl_models.priors import VampPrior
 
@@ -33,11 +33,9 @@ class LadderGuide(NetworkGuide):
     :param model: any model on a ladder network, such as :class:`~ppl_models.vlac.VLAC`.
     :param num_samples: L draws of z, all given the same clusters.
     :param discrete: how clusters are handled. Each guide needs its own.
-    :raises ValueError: if the model's network is no ladder, or a facet has a VampPrior, whose components are posteriors
-        given x alone.
+    :raises ValueError: if a model with clusters is on a network that is no ladder, or a facet has a VampPrior, whose
+        components are posteriors given x alone.
     """
-
-    factorizes = False
 
     def __init__(self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None) -> None:
         if any(isinstance(prior, VampPrior) for prior in model.priors.values()):
@@ -49,8 +47,12 @@ class LadderGuide(NetworkGuide):
         for name in model.mixtures:
             self.forget_clusters(name)
 
+    @property
+    def factorizes(self) -> bool:
+        return not self.model.mixtures
+
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
-        if marginal:
+        if marginal and self.model.mixtures:
             raise ValueError(
                 "the density of LadderGuide's latents with their clusters summed out has as many terms as there are "
                 "combinations of clusters: use MarginalGuide or AmortizedGuide where that density is asked for"
@@ -98,8 +100,5 @@ class LadderGuide(NetworkGuide):
 
     def _prepared_heads(self, prepared: Tensor) -> dict[str, Tensor]:
         logits = self.classify(prepared)
-        likeliest = {
-            name: nn.functional.one_hot(each.argmax(-1), each.shape[-1]).to(each) for name, each in logits.items()
-        }
-        latents = self.climb(prepared, likeliest)
+        latents = self.climb(prepared, {name: one_hot_of_largest(each) for name, each in logits.items()})
         return {name: torch.cat([z, logits[name]], -1) if name in logits else z for name, z in latents.items()}

@@ -17,7 +17,7 @@ __all__ = ["NetworkGuide"]
 
 
 class NetworkGuide(FacetGuide):
-    """Base: a head holds 2 d numbers for z and K logits for c, and ``discrete`` says how clusters are handled.
+    """Base: heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how clusters are handled.
 
     :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide needs its own.
     :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of those.
@@ -40,9 +40,9 @@ class NetworkGuide(FacetGuide):
     def unrelaxed(self) -> AbstractContextManager:
         return self.discrete.unrelaxed()
 
-    def own_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the guide, without the model's."""
-        return (p for name, p in self.named_parameters() if not name.startswith("model."))
+    def reading_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the networks that read x: neither the model's, nor what a cluster adds to the features."""
+        return (p for name, p in self.named_parameters() if not name.startswith("model.") and "shifts." not in name)
 
     def forget_clusters(self, name: str) -> None:
         """Make latents the same for every cluster of a facet again, as they start."""

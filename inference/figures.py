@@ -128,9 +128,10 @@ def facet_draws(
     """
     x = np.asarray(x)[:rows]
     model = guide.model
+    prior = model.prior(facet)
     means = {name: q.mean for name, q in guide.posterior(x).items()}
     with seeded(seed, model.gates.device), evaluating(model):
-        drawn = model.priors[facet].sample(columns, temperature=temperature)
+        drawn = prior.sample(columns, temperature=temperature)
         images = {}
         for i, datum in enumerate(x):
             z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
@@ -149,6 +150,7 @@ def facet_swaps(
     :param facet: the facet that is exchanged; the others stay.
     :param pairs: the first data of ``x``, two by two.
     """
+    guide.model.prior(facet)  # which refuses an unknown one
     x = np.asarray(x)
     x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
     means = {name: q.mean for name, q in guide.posterior(x).items()}

@@ -77,7 +77,7 @@ def fit_mixtures(
         covariance = getattr(prior, "covariance", "diag")
         fitted = _fitted(prior, means, covariance, seed, **options)
         between = torch.as_tensor(fitted.covariances_).to(means)
-        within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.cpu().numpy())))
+        within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())))
         prior.place(
             torch.as_tensor(fitted.means_),
             (between if covariance == "full" else torch.diag_embed(between)) + torch.diag_embed(within),
@@ -186,7 +186,7 @@ def _teach_clusters(
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
-    optimizer = torch.optim.Adam(guide.own_parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam(guide.reading_parameters(), lr=1e-3, fused=True)
     with seeded(seed, rows.device), torch.enable_grad(), evaluating(teacher), training(guide):
         for _ in range(steps):
             batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
@@ -231,7 +231,7 @@ def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str
 
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
     mixture = FittedMixture(prior.num_components, covariance_type=covariance, random_state=seed, **options)
-    return mixture.fit(z.cpu().numpy())
+    return mixture.fit(z.double().cpu().numpy())  # components of a few like data have no covariance in float32
 
 
 def _averages(values: Tensor, weights: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
-__all__ = ["check_count", "check_one_of", "check_shape"]
+__all__ = ["check_count", "check_counts", "check_one_of", "check_shape"]
 
 
 def check_count(name: str, value: Any) -> int:
@@ -17,6 +17,16 @@ def check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or index(value) < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return index(value)
+
+
+def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
+    """``values`` as a tuple, if they are one or more integers of at least 1.
+
+    :raises ValueError: naming the argument, what was given and an example.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, str) or not (counts := tuple(values)):
+        raise ValueError(f"{name} must be a sequence of integers, such as {example}, got {values!r}")
+    return tuple(check_count(f"each of {name}", count) for count in counts)
 
 
 def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:

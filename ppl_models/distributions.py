@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-__all__ = ["AveragedComponent", "Component", "DiagonalNormal", "MarginalMixture", "RelaxedComponent", "diagonal_normal"]
+__all__ = [
+    "AveragedComponent",
+    "Component",
+    "DiagonalNormal",
+    "MarginalMixture",
+    "RelaxedComponent",
+    "diagonal_normal",
+    "one_hot_of_largest",
+]
 
 NO_SHAPE = torch.Size()
 # exp(10 / 2) is a standard deviation of 148 and exp(-10 / 2) of 0.007: wider than any useful posterior.
@@ -88,7 +96,7 @@ class Component(dist.OneHotCategorical):
     @torch.no_grad()
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         # Gumbel's trick, and not torch's own draw, which looks at its values: torch.vmap does not allow that.
-        return _one_hot_of_largest(self._perturbed(sample_shape))
+        return one_hot_of_largest(self._perturbed(sample_shape))
 
     def _perturbed(self, sample_shape: torch.Size) -> Tensor:
         """Logits with Gumbel noise, whose largest entry follows the probabilities."""
@@ -97,7 +105,7 @@ class Component(dist.OneHotCategorical):
         return self.logits - (-uniform.clamp_min(tiny).log()).clamp_min(tiny).log()
 
 
-def _one_hot_of_largest(scores: Tensor) -> Tensor:
+def one_hot_of_largest(scores: Tensor) -> Tensor:
     """``[..., K]``, without torch's ``one_hot``, which looks at its values."""
     largest = scores.argmax(-1, keepdim=True)
     return (torch.arange(scores.shape[-1], device=scores.device) == largest).to(scores)
@@ -142,7 +150,7 @@ class RelaxedComponent(Component):
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         relaxed = (self._perturbed(sample_shape) / self.temperature).softmax(-1)
-        return _one_hot_of_largest(relaxed) + relaxed - relaxed.detach() if self.hard else relaxed
+        return one_hot_of_largest(relaxed) + relaxed - relaxed.detach() if self.hard else relaxed
 
     def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> RelaxedComponent:
         logits = self.logits.expand(*batch_shape, *self.event_shape)

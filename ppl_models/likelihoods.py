@@ -97,11 +97,13 @@ class Normal(Likelihood):
     """Independent entries, x ~ Normal(output, scale) with a fixed standard deviation.
 
     :param scale: standard deviation in the units of x; MFCVAE's Table 3 has 0.6 (3DShapes) and 0.3 (SVHN).
+    :param bounded: take sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for SVHN).
     :raises ValueError: if ``scale`` is not positive.
     """
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, bounded: bool = False) -> None:
         super().__init__()
+        self.bounded = bounded
         if not scale > 0:
             raise ValueError(f"scale is a standard deviation and must be positive, got {scale}")
         # On the device: a number would be copied there in every step.
@@ -109,7 +111,8 @@ class Normal(Likelihood):
         self.scale: Tensor
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        return dist.Normal(output, self.scale).to_event(event_dim)
+        mean = output.sigmoid() if self.bounded else output
+        return dist.Normal(mean, self.scale).to_event(event_dim)
 
     def extra_repr(self) -> str:
-        return f"scale={float(self.scale):.4g}"
+        return f"scale={float(self.scale):.4g}" + (", bounded=True" if self.bounded else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_counts
 from ppl_models.likelihoods import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture, MLPLadder
@@ -43,6 +43,8 @@ class VLAC(MFCVAE):
         network: Architecture | None = None,
         scale: float = 0.1,
     ) -> None:
+        num_components = check_counts("num_components", num_components, "(1, 5, 50, 1)")
+        dims = check_counts("dims", dims, "(5, 5, 5, 10)")
         if len(num_components) != len(dims):
             raise ValueError(
                 f"num_components and dims are per layer and must be equally many, got {num_components} and {dims}"
@@ -67,6 +69,7 @@ class VLAE(VLAC):
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
     ) -> None:
+        dims = check_counts("dims", dims, "(5, 5, 5, 10)")
         super().__init__(x_shape, [1] * len(dims), dims, likelihood, network)
 
 
@@ -108,6 +111,6 @@ class VAE(VLAC):
 
 
 def _layer(num_components: int, dim: int, scale: float) -> Prior:
-    if check_count("each of num_components", num_components) == 1:
+    if num_components == 1:
         return StandardNormal(dim)
     return GaussianMixture(num_components, dim, weights="uniform", scale=scale)

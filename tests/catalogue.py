@@ -134,6 +134,11 @@ def convolutional_two_draws_skipping_a_level() -> VaDEGuide:
     )
 
 
+def convolutional_vamp() -> VaDEGuide:
+    facets = {"a": VampPrior(3, 2, (1, 8, 8), support=(0, 1)), "b": GaussianMixture(2, 2)}
+    return VaDEGuide(MFCVAE((1, 8, 8), facets, Bernoulli(), ConvLadder((3, 4))))
+
+
 def vlac_relaxed() -> LadderGuide:
     model = VLAC((1, 16, 16), [1, 3, 4], [2, 3, 2], Normal(0.3), ConvLadder((4, 5, 6)))
     return LadderGuide(model, 2, GumbelSoftmax(0.7))
@@ -177,6 +182,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     network_scored_average_two_draws,
     convolutional,
     convolutional_two_draws_skipping_a_level,
+    convolutional_vamp,
     vlac_relaxed,
     vlac_enumerated,
     vlac_scored,

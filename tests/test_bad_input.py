@@ -13,16 +13,18 @@ import torch
 
 from examples.datasets import mnist
 from guides import LadderGuide, VaDEGuide
-from inference import Constant, ProgressiveFadeIn, SVIRunner, WarmUp, elbo
+from inference import Constant, ProgressiveFadeIn, SVIRunner, WarmUp, data_dependent_start, elbo
 from inference.diagnostics import exact_objective, log_importance_weights
-from inference.figures import cluster_gallery
+from inference.figures import cluster_gallery, facet_draws, facet_swaps
 from inference.metrics import cluster_accuracy, mean_correlation
 from ppl_models import (
     GMDGM,
     MFCVAE,
     VAE,
     VLAC,
+    VLAE,
     Bernoulli,
+    ConvLadder,
     GaussianMixture,
     MLPLadder,
     Normal,
@@ -119,14 +121,30 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], str]] = [
     ("facet prior", lambda: facet(prior=(10, 5)), "facet 'digit' needs a prior, such as GaussianMixture"),
     ("rungs", lambda: MFCVAE((D,), {"z": StandardNormal(2)}, network=MLPLadder((8, 9))), "the ladder has 2 rungs"),
     ("widths", lambda: MLPLadder((8, 0)), "each of widths must be an integer of at least 1"),
-    ("widths empty", lambda: SharedMLP(()), "widths is empty"),
+    ("widths empty", lambda: SharedMLP(()), "widths must be a sequence of integers, such as"),
     ("activation", lambda: MLPLadder(activation="swish"), "activation must be one of"),
     ("init", lambda: SharedMLP(init="zeros"), "init must be one of"),
     ("merge", lambda: MLPLadder(merge="add"), "merge must be one of"),
     ("VLAC K 0", lambda: VLAC((D,), [0, 2], [1, 1]), "each of num_components must be an integer of at least 1, got 0"),
-    ("VLAC layers", lambda: VLAC((D,), [2, 3], [1]), r"must be equally many, got \[2, 3\] and \[1\]"),
-    ("GM-DGM dim", lambda: GMDGM((D,), 3, 0), "dim must be an integer of at least 1"),
-    ("VAE dim", lambda: VAE((D,), 0), "dim must be an integer of at least 1"),
+    ("VLAC layers", lambda: VLAC((D,), [2, 3], [1]), r"must be equally many, got \(2, 3\) and \(1,\)"),
+    ("GM-DGM dim", lambda: GMDGM((D,), 3, 0), "each of dims must be an integer of at least 1"),
+    ("VAE dim", lambda: VAE((D,), 0), "each of dims must be an integer of at least 1"),
+    (
+        "VLAC numbers",
+        lambda: VLAC((D,), 3, 2),
+        r"num_components must be a sequence of integers, such as \(1, 5, 50, 1\), got 3",
+    ),  # type: ignore[arg-type]
+    ("VLAE number", lambda: VLAE((D,), 3), "dims must be a sequence of integers"),  # type: ignore[arg-type]
+    ("widths number", lambda: ConvLadder(64), "widths must be a sequence of integers, .* got 64"),  # type: ignore[arg-type]
+    ("rungs number", lambda: MLPLadder((8, 9), rungs=1), "rungs are levels of the ladder, .* got 1"),  # type: ignore[arg-type]
+    ("VLAC network", lambda: LadderGuide(facet()), r"MLPLadder\(rungs=\[1\]\) for one"),
+    ("components", lambda: MLPLadder((8, 9)).encoder((D,), (0, 4), (0, 3)), "all with heads"),
+    ("start rows", lambda: data_dependent_start(guide(), holed(0.1), rows=0), "rows must be an integer of at least 1"),
+    (
+        "start row",
+        lambda: data_dependent_start(guide(), holed(0.1)[:1]),
+        "takes two rows or more: got rows=512 of 1 data",
+    ),
     ("VLAC guide", lambda: LadderGuide(VLAC((D,), [2, 3], [1, 1]), discrete="gumbel"), "discrete must be such as"),  # type: ignore[arg-type]
     ("VLAC vamp", lambda: LadderGuide(facet(VampPrior(2, 2, (D,)))), "a VampPrior is made of q"),
     (
@@ -159,6 +177,8 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], str]] = [
     ("MCC constant", lambda: mean_correlation(np.ones((4, 2)), np.eye(4)[:, :2]), "sources has a constant column"),
     ("MCC method", lambda: mean_correlation(np.eye(4), np.eye(4), "kendall"), 'method must be "pearson"'),
     ("figure", lambda: cluster_gallery(guide(), holed(0.1), "digit"), "cannot be drawn as images of shape"),
+    ("swap facet", lambda: facet_swaps(guide(), holed(0.1), "hue", (2, 3)), "unknown facet 'hue'"),
+    ("draw facet", lambda: facet_draws(guide(), holed(0.1), "hue", (2, 3)), "unknown facet 'hue'"),
     ("figure facet", lambda: cluster_gallery(guide(), holed(0.1), "hue", (2, 3)), "unknown facet 'hue'"),
 ]
 

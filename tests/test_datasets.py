@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,12 +55,10 @@ def test_configurations(cached: Path, configuration: int, varying: str) -> None:
     assert len(np.unique(together, axis=0)) == 4800, "two combinations look alike"
 
 
-def test_drawing_is_quick_deterministic_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawing_is_deterministic_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     factors = shapes.factor_grid(wall=5, object=6)
-    started = time.perf_counter()
     first = shapes.draw(factors)
-    assert time.perf_counter() - started < 60
     path = tmp_path / "facetvae" / "shapes-1.npy"
     written = path.read_bytes()
     np.testing.assert_array_equal(shapes.draw(factors), first)
@@ -127,9 +125,18 @@ def test_the_original_is_read_where_it_is_given(tmp_path: Path) -> None:
     np.testing.assert_array_equal(marked[known].reshape(len(known), -1).max(-1), labels["orientation"][known])
 
 
-def test_another_configuration_is_refused() -> None:
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="configurations 1 and 2"):
         shapes3d(3)
+    (tmp_path / "3dshapes.h5").write_bytes(b"not one")
+    with pytest.raises(ValueError, match="is not the original 3DShapes, or not whole"):
+        shapes3d(1, tmp_path)
+    for name in ("train_32x32.mat", "test_32x32.mat"):
+        (tmp_path / name).write_bytes(b"not one")
+    with pytest.raises(ValueError, match="is not what it should be: get both files anew"):
+        load("svhn", tmp_path)
+    with pytest.raises(ValueError, match="larger than 32 x 32"):
+        coloured(replace(digits(), image_shape=(40, 40)), "large")
 
 
 def test_coloured_digits_are_their_labels_colours() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from guides import LadderGuide, VaDEGuide
 from inference import Loss, SVIRunner, data_dependent_start
 from ppl_models import MFCVAE, VLAC, ConvLadder, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal
+from ppl_models.base import evaluating
 from ppl_models.networks import Architecture
 
 
@@ -128,6 +129,11 @@ def test_data_dependent_start_gives_every_layer_unit_variance(network: Architect
     for mean, deviation in encoder:
         torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
         torch.testing.assert_close(deviation, torch.ones_like(deviation), atol=1e-4, rtol=0)
+    # Batch normalisation starts from the same rows' statistics: evaluation gives what training gives.
+    trained = encoder_means(guide, x)
+    with evaluating(guide):
+        for evaluated, mean in zip(encoder_means(guide, x), trained, strict=True):
+            torch.testing.assert_close(evaluated, mean, atol=0.05, rtol=0.05)
     assert all(norm.momentum == 0.1 for norm in guide.modules() if isinstance(norm, nn.BatchNorm1d))
 
 
@@ -140,6 +146,11 @@ def test_data_dependent_start_keeps_directions_and_the_callers_randomness() -> N
     assert torch.equal(torch.random.get_rng_state(), state)
     cosine = nn.functional.cosine_similarity(before, guide.encoder.backbones[1][0].weight.detach())
     torch.testing.assert_close(cosine, torch.ones(8))
+
+
+def encoder_means(guide: VaDEGuide, x: Tensor) -> list[Tensor]:
+    with torch.no_grad():
+        return [q.mean for q in guide.encode(x).values()]
 
 
 def _output_moments(module: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]:

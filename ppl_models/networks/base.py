@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_count, check_one_of
+from ppl_models.checks import check_counts, check_one_of
 from ppl_models.configurable import Configurable
 from ppl_models.precision import run_network
 
@@ -78,13 +78,10 @@ class Architecture(Configurable):
     """
 
     def __init__(self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch") -> None:
-        if not widths:
-            raise ValueError("widths is empty: give at least one hidden layer, such as (500, 2000)")
-        for width in widths:
-            check_count("each of widths", width)
+        widths = check_counts("widths", widths, "(500, 2000)")
         check_one_of("activation", activation, ACTIVATIONS)
         check_one_of("init", init, INITIALIZERS)
-        self.widths = tuple(widths)
+        self.widths = widths
         self.activation = activation
         self.init = init
 

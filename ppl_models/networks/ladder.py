@@ -54,8 +54,9 @@ class Ladder(Architecture):
     ) -> None:
         super().__init__(widths, activation, init)
         self.merge = check_one_of("merge", merge, MERGES)
-        self.rungs = tuple(range(len(self.widths)) if rungs is None else rungs)
-        if not self.rungs or list(self.rungs) != sorted(set(self.rungs) & set(range(len(self.widths)))):
+        levels = range(len(self.widths))
+        self.rungs = tuple(levels if rungs is None else rungs if isinstance(rungs, Sequence) else ())
+        if not self.rungs or list(self.rungs) != sorted(set(self.rungs) & set(levels)):
             raise ValueError(
                 f"rungs are levels of the ladder, from shallow to deep: of 0 to {len(self.widths) - 1} for "
                 f"widths={self.widths}, got {rungs!r}"

@@ -27,7 +27,10 @@ class SharedMLP(Architecture):
 
     def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
         if any(components):
-            raise ValueError("SharedMLP has no levels to feed components to: use a ladder, such as MLPLadder")
+            raise ValueError(
+                "SharedMLP has no levels to feed components to: use a ladder, such as MLPLadder() for two facets or "
+                "MLPLadder(rungs=[1]) for one"
+            )
         widths = (prod(x_shape), *self.widths)
         trunk = [self._block(n, m) for n, m in pairwise(widths)]
         return _SharedEncoder(

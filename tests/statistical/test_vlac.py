@@ -177,6 +177,32 @@ def test_expected_gradient_is_that_of_eq_9(name: str) -> None:
         assert ((moments.mean[key] - want).abs() <= 6 * error + 1e-9).all(), key
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+def test_reach_is_every_site_that_sees_a_cluster(layer: int) -> None:
+    """Without noise: for the same draws, the log-densities that change with a cluster are those in its reach."""
+    guide = build(ScoreFunction("none"))
+
+    def log_densities(clusters: tuple[int, int]) -> dict[str, Tensor]:
+        y = {f"c_layer_{j + 1}": torch.eye(K[j], dtype=BATCH.dtype)[[k] * len(BATCH)] for j, k in enumerate(clusters)}
+        pyro.set_rng_seed(1)
+        guide_trace = poutine.trace(poutine.condition(guide, data=y)).get_trace(BATCH)
+        values = {name: guide_trace.nodes[name]["value"] for name in ("z_layer_1", "z_layer_2")}
+        model_trace = poutine.trace(poutine.condition(guide.model, data=y | values)).get_trace(BATCH)
+        for trace in (guide_trace, model_trace):
+            trace.compute_log_prob()
+        # A latent's value moves with the cluster, so both of its densities count.
+        return {
+            name: torch.stack(
+                [trace.nodes[name]["log_prob"] for trace in (guide_trace, model_trace) if name in trace.nodes]
+            )
+            for name in (*values, "x")
+        }
+
+    before, after = log_densities((0, 0)), log_densities((1, 0) if layer == 0 else (0, 1))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == set(guide.reach(f"layer_{layer + 1}"))
+
+
 def test_soft_gumbels_bias_falls_with_the_temperature() -> None:
     """It is there, many standard errors wide, at 1, and less than a third of that at 0.1."""
     biases = {}
