@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["read_checkpoint", "write_checkpoint", "write_together"]
 
-FORMAT = 1
+FORMAT = 2  # 1 had other names for the networks' layers
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor], history: str) -> Path:
@@ -66,5 +66,9 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], li
     except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
         raise ValueError(f"the checkpoint in {folder} is truncated or damaged: {error}") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ValueError(f"{folder / 'config.json'} is not a checkpoint of format {FORMAT}")
+        found = config.get("format", "none") if isinstance(config, dict) else "none"
+        raise ValueError(
+            f"{folder / 'config.json'} is not a checkpoint of format {FORMAT}: its format is {found}\n"
+            "  A lower number was written by an earlier version of the library: load it with that, or train anew"
+        )
     return config, state, history

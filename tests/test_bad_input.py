@@ -264,7 +264,12 @@ CHECKPOINTS: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
         "not a checkpoint of format",
     ),
     ("json list", lambda run: (run / "config.json").write_text("[1]"), ValueError, "not a checkpoint of format"),
-    ("other format", rewrite(lambda c: c.update(format=99)), ValueError, "not a checkpoint of format 1"),
+    (
+        "other format",
+        rewrite(lambda c: c.update(format=99)),
+        ValueError,
+        "not a checkpoint of format 2: its format is 99",
+    ),
     ("no guide", rewrite(lambda c: c.pop("guide")), ValueError, "config.json lacks 'guide'"),
     (
         "foreign class",

@@ -21,7 +21,7 @@ RUNS = ["quickstart", "mfcvae", "vade", "vlac"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 EXAMPLES = [*RUNS, "compare_guides"]
 # Modules that examples share; they are not run.
-HELPERS = {"__init__", "common", "datasets", "shapes"}
+HELPERS = {"__init__", "common", "datasets", "shapes", "sources"}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
