@@ -105,7 +105,7 @@ def cluster_samples(
                 z = {name: each.expand(columns, -1) for name, each in held.items()}
             z[facet] = model.priors[facet].sample(columns, int(k), temperature)
             rows[str(k)] = model.decode(z).mean.cpu().numpy()
-    title = f"{facet}: samples of each cluster, temperature {temperature:g}"
+    title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
     return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster")
 
 
