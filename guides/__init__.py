@@ -2,6 +2,7 @@
 
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
+from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
@@ -11,6 +12,7 @@ from guides.vade import VaDEGuide
 __all__ = [
     "AmortizedGuide",
     "Annealed",
+    "ConditionalGuide",
     "Enumerate",
     "FacetGuide",
     "GumbelSoftmax",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ppl_models.base import FacetModel, evaluating
 from ppl_models.checks import check_count
 from ppl_models.configurable import Configurable
-from ppl_models.data import as_data
+from ppl_models.data import Observed, as_observed
 from ppl_models.distributions import diagonal_normal
 from ppl_models.networks import Encoder
 
@@ -39,8 +39,17 @@ class FacetGuide(Configurable, nn.Module):
 
     """
 
+    #: keywords, beside x, that the posterior is given by; a model's own must be among them
+    takes: tuple[str, ...] = ()
+
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
+        if set(model.takes) != set(self.takes):
+            needed, taken = (" and ".join(names) or "nothing" for names in (model.takes, self.takes))
+            raise ValueError(
+                f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes {taken}: "
+                "take a guide that suits the model, such as ConditionalGuide for labels"
+            )
         self.model = model
         self.num_samples = check_count("num_samples", num_samples)
         self.encoder = self.build_encoder()
@@ -63,11 +72,11 @@ class FacetGuide(Configurable, nn.Module):
         return {"num_samples": self.num_samples}
 
     @abstractmethod
-    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
+    def forward(self, x: Tensor, *args: Any, **options: Any) -> None:
         """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``.
 
-        :param num_samples: L; the guide's own where not given.
-        :param marginal: whether the model leaves its clusters out.
+        By keyword, the same for every guide: ``num_samples``, L, the guide's own where not given; ``marginal``, whether
+        the model leaves its clusters out; and what model and guide take beside x, ``[B, ...]`` each.
         """
 
     @property
@@ -102,15 +111,15 @@ class FacetGuide(Configurable, nn.Module):
         """
         return self.model.priors[name].log_joint(self.latent_posterior(name, head).mean).softmax(-1)
 
-    def heads(self, x: Tensor) -> dict[str, Tensor]:
+    def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
-        return self._prepared_heads(self.model.prepare(x))
+        return self._prepared_heads(self.model.prepare(x), **given)
 
-    def encode(self, x: Tensor) -> dict[str, dist.TorchDistribution]:
+    def encode(self, x: Tensor, **given: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
-        return {name: self.latent_posterior(name, head) for name, head in self.heads(x).items()}
+        return {name: self.latent_posterior(name, head) for name, head in self.heads(x, **given).items()}
 
-    def _prepared_heads(self, prepared: Tensor) -> dict[str, Tensor]:
+    def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
 
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
@@ -121,9 +130,9 @@ class FacetGuide(Configurable, nn.Module):
         with evaluating(self.encoder):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
-    def draw_latents(self, x: Tensor, num_samples: int) -> dict[str, Tensor]:
+    def draw_latents(self, x: Tensor, num_samples: int, **given: Tensor) -> dict[str, Tensor]:
         """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector, ``[(L,) B, d]``."""
-        posterior = self.encode(x)
+        posterior = self.encode(x, **given)
         z = {}
         with self.model.draws(num_samples):
             for name, q in posterior.items():
@@ -131,50 +140,53 @@ class FacetGuide(Configurable, nn.Module):
                     z[name] = pyro.sample(f"z_{name}", q)
         return z
 
-    # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in batches.
+    # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in batches; what model and
+    # guide take beside x is given by keyword, one entry per datum.
 
     @torch.no_grad()
-    def posterior(self, x: ArrayLike | Tensor) -> dict[str, dist.TorchDistribution]:
+    def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for every facet: batch ``[N]``, event ``[d]``.
 
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
-        :raises ValueError: if ``x`` does not fit the model.
+        :raises ValueError: if ``x``, or what is given beside it, does not fit the model.
         """
-        return {name: self.latent_posterior(name, head) for name, head in self._all_heads(x).items()}
+        return {name: self.latent_posterior(name, head) for name, head in self._all_heads(x, given).items()}
 
-    def embed(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+    def embed(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
         """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""
-        return {name: q.mean.cpu().numpy() for name, q in self.posterior(x).items()}
+        return {name: q.mean.cpu().numpy() for name, q in self.posterior(x, **given).items()}
 
     @torch.no_grad()
-    def predict_proba(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+    def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
         """Probability of every cluster, for each facet that has clusters: ``{name: [N, K]}``.
 
         By the guide's own rule for the cluster, see :meth:`cluster_probs`.
         """
-        heads = self._all_heads(x)
+        heads = self._all_heads(x, given)
         with evaluating(self):
             return {name: self.cluster_probs(name, heads[name]).cpu().numpy() for name in self.model.mixtures}
 
-    def predict(self, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+    def predict(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet that has clusters: ``{name: [N]}``."""
-        return {name: proba.argmax(-1) for name, proba in self.predict_proba(x).items()}
+        return {name: proba.argmax(-1) for name, proba in self.predict_proba(x, **given).items()}
 
     @torch.no_grad()
-    def reconstruct(self, x: ArrayLike | Tensor) -> np.ndarray:
+    def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
 
-        def reconstruction(batch: Tensor) -> Tensor:
-            return self.model.decode({name: q.mean for name, q in self.encode(batch).items()}).mean
+        def reconstruction(batch: Observed) -> Tensor:
+            return self.model.decode({name: q.mean for name, q in self.encode(batch.x, **batch.given).items()}).mean
 
-        return torch.cat(list(self._map_batches(reconstruction, x))).cpu().numpy()
+        return torch.cat(list(self._map_batches(reconstruction, x, given))).cpu().numpy()
 
-    def _all_heads(self, x: ArrayLike | Tensor) -> dict[str, Tensor]:
-        parts = list(self._map_batches(self.heads, x))
+    def _all_heads(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        parts = list(self._map_batches(lambda batch: self.heads(batch.x, **batch.given), x, given))
         return {name: torch.cat([part[name] for part in parts]) for name in self.model.priors}
 
-    def _map_batches(self, function: Callable[[Tensor], Any], x: ArrayLike | Tensor) -> Iterator[Any]:
-        data = as_data(x, self.model)
+    def _map_batches(
+        self, function: Callable[[Observed], Any], x: ArrayLike | Tensor, given: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        data = as_observed(x, given, self.model)
         with evaluating(self):
             for batch in data.split(EVALUATION_BATCH):
                 yield function(batch.to(self.model.gates.device))

@@ -98,7 +98,7 @@ class LadderGuide(NetworkGuide):
         mixtures = self.model.mixtures
         return [prior.num_components if name in mixtures else 0 for name, prior in self.model.priors.items()]
 
-    def _prepared_heads(self, prepared: Tensor) -> dict[str, Tensor]:
+    def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         logits = self.classify(prepared)
         latents = self.climb(prepared, {name: one_hot_of_largest(each) for name, each in logits.items()})
         return {name: torch.cat([z, logits[name]], -1) if name in logits else z for name, z in latents.items()}

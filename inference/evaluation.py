@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -12,24 +13,27 @@ from torch import Tensor
 from guides.base import FacetGuide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel, evaluating
-from ppl_models.data import as_data
+from ppl_models.data import Observed, as_observed
 
 __all__ = ["elbo", "mutual_information"]
 
 
 @torch.no_grad()
-def elbo(model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100) -> tuple[float, float]:
+def elbo(
+    model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
+) -> tuple[float, float]:
     """Monte-Carlo estimate of the ELBO of ``x`` with every weight and gate at 1: mean and its standard error.
 
     Both in nats per datum. The error is that of the draws of the latents, for the data as given.
 
     :param x: ``[N, *x_shape]``.
     :param num_draws: independent draws of the whole estimate, at least 2.
+    :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if the data do not fit the model or ``num_draws`` is below 2.
     """
     if num_draws < 2:
         raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
-    data = as_data(x, model).to(model.gates.device)
+    data = as_observed(x, given, model).to(model.gates.device)
     loss = Loss(model, guide)
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
     with evaluating(guide), guide.unrelaxed(), at_one:
@@ -37,12 +41,12 @@ def elbo(model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws:
     return float(draws.mean()), float(draws.std() / math.sqrt(num_draws))
 
 
-def _mean_elbo(loss: Loss, data: Tensor, batch_size: int = 4096) -> Tensor:
-    parts = [-loss(batch) * len(batch) for batch in data.split(batch_size)]
+def _mean_elbo(loss: Loss, data: Observed, batch_size: int = 4096) -> Tensor:
+    parts = [-loss(batch.x, **batch.given) * len(batch) for batch in data.split(batch_size)]
     return torch.stack(parts).sum() / len(data)
 
 
-def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, float]:
+def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, float]:
     """I(x; c_j) of every mixture facet, in nats: entropy of the mean responsibilities less their mean entropy.
 
     It vanishes when a facet has died (its latent ignores x) *and* when all data share one cluster; the entropy of the
@@ -53,5 +57,5 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, fl
     """
     return {
         name: float(entropy(proba.mean(0)) - entropy(proba, axis=-1).mean())
-        for name, proba in guide.predict_proba(x).items()
+        for name, proba in guide.predict_proba(x, **given).items()
     }

@@ -18,7 +18,7 @@ from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, evaluating, training
 from ppl_models.checks import check_count
-from ppl_models.data import as_data
+from ppl_models.data import as_data, as_observed
 from ppl_models.priors import Mixture, StandardNormal
 
 __all__ = ["cold_start", "data_dependent_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
@@ -35,6 +35,7 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     :param seed: of that choice, of the draws and of the fit.
     :raises ValueError: if ``x`` does not fit the model or has too few rows.
     """
+    _check_clusters_are_inferred(guide.model)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
         draws = {name: q.sample() for name, q in guide.posterior(rows).items()}
@@ -68,6 +69,7 @@ def fit_mixtures(
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
+    _check_clusters_are_inferred(guide.model)
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
@@ -101,6 +103,7 @@ def warm_start(
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner, whose guide holds the model with its mixtures set.
     """
+    _check_clusters_are_inferred(runner.model)
     with standard_normal_priors(runner.model):
         runner.fit(x, epochs, **fit_options)
     fit_mixtures(runner.guide, x, seed=seed, n_init=restarts)
@@ -108,7 +111,9 @@ def warm_start(
 
 
 @torch.no_grad()
-def data_dependent_start(guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0) -> None:
+def data_dependent_start(
+    guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0, **given: Any
+) -> None:
     """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on data.
 
     The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional Neural Networks*
@@ -119,15 +124,17 @@ def data_dependent_start(guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 5
     :param x: ``[N, *x_shape]``, at least two rows.
     :param rows: of ``x``, chosen at random, that the statistics are of.
     :param seed: of that choice and of the draws of z that the decoder sees.
+    :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or given.
     """
     model = guide.model
-    if min(check_count("rows", rows), len(as_data(x, model))) < 2:
-        raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(as_data(x, model))} data")
+    data = as_observed(x, given, model)
+    if min(check_count("rows", rows), len(data)) < 2:
+        raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(data)} data")
     with seeded(seed, model.gates.device):
-        batch = _some_rows(x, model, rows)
+        batch = data[torch.randperm(len(data))[:rows].to(data.x.device)].to(model.gates.device)
         with training(guide), _scaled_to_outputs(guide):
-            model.decode({name: q.sample() for name, q in guide.encode(batch).items()})
+            model.decode({name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()})
 
 
 @contextmanager
@@ -214,6 +221,14 @@ def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, 
     distance = (q.mean - target.mean).square() + (q.stddev.log() - target.stddev.log()).square()
     cross_entropy = -(responsibilities * guide.cluster_logits(name, head).log_softmax(-1)).sum(-1)
     return (distance.sum(-1) + cross_entropy).mean()
+
+
+def _check_clusters_are_inferred(model: FacetModel) -> None:
+    if model.takes:
+        raise ValueError(
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its mixture learns in training and is not "
+            "started from clusters found in the latents"
+        )
 
 
 def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:

@@ -29,7 +29,7 @@ from inference.schedules import Constant, Schedule, Weights
 from ppl_models.base import FacetModel, evaluating
 from ppl_models.checks import check_count, check_one_of
 from ppl_models.configurable import from_config, to_config
-from ppl_models.data import as_data
+from ppl_models.data import Observed, as_observed
 from ppl_models.precision import network_precision
 
 __all__ = ["DeadFacetWarning", "SVIRunner"]
@@ -107,6 +107,7 @@ class SVIRunner:
         log_every: int = 1,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
+        **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
 
@@ -122,18 +123,19 @@ class SVIRunner:
         :param callbacks: called with this runner and each new record, which they may add to; whatever they draw or
             compute, training is the same, unless they set the model's parameters.
         :param progress: show a bar.
+        :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval whose objective is no longer finite.
         """
         for name, value in (("epochs", epochs), ("batch_size", batch_size), ("log_every", log_every)):
             check_count(name, value)
-        data = as_data(x, self.model).to(self.device)
+        data = as_observed(x, given, self.model).to(self.device)
         steps = epochs * -(-len(data) // batch_size)
         weights = self.schedule.bind(self.model, steps // epochs, self.step + steps)
         watched = data[_some_rows(len(data), WATCHED_ROWS)]
         checks = is_validation_enabled()
         with self._while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
-            self._check_first_step(data[:batch_size], weights)
+            self._check_first_step(data[slice(batch_size)], weights)
             with pyro.validation_enabled(False):
                 for record in self._train(data, epochs, batch_size, log_every, weights, bar):
                     with network_precision(None), pyro.validation_enabled(checks), seeded(0, self.device):
@@ -147,7 +149,7 @@ class SVIRunner:
         return self
 
     def _train(
-        self, data: Tensor, epochs: int, batch_size: int, log_every: int, weights: Weights, bar: tqdm
+        self, data: Observed, epochs: int, batch_size: int, log_every: int, weights: Weights, bar: tqdm
     ) -> Iterator[dict[str, Any]]:
         """The loop itself: yields the start of a record at each logging interval."""
         started, first, logged = time.perf_counter(), self.epoch, self.step
@@ -175,14 +177,14 @@ class SVIRunner:
                 logged = self.step
                 total_loss.zero_()
 
-    def _step(self, batch: Tensor) -> Tensor:
-        loss = self.loss(batch)
+    def _step(self, batch: Observed) -> Tensor:
+        loss = self.loss(batch.x, **batch.given)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
 
-    def _check_first_step(self, batch: Tensor, weights: Weights) -> None:
+    def _check_first_step(self, batch: Observed, weights: Weights) -> None:
         """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of draws."""
         at_start = weights(torch.full_like(self.model.gates[0], self.step))
         checked = pyro.validation_enabled(True)
@@ -193,17 +195,17 @@ class SVIRunner:
             evaluating(self.loss),
             self.model.weights_set_to(*at_start),
         ):
-            loss = self.loss(batch)
+            loss = self.loss(batch.x, **batch.given)
         if not loss.isfinite():
             raise ValueError(
                 f"the objective is {float(loss)} before the first step: check the scale of the data "
                 "and the parameters that the model was given"
             )
 
-    def _watch(self, rows: Tensor) -> dict[str, float]:
+    def _watch(self, rows: Observed) -> dict[str, float]:
         with evaluating(self.loss):
-            terms = {name: float(value) for name, value in self.loss.terms(rows).items()}
-            information = mutual_information(self.guide, rows)
+            terms = {name: float(value) for name, value in self.loss.terms(rows.x, **rows.given).items()}
+            information = mutual_information(self.guide, rows.x, **rows.given)
         return terms | {f"mutual_information_{name}": nats for name, nats in information.items()}
 
     def _warn_of_dead_facets(self) -> None:
@@ -287,8 +289,8 @@ class SVIRunner:
         )
 
 
-def _shuffled(data: Tensor, batch_size: int) -> Iterable[Tensor]:
-    order = torch.randperm(len(data), device=data.device)
+def _shuffled(data: Observed, batch_size: int) -> Iterable[Observed]:
+    order = torch.randperm(len(data), device=data.x.device)
     return (data[rows] for rows in order.split(batch_size))
 
 

@@ -1,6 +1,7 @@
 """Generative programs and their parts: priors, likelihoods, networks."""
 
 from ppl_models.base import FacetModel
+from ppl_models.ivae import IVAE
 from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Normal
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvLadder, MLPLadder, SharedMLP
@@ -10,6 +11,7 @@ from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 
 __all__ = [
     "GMDGM",
+    "IVAE",
     "MFCVAE",
     "VAE",
     "VLAC",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -43,6 +44,8 @@ class FacetModel(Configurable, nn.Module):
 
     kl_weights: Tensor
     gates: Tensor
+    #: keywords of what the program takes beside x, one entry per datum
+    takes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -78,6 +81,13 @@ class FacetModel(Configurable, nn.Module):
     def mixtures(self) -> dict[str, Mixture]:
         """The facets that have a discrete variable."""
         return {name: prior for name, prior in self.facets.items() if isinstance(prior, Mixture)}
+
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        """What was given by the keyword ``name`` for ``n`` data, as the program takes it.
+
+        :raises ValueError: if it does not fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes {name}, and does not say how")
 
     # The pieces that programs (and guides) are written with
 

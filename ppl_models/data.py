@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,7 +15,66 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ppl_models.base import FacetModel
 
-__all__ = ["as_data"]
+__all__ = ["Observed", "as_data", "as_labels", "as_observed"]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Data and what is given beside them, row by row.
+
+    :ivar x: ``[N, *x_shape]``.
+    :ivar given: tensors with N rows each, by the keyword that a model takes them by, such as ``label``.
+    """
+
+    x: Tensor
+    given: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: Tensor | slice) -> Observed:
+        return Observed(self.x[rows], {name: values[rows] for name, values in self.given.items()})
+
+    def to(self, device: torch.device) -> Observed:
+        return Observed(self.x.to(device), {name: values.to(device) for name, values in self.given.items()})
+
+    def split(self, size: int) -> Iterator[Observed]:
+        return (self[slice(start, start + size)] for start in range(0, len(self), size))
+
+
+def as_observed(x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetModel) -> Observed:
+    """``x`` with what ``model`` takes beside it, all checked.
+
+    :param given: by keyword; ``None`` counts as not given.
+    :raises ValueError: as :func:`as_data`; and if something is missing, or the model takes no such thing.
+    """
+    data = as_data(x, model)
+    found = {name: values for name, values in given.items() if values is not None}
+    if unknown := sorted(found.keys() - model.takes):
+        taken = " and ".join(model.takes) or "nothing"
+        raise ValueError(f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}")
+    if missing := [name for name in model.takes if name not in found]:
+        raise ValueError(f"{type(model).__name__} needs {missing[0]}= beside x, with one entry per datum")
+    return Observed(data, {name: model.check_given(name, values, len(data)) for name, values in found.items()})
+
+
+def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int) -> Tensor:
+    """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
+
+    :param name: the keyword that they were given by.
+    :raises ValueError: for another length, other numbers than integers, or classes that there are not.
+    """
+    labels = _as_tensor(values, name)
+    if tuple(labels.shape) != (n,):
+        raise ValueError(
+            f"{name} has shape {list(labels.shape)}, but there are {n} data: one class per datum is needed"
+        )
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integers, got {labels.dtype}: convert them, for example {name}.astype(int)")
+    low, high = (int(bound) for bound in torch.aminmax(labels))
+    if low < 0 or high >= num_classes:
+        raise ValueError(f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}")
+    return labels.long()
 
 
 def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
@@ -53,10 +114,10 @@ def _shape_advice(data: Tensor, model: FacetModel) -> str:
     return f"build the model with x_shape={tuple(data.shape[1:])}, or look for what is wrong with the data"
 
 
-def _as_tensor(x: ArrayLike | Tensor) -> Tensor:
+def _as_tensor(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
     if isinstance(x, Tensor):
         return x
     array = np.asarray(x)
     if array.dtype.kind not in "buif":
-        raise ValueError(f"x must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
+        raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
     return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))

@@ -10,6 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from guides import (
     AmortizedGuide,
     Annealed,
+    ConditionalGuide,
     FacetGuide,
     GumbelSoftmax,
     LadderGuide,
@@ -20,6 +21,7 @@ from guides import (
 from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, ScoreFunction_ELBO
 from ppl_models import (
     GMDGM,
+    IVAE,
     MFCVAE,
     VAE,
     VLAC,
@@ -164,6 +166,14 @@ def vae() -> VaDEGuide:
     return VaDEGuide(VAE((6,), 3))
 
 
+def ivae() -> ConditionalGuide:
+    return ConditionalGuide(IVAE((6,), 3, 2, Normal(0.4), MLPLadder((8, 9), rungs=[1])))
+
+
+def ivae_images_two_draws() -> ConditionalGuide:
+    return ConditionalGuide(IVAE((1, 8, 8), 3, 2, network=ConvLadder((4, 5), rungs=[1])), 2)
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -189,6 +199,8 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     vlae,
     gmdgm,
     vae,
+    ivae,
+    ivae_images_two_draws,
 ]
 
 OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
@@ -222,5 +234,6 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (vlac_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
     (marginal_two_draws, None, set(OBJECTIVES)),
     (vlae, None, set(OBJECTIVES)),
+    (ivae, None, set(OBJECTIVES)),
     (plain_vae, None, set(OBJECTIVES)),
 ]

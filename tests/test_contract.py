@@ -23,10 +23,15 @@ def data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
     return torch.rand(n, *guide.model.x_shape)
 
 
+def given(guide: FacetGuide, n: int = 7) -> dict[str, torch.Tensor]:
+    """What the model takes beside x."""
+    return {"label": torch.arange(n) % 3} if "label" in guide.model.takes else {}
+
+
 @every_model
 def test_program_draws_data_without_observing_any(build: Callable[[], FacetGuide]) -> None:
     guide = build()
-    trace = poutine.trace(guide.model).get_trace(size=5)
+    trace = poutine.trace(guide.model).get_trace(size=5, **given(guide, 5))
     assert trace.nodes["x"]["value"].shape == (5, *guide.model.x_shape)
     for name, prior in guide.model.priors.items():
         assert trace.nodes[f"z_{name}"]["value"].shape == (5, prior.dim)
@@ -37,7 +42,7 @@ def test_program_draws_data_without_observing_any(build: Callable[[], FacetGuide
 def test_every_parameter_learns(build: Callable[[], FacetGuide]) -> None:
     guide = build()
     loss = Loss(guide.model, guide)
-    loss(data(guide)).backward()
+    loss(data(guide), **given(guide)).backward()
     dead = [n for n, p in loss.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
     assert not dead, f"no gradient reaches {dead}"
 
@@ -46,17 +51,17 @@ def test_every_parameter_learns(build: Callable[[], FacetGuide]) -> None:
 @pytest.mark.parametrize("n", [1, 7])
 def test_predictions_have_the_promised_shapes(build: Callable[[], FacetGuide], n: int) -> None:
     guide = build()
-    x = data(guide, n)
+    x, beside = data(guide, n), given(guide, n)
     priors, mixtures = guide.model.priors, guide.model.mixtures
-    assert {k: v.shape for k, v in guide.embed(x).items()} == {k: (n, p.dim) for k, p in priors.items()}
-    proba = guide.predict_proba(x)
+    assert {k: v.shape for k, v in guide.embed(x, **beside).items()} == {k: (n, p.dim) for k, p in priors.items()}
+    proba = guide.predict_proba(x, **beside)
     assert {k: v.shape for k, v in proba.items()} == {k: (n, p.num_components) for k, p in mixtures.items()}
-    for name, cluster in guide.predict(x).items():
+    for name, cluster in guide.predict(x, **beside).items():
         np.testing.assert_allclose(proba[name].sum(-1), 1, rtol=1e-5)
         np.testing.assert_array_equal(cluster, proba[name].argmax(-1))
-    for name, q in guide.posterior(x).items():
+    for name, q in guide.posterior(x, **beside).items():
         assert (q.batch_shape, q.event_shape) == ((n,), (priors[name].dim,))
-    assert guide.reconstruct(x).shape == x.shape
+    assert guide.reconstruct(x, **beside).shape == x.shape
 
 
 @every_model
@@ -89,16 +94,16 @@ def test_log_joint_sums_to_the_density(build: Callable[[], FacetGuide]) -> None:
 @every_model
 def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide], tmp_path: Path) -> None:
     guide = build()
-    x = data(guide)
-    runner = SVIRunner(guide.model, guide).fit(x, epochs=2, batch_size=4, progress=False)
+    x, beside = data(guide), given(guide)
+    runner = SVIRunner(guide.model, guide).fit(x, epochs=2, batch_size=4, progress=False, **beside)
     loaded = SVIRunner.load(runner.save(tmp_path / "run"))
     assert repr(loaded.guide) == repr(guide)
     assert loaded.history == runner.history
-    for name, z in guide.embed(x).items():
-        np.testing.assert_array_equal(loaded.guide.embed(x)[name], z)
+    for name, z in guide.embed(x, **beside).items():
+        np.testing.assert_array_equal(loaded.guide.embed(x, **beside)[name], z)
     # What a guide gives, the model takes.
-    assert guide.model.decode(guide.embed(x)).batch_shape == (7,)
-    for name, z in guide.embed(x).items():
+    assert guide.model.decode(guide.embed(x, **beside)).batch_shape == (7,)
+    for name, z in guide.embed(x, **beside).items():
         assert guide.model.facets[name].log_joint(z).shape == (7, guide.model.priors[name].num_components)
     # Loading is saving's inverse: written again, the weights are the same bytes.
     again = loaded.save(tmp_path / "again")
@@ -110,12 +115,12 @@ def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide]
 def test_training_is_reproducible_and_leaves_the_callers_randomness(build: Callable[[], FacetGuide]) -> None:
     guide = build()
     other = copy.deepcopy(guide)
-    x = data(guide)
+    x, beside = data(guide), given(guide)
     before = torch.random.get_rng_state()
-    SVIRunner(guide.model, guide, seed=4).fit(x, epochs=2, batch_size=4, progress=False)
+    SVIRunner(guide.model, guide, seed=4).fit(x, epochs=2, batch_size=4, progress=False, **beside)
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.randn(3)  # another state of the caller's stream makes no difference
-    SVIRunner(other.model, other, seed=4).fit(x, epochs=2, batch_size=4, progress=False)
+    SVIRunner(other.model, other, seed=4).fit(x, epochs=2, batch_size=4, progress=False, **beside)
     for (name, ours), theirs in zip(guide.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
 
@@ -124,10 +129,10 @@ def test_training_is_reproducible_and_leaves_the_callers_randomness(build: Calla
 @pytest.mark.parametrize("training", [True, False])
 def test_evaluation_changes_nothing(build: Callable[[], FacetGuide], training: bool) -> None:
     guide = build().train(training)
-    x = data(guide)
+    x, beside = data(guide), given(guide)
     before = {name: value.clone() for name, value in guide.state_dict().items()}
-    mean, error = elbo(guide.model, guide, x, num_draws=3)
-    guide.predict(x)
+    mean, error = elbo(guide.model, guide, x, num_draws=3, **beside)
+    guide.predict(x, **beside)
     guide.model.generate(2)
     assert np.isfinite(mean)
     assert error > 0
@@ -149,22 +154,23 @@ def test_repr_tells_the_parts(build: Callable[[], FacetGuide]) -> None:
 @every_model
 def test_works_in_float64_and_bf16(build: Callable[[], FacetGuide]) -> None:
     guide = build()
-    x = data(guide)
-    runner = SVIRunner(guide.model, guide, precision="bf16").fit(x, epochs=1, progress=False)
+    x, beside = data(guide), given(guide)
+    runner = SVIRunner(guide.model, guide, precision="bf16").fit(x, epochs=1, progress=False, **beside)
     assert np.isfinite(runner.history[0]["elbo"])
     assert all(p.dtype == torch.float32 for p in guide.parameters())
     guide.double()
-    assert Loss(guide.model, guide)(x.double()).dtype == torch.float64
+    assert Loss(guide.model, guide)(x.double(), **beside).dtype == torch.float64
     images = torch.randint(0, 256, (5, *guide.model.x_shape), dtype=torch.uint8)
-    assert all(z.dtype == np.float64 for z in guide.embed(images).values())
+    assert all(z.dtype == np.float64 for z in guide.embed(images, **given(guide, 5)).values())
 
 
 @every_model
 def test_uint8_images_equal_the_same_values_as_floats(build: Callable[[], FacetGuide]) -> None:
     guide = build()
     x = torch.randint(0, 256, (5, *guide.model.x_shape), dtype=torch.uint8)
-    for name, z in guide.embed(x).items():
-        np.testing.assert_array_equal(guide.embed(x.float() / 255)[name], z)
+    beside = given(guide, 5)
+    for name, z in guide.embed(x, **beside).items():
+        np.testing.assert_array_equal(guide.embed(x.float() / 255, **beside)[name], z)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -175,7 +181,7 @@ def test_pairs_of_guide_and_objective(
     guide = build()
     elbo_object = OBJECTIVES[objective](guide)
     if objective in suitable:
-        loss = Loss(guide.model, guide, elbo_object)(data(guide))
+        loss = Loss(guide.model, guide, elbo_object)(data(guide), **given(guide))
         loss.backward()
         assert loss.isfinite()
     else:

@@ -302,10 +302,11 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
     if any(isinstance(prior, VampPrior) for prior in guide.model.priors.values()):
         pytest.skip("a VampPrior holds its guide's encoder, which stacking does not replace")
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
+    beside = {"label": torch.arange(5) % 3} if guide.model.takes else {}
     parameters, buffers = torch.func.stack_module_state(losses)
 
     def loss_of(p: dict, b: dict) -> torch.Tensor:
-        return torch.func.functional_call(losses[0], (p, b), (x,))
+        return torch.func.functional_call(losses[0], (p, b), (x,), beside)
 
     pyro.set_rng_seed(0)
     with pyro.validation_enabled(False):
@@ -313,7 +314,7 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
         gradients, values = torch.func.vmap(both, randomness="same")(parameters, buffers)
         for i, loss in enumerate(losses):
             pyro.set_rng_seed(0)
-            alone = loss(x)
+            alone = loss(x, **beside)
             alone.backward()
             torch.testing.assert_close(values[i], alone.detach(), rtol=1e-8, atol=0)
             for name, p in loss.named_parameters():
@@ -334,10 +335,11 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
 def test_pyros_objectives_are_ours_on_the_same_draws(build: Callable[[], FacetGuide], ours: str, theirs: str) -> None:
     guide = build().double()
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
+    beside = {"label": torch.arange(5) % 3} if guide.model.takes else {}
     results = []
     for name in (ours, theirs):
         pyro.set_rng_seed(3)
-        results.append(value_and_gradient(Loss(guide.model, guide, OBJECTIVES[name](guide))(x), guide))
+        results.append(value_and_gradient(Loss(guide.model, guide, OBJECTIVES[name](guide))(x, **beside), guide))
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)
 
 

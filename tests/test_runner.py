@@ -80,7 +80,7 @@ def test_uint8_data_stay_uint8_until_the_step(monkeypatch: pytest.MonkeyPatch) -
     guide = small()
     runner = SVIRunner(guide.model, guide)
     seen, step = [], runner._step
-    monkeypatch.setattr(runner, "_step", lambda batch: (seen.append(batch.dtype), step(batch))[1])
+    monkeypatch.setattr(runner, "_step", lambda batch: (seen.append(batch.x.dtype), step(batch))[1])
     runner.fit(np.random.default_rng(0).integers(0, 256, (10, 6), dtype=np.uint8), epochs=2, progress=False)
     assert seen == [torch.uint8] * 2
 
@@ -163,7 +163,7 @@ def test_sorted_data_are_watched_in_all_their_parts() -> None:
     watch = runner._watch
     runner._watch = lambda r: (rows.append(r), watch(r))[1]
     runner.fit(x, epochs=1, batch_size=4000, progress=False)
-    assert abs(rows[0].mean().item() - 0.5) < 0.05  # 2,048 rows: deviation 0.011
+    assert abs(rows[0].x.mean().item() - 0.5) < 0.05  # 2,048 rows: deviation 0.011
 
 
 def test_a_model_that_starts_at_infinity_is_refused() -> None:

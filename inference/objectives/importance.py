@@ -36,9 +36,13 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
         return super().differentiable_loss(model, guide, *args, **{**kwargs, "num_samples": self.num_draws})
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
-        log_p, log_q = (torch.stack(list(densities(trace))).sum(0) for trace in (model_trace, guide_trace))
-        log_weight = log_p - log_q
+        log_weight = self._sum(model_trace) - self._sum(guide_trace)
         if self.num_draws == 1:
             return log_weight.sum()
-        # In the programs each draw counts 1 / K; here whole draws are weighed.
-        return ((self.num_draws * log_weight).logsumexp(0) - math.log(self.num_draws)).sum()
+        return (log_weight.logsumexp(0) - math.log(self.num_draws)).sum()
+
+    def _sum(self, trace: Trace) -> Tensor:
+        """Log-density of each whole draw, ``[K, B]``, or ``[B]`` for K = 1."""
+        # In the programs each draw counts 1 / K; a site outside the draws (a given cluster) counts whole in each.
+        terms = [self.num_draws * term if term.dim() == 2 else term for term in densities(trace)]
+        return torch.stack(torch.broadcast_tensors(*terms)).sum(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,15 +108,18 @@ class Loss(nn.Module):
     def model(self) -> FacetModel:
         return self.guide.model
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised."""
-        return self._per_datum(self.objective, x)
+    def forward(self, x: Tensor, **given: Tensor) -> Tensor:
+        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised.
 
-    def _per_datum(self, objective: ELBO, x: Tensor) -> Tensor:
-        summed = objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **self.guide.options)
-        return summed / len(x)
+        :param given: what model and guide take beside x.
+        """
+        return self._per_datum(self.objective, x, given)
 
-    def terms(self, x: Tensor) -> dict[str, Tensor]:
+    def _per_datum(self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+        prepared = self.model.prepare(x)
+        return objective.differentiable_loss(self.model, self.guide, prepared, **self.guide.options, **given) / len(x)
+
+    def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.
 
         The ELBO is linear in the terms' weights, so each term is its derivative by that weight; they add up by
@@ -132,7 +136,7 @@ class Loss(nn.Module):
             self.model.weights_set_to(kl_weights),
             self.guide.unrelaxed(),
         ):
-            loss = self._per_datum(default_objective(self.guide), x)
+            loss = self._per_datum(default_objective(self.guide), x, given)
             (kl,) = torch.autograd.grad(loss, kl_weights)
         terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}
         for j, name in enumerate(self.model.priors):

@@ -1,0 +1,157 @@
+"""Identifiable VAE: Eq. 3 written out, the label's part in it, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Normal as TorchNormal
+from torch.distributions import kl_divergence
+
+from guides import ConditionalGuide, LadderGuide, MarginalGuide, VaDEGuide
+from inference import Loss, MeanField_ELBO, SVIRunner, cold_start, data_dependent_start, elbo, fit_mixtures, warm_start
+from ppl_models import IVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, VaDE
+
+K, D = 3, 2
+X = torch.rand(7, 6, dtype=torch.float64)
+U = torch.tensor([0, 2, 1, 1, 0, 2, 2])
+
+
+def build(num_samples: int = 1) -> ConditionalGuide:
+    model = IVAE((6,), K, D, Normal(0.4), MLPLadder((8, 9), rungs=[1]), scale=0.7)
+    guide = ConditionalGuide(model, num_samples).double()
+    torch.nn.init.normal_(guide.encoder.shifts["0"].weight)
+    return guide
+
+
+def linear(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
+    return h @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+
+def eq_3(p: dict[str, Tensor], noise: Tensor, analytic: bool) -> Tensor:
+    """Minus Eq. 3 for draws ``[L, B, d]`` of noise, in nats per datum, by the parameters' names."""
+    h = linear(p, "encoder.backbones.0.0.1", X).relu()
+    h = linear(p, "encoder.backbones.0.1.0", h).relu() + p["encoder.shifts.0.weight"].T[U]
+    head = linear(p, "encoder.rungs.0", h)
+    q = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
+    prior = "model.facets.label"
+    p_z = TorchNormal(p[f"{prior}.loc"][U], 1e-4 + torch.log1p(torch.exp(10 * p[f"{prior}.raw_scale"][U])) / 10)
+    z = q.loc + q.scale * noise
+    h = linear(p, "model.decoder.rungs.0.0", z).relu()
+    h = linear(p, "model.decoder.backbones.0.0.0", h).relu()
+    mean = linear(p, "model.decoder.backbones.0.1.0", h)
+    log_likelihood = TorchNormal(mean, torch.tensor(0.4, dtype=torch.float32).double()).log_prob(X).sum(-1).mean(0)
+    kl = kl_divergence(q, p_z) if analytic else (q.log_prob(z) - p_z.log_prob(z)).mean(0)
+    return (kl.sum(-1) - log_likelihood).mean()
+
+
+@pytest.mark.parametrize("analytic", [False, True])
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_equals_eq_3_draw_by_draw(num_samples: int, analytic: bool) -> None:
+    guide = build(num_samples)
+    parameters = dict(guide.named_parameters())
+    objective = MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting) if analytic else None
+    pyro.set_rng_seed(1)
+    z = poutine.trace(guide).get_trace(X, label=U).nodes["z_label"]["value"]
+    q = guide.encode(X, label=U)["label"]
+    noise = ((z - q.base_dist.loc) / q.base_dist.scale).detach().reshape(num_samples, 7, D)
+    pyro.set_rng_seed(1)
+    got, want = Loss(guide.model, guide, objective)(X, label=U), eq_3(parameters, noise, analytic)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=0)
+    names = [name for name, value in parameters.items() if value.requires_grad]
+    ours, theirs = (torch.autograd.grad(value, [parameters[name] for name in names]) for value in (got, want))
+    largest = max(gradient.abs().max() for gradient in theirs)
+    for name, a, b in zip(names, ours, theirs, strict=True):
+        assert (a - b).abs().max() <= 1e-10 * largest, name
+
+
+def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
+    """The same density of z and x as VaDE's program has for that cluster; of the cluster itself, nothing."""
+    guide = build()
+    vade = VaDE((6,), GaussianMixture(K, D, weights="uniform"), Normal(0.4), MLPLadder((8, 9), rungs=[1]), name="label")
+    vade.double().load_state_dict(guide.model.state_dict())
+    z = torch.randn(7, D, dtype=torch.float64)
+    u = torch.nn.functional.one_hot(U, K).double()
+    totals = []
+    for program, values in ((guide.model, {"z_label": z}), (vade, {"z_label": z, "c_label": u})):
+        options = {"label": U} if program is guide.model else {}
+        trace = poutine.trace(poutine.condition(program, data=values)).get_trace(X, **options)
+        totals.append(trace.log_prob_sum())
+    torch.testing.assert_close(totals[0], totals[1] + 7 * math.log(K), rtol=1e-12, atol=0)
+
+
+def test_it_learns_a_prior_for_each_label() -> None:
+    """Three groups of points, told apart by their label alone: components move to where their data are."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(K, size=600)
+    x = (np.array([[0.0, 0], [3, 0], [0, 3]])[label] + 0.2 * rng.normal(size=(600, 2))).astype(np.float32)
+    torch.manual_seed(0)
+    guide = ConditionalGuide(IVAE((2,), K, D, Normal(0.2), MLPLadder((32,)), scale=0.5))
+    before, before_error = elbo(guide.model, guide, x, 20, label=label)
+    runner = SVIRunner(guide.model, guide, lr=5e-3).fit(x, epochs=30, batch_size=60, progress=False, label=label)
+    after, after_error = elbo(guide.model, guide, x, 20, label=label)
+    assert after - before > 10 * np.hypot(before_error, after_error)
+    # What the latents tell of the label without being asked: log 3 = 1.10 nats at most.
+    assert runner.history[-1]["mutual_information_label"] > 1.0
+    assert (guide.predict(x, label=label)["label"] == label).mean() > 0.98
+    # A wrong label costs: the model knows what belongs to which.
+    wrong, _ = elbo(guide.model, guide, x, 20, label=(label + 1) % K)
+    assert after - wrong > 1
+
+
+def test_the_label_reaches_the_posterior() -> None:
+    guide = build()
+    one, other = (guide.embed(X, label=u)["label"] for u in (U, (U + 1) % K))
+    assert not np.allclose(one, other)
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: build().embed(X), "IVAE needs label= beside x"),
+    (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 data"),
+    (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),
+    (lambda: build().embed(X, label=U + 1), "classes from 1 to 3, but the model was built for 0 to 2"),
+    (lambda: build().embed(X, label=U - 1), "classes from -1 to 1"),
+    (lambda: build().embed(X, label=U.double()), "label must hold integers, got torch.float64"),
+    (lambda: build().embed(X, label=U > 0), "label must hold integers, got torch.bool"),
+    (lambda: build().embed(X, label=["a"] * 7), "label must hold numbers, got list"),
+    (lambda: build().embed(X, label=U, group=U), "IVAE takes label beside x, got group"),
+    (lambda: VaDEGuide(build().model), "IVAE takes label beside x and VaDEGuide takes nothing"),
+    (lambda: MarginalGuide(build().model), "MarginalGuide takes nothing"),
+    (lambda: LadderGuide(build().model), "LadderGuide takes nothing"),
+    (lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))), "VaDE takes nothing beside x and ConditionalGuide"),
+    (lambda: ConditionalGuide(IVAE((6,), 3, 2, network=SharedMLP((8,)))), "use a ladder"),
+    (lambda: IVAE((6,), 0, 2), "num_components must be an integer of at least 1"),
+    (lambda: cold_start(build(), X), "is not started from clusters"),
+    (lambda: fit_mixtures(build(), X), "is not started from clusters"),
+    (lambda: warm_start(SVIRunner((g := build()).model, g), X, 1), "is not started from clusters"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_a_refused_label_leaves_everything_as_it_was() -> None:
+    guide = build()
+    runner = SVIRunner(guide.model, guide)
+    before = {name: value.clone() for name, value in guide.state_dict().items()}
+    with pytest.raises(ValueError, match="label has shape"):
+        runner.fit(X, epochs=1, progress=False, label=U[:3])
+    assert (runner.history, runner.step) == ([], 0)
+    assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
+
+
+def test_a_start_from_data_takes_labels() -> None:
+    guide = build()
+    data_dependent_start(guide, X, label=U)
+    head = guide.heads(X, label=U)["label"]
+    torch.testing.assert_close(head.std(0), torch.ones(2 * D, dtype=torch.float64), atol=0.6, rtol=0)
