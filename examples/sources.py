@@ -56,7 +56,7 @@ class Segments:
 def time_contrastive(
     per_segment: int, num_segments: int = 20, dim: int = 5, num_layers: int = 4, seed: int = 0
 ) -> Segments:
-    """``num_segments * per_segment`` rows, segment after segment.
+    """``num_segments * per_segment`` rows, segment after segment: shuffle them before they are split.
 
     Means are uniform on [-3, 3] and deviations on [0.01, 3], one of each per source and segment. The mixing and the
     segments' parameters depend on ``seed`` alone, so that data sets of several sizes differ in their draws only.

@@ -39,16 +39,17 @@ class FacetGuide(Configurable, nn.Module):
 
     """
 
-    #: keywords, beside x, that the posterior is given by; a model's own must be among them
+    #: keywords, beside x, that the posterior is given by: those of the models that the guide is for
     takes: tuple[str, ...] = ()
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
         if set(model.takes) != set(self.takes):
             needed, taken = (" and ".join(names) or "nothing" for names in (model.takes, self.takes))
+            suitable = "ConditionalGuide" if "label" in model.takes else "VaDEGuide"
             raise ValueError(
                 f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes {taken}: "
-                "take a guide that suits the model, such as ConditionalGuide for labels"
+                f"take a guide that suits the model, such as {suitable}"
             )
         self.model = model
         self.num_samples = check_count("num_samples", num_samples)
@@ -158,16 +159,16 @@ class FacetGuide(Configurable, nn.Module):
 
     @torch.no_grad()
     def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        """Probability of every cluster, for each facet that has clusters: ``{name: [N, K]}``.
+        """Probability of every cluster, for each facet whose clusters are inferred: ``{name: [N, K]}``.
 
         By the guide's own rule for the cluster, see :meth:`cluster_probs`.
         """
         heads = self._all_heads(x, given)
         with evaluating(self):
-            return {name: self.cluster_probs(name, heads[name]).cpu().numpy() for name in self.model.mixtures}
+            return {name: self.cluster_probs(name, heads[name]).cpu().numpy() for name in self.model.inferred}
 
     def predict(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        """Most probable cluster, for each facet that has clusters: ``{name: [N]}``."""
+        """Most probable cluster, for each facet whose clusters are inferred: ``{name: [N]}``."""
         return {name: proba.argmax(-1) for name, proba in self.predict_proba(x, **given).items()}
 
     @torch.no_grad()

@@ -52,7 +52,10 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
     It vanishes when a facet has died (its latent ignores x) *and* when all data share one cluster; the entropy of the
     mean responsibilities alone would call the first of these healthy.
 
+    Clusters that are given are not inferred from x, and have no such number.
+
     :param x: ``[N, *x_shape]``.
+    :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
     """
     return {

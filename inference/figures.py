@@ -65,7 +65,7 @@ def facet_overview(
     """
     x = np.asarray(x)
     shape = _image_shape(guide, image_shape)
-    facets = list(guide.model.mixtures)
+    facets = list(guide.model.inferred)
     figure, axes = _figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
     for facet, ax in zip(facets, axes.flat, strict=True):
         order, cluster, certainty = _surest_clusters(guide, x, facet)
@@ -257,14 +257,14 @@ def save_figures(
     """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.mixtures else {}
-    for facet in guide.model.mixtures:
+    figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
+    for facet in guide.model.inferred:
         figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
         figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
     if len(guide.model.priors) > 1:
         figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape) for facet in guide.model.priors}
         figures |= {f"draws_{facet}": facet_draws(guide, x, facet, image_shape) for facet in guide.model.priors}
-        for facet in guide.model.mixtures:
+        for facet in guide.model.inferred:
             figures[f"samples_{facet}_others_held"] = cluster_samples(
                 guide, x, facet, image_shape, temperature=temperature, hold_others=True
             )
@@ -279,7 +279,7 @@ def save_figures(
 
 def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Non-empty clusters, those first that are surest of their data; each datum's cluster and its probability."""
-    if not isinstance(guide.model.prior(facet), Mixture):
+    if not isinstance(guide.model.prior(facet), Mixture) or facet not in guide.model.inferred:
         raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
     proba = guide.predict_proba(x)[facet]
     cluster, certainty = proba.argmax(-1), proba.max(-1)

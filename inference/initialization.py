@@ -69,7 +69,6 @@ def fit_mixtures(
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
-    _check_clusters_are_inferred(guide.model)
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
@@ -132,7 +131,7 @@ def data_dependent_start(
     if min(check_count("rows", rows), len(data)) < 2:
         raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(data)} data")
     with seeded(seed, model.gates.device):
-        batch = data[torch.randperm(len(data))[:rows].to(data.x.device)].to(model.gates.device)
+        batch = data.to(model.gates.device)[torch.randperm(len(data))[:rows].to(model.gates.device)]
         with training(guide), _scaled_to_outputs(guide):
             model.decode({name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()})
 
@@ -234,8 +233,9 @@ def _check_clusters_are_inferred(model: FacetModel) -> None:
 def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
     """The mixtures among ``facets``, or all of the model's.
 
-    :raises ValueError: for an unknown facet, or one that has no mixture.
+    :raises ValueError: for an unknown facet, one that has no mixture, or a model whose clusters are given.
     """
+    _check_clusters_are_inferred(model)
     if facets is None:
         return model.mixtures
     for name in facets:

@@ -106,7 +106,8 @@ def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pear
     :param sources: ``[N, d]``.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
-    :raises ValueError: if shapes differ, fewer than two data are given, a source is constant, or the method is unknown.
+    :raises ValueError: if shapes differ, fewer than two data are given, a number is not finite, a source is constant,
+        or the method is unknown.
     """
     s, z = _matching_columns(sources, latents, method)
     correlation = np.abs(_correlations(s, z, method))
@@ -137,10 +138,13 @@ def held_out_correlation(
     :param sources: ``[N, d]``, true sources or another model's latents, in random order.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
-    :raises ValueError: as :func:`mean_correlation`; and, to align, if a half has fewer data than 2 d.
+    :raises ValueError: as :func:`mean_correlation`; if a source is constant in a half; and, to align, if a half has
+        fewer data than 2 d.
     """
     s, z = _matching_columns(sources, latents, method)
     half = len(s) // 2
+    if half < 2 or any((np.ptp(part, axis=0) == 0).any() for part in (s[:half], s[half:])):
+        raise ValueError(f"each half of the {len(s)} data needs two rows or more, and no source constant in it")
     if align:
         if half < 2 * s.shape[1]:
             raise ValueError(
@@ -160,6 +164,8 @@ def _matching_columns(sources: ArrayLike, latents: ArrayLike, method: str) -> tu
         raise ValueError(f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}")
     if method not in ("pearson", "spearman"):
         raise ValueError(f'method must be "pearson" or "spearman", got {method!r}')
+    if not (np.isfinite(s).all() and np.isfinite(z).all()):
+        raise ValueError("sources or latents hold NaN or infinity: drop those rows from both")
     if (np.ptp(s, axis=0) == 0).any():
         raise ValueError("sources has a constant column, whose correlation is undefined: drop it from both")
     return s, z

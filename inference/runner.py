@@ -114,7 +114,7 @@ class SVIRunner:
         Every ``log_every`` epochs a record goes to :attr:`history`: ``epoch``, ``step``, ``seconds``;
         ``objective`` (mean over the interval's steps, weights as scheduled); ``elbo``, ``reconstruction``,
         ``kl_z_NAME`` and ``kl_c_NAME`` (every weight at 1, gates as scheduled, on 2,048 rows drawn once); all in nats
-        per datum; and ``mutual_information_NAME``, of x and the facet's cluster, in nats.
+        per datum; and ``mutual_information_NAME``, of x and the facet's cluster where it is inferred, in nats.
 
         A second call goes on where the first ended, the schedule and the random streams included.
 
@@ -213,7 +213,7 @@ class SVIRunner:
         last = self.history[-1]
         for (name, prior), gate in zip(self.model.priors.items(), self.model.gates.tolist(), strict=True):
             measures = {"KL(z)": last[f"kl_z_{name}"] + last.get(f"kl_c_{name}", 0.0)}
-            if prior.num_components > 1:
+            if name in self.model.inferred and prior.num_components > 1:
                 measures["mutual information"] = last[f"mutual_information_{name}"]
             for measure, nats in measures.items():
                 if gate == 1 and nats < DEAD_BELOW:

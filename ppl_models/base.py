@@ -82,6 +82,11 @@ class FacetModel(Configurable, nn.Module):
         """The facets that have a discrete variable."""
         return {name: prior for name, prior in self.facets.items() if isinstance(prior, Mixture)}
 
+    @property
+    def inferred(self) -> dict[str, Mixture]:
+        """The facets whose discrete variable is inferred, and not given."""
+        return self.mixtures
+
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         """What was given by the keyword ``name`` for ``n`` data, as the program takes it.
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
+import numpy as np
+
 __all__ = ["check_count", "check_counts", "check_one_of", "check_shape"]
 
 
@@ -24,9 +26,9 @@ def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
 
     :raises ValueError: naming the argument, what was given and an example.
     """
-    if not isinstance(values, Iterable) or isinstance(values, str) or not (counts := tuple(values)):
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str) or not len(values):
         raise ValueError(f"{name} must be a sequence of integers, such as {example}, got {values!r}")
-    return tuple(check_count(f"each of {name}", count) for count in counts)
+    return tuple(check_count(f"each of {name}", count) for count in values)
 
 
 def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:

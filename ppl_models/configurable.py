@@ -44,8 +44,8 @@ def to_config(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     if isinstance(value, Configurable):
         cls = type(value)
         arguments = {name: to_config(argument) for name, argument in value.__dict__["_arguments"].items()}

@@ -52,7 +52,9 @@ def as_observed(x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetMod
     found = {name: values for name, values in given.items() if values is not None}
     if unknown := sorted(found.keys() - model.takes):
         taken = " and ".join(model.takes) or "nothing"
-        raise ValueError(f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}")
+        raise ValueError(
+            f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}: is that a misspelt option?"
+        )
     if missing := [name for name in model.takes if name not in found]:
         raise ValueError(f"{type(model).__name__} needs {missing[0]}= beside x, with one entry per datum")
     return Observed(data, {name: model.check_given(name, values, len(data)) for name, values in found.items()})
@@ -69,12 +71,13 @@ def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int) -
         raise ValueError(
             f"{name} has shape {list(labels.shape)}, but there are {n} data: one class per datum is needed"
         )
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"{name} must hold integers, got {labels.dtype}: convert them, for example {name}.astype(int)")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integers, got {labels.dtype}: convert them, if they are classes")
+    labels = labels.long()
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < 0 or high >= num_classes:
         raise ValueError(f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}")
-    return labels.long()
+    return labels
 
 
 def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:

@@ -13,8 +13,8 @@ from torch.nn.functional import one_hot
 from ppl_models.base import TINY
 from ppl_models.data import as_labels
 from ppl_models.likelihoods import Likelihood
-from ppl_models.networks import Architecture, MLPLadder
-from ppl_models.priors import GaussianMixture
+from ppl_models.networks import Architecture
+from ppl_models.priors import GaussianMixture, Mixture
 from ppl_models.vade import VaDE
 
 __all__ = ["IVAE"]
@@ -26,13 +26,13 @@ class IVAE(VaDE):
     "Identifiable", as it was named; not the invariant VAE that shares its initials. That is
     :class:`~ppl_models.vade.VaDE` with its cluster *conditioned on*, and the paper's point: take the label away,
     let the cluster be inferred, and what is left can be as identifiable. The objective is Eq. 3, a bound on
-    log p(x given u): the label's own probability has no part in it.
+    log p(x given u): the label's own probability has no part in it. ``generate`` draws labels uniformly where no
+    cluster is chosen.
 
     :param x_shape: shape of one datum.
     :param num_labels: how many values u takes.
     :param dim: length of the latent vector.
     :param scale: initial standard deviation of every component.
-    :param network: a ladder, whose features the label can enter; a fully connected one where not given.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
     """
@@ -50,18 +50,25 @@ class IVAE(VaDE):
         name: str = "label",
     ) -> None:
         prior = GaussianMixture(num_labels, dim, weights="uniform", scale=scale)
-        super().__init__(x_shape, prior, likelihood, network if network is not None else MLPLadder(rungs=[1]), name)
+        super().__init__(x_shape, prior, likelihood, network, name)
         self.site = f"c_{name}"
         self.num_labels = prior.num_components
 
-    def forward(self, x: Tensor | None = None, *, label: Tensor, **options: Any) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1
+    ) -> Tensor:
         """The program of VaDE, its cluster known.
 
+        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
         :param label: u, integers ``[B]``.
+        :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
         known = one_hot(label, self.num_labels).to(self.gates)
-        options["size"] = len(label)
-        return poutine.condition(super().forward, data={self.site: known})(x, **options)
+        return poutine.condition(super().forward, data={self.site: known})(x, size=len(label), num_samples=num_samples)
+
+    @property
+    def inferred(self) -> dict[str, Mixture]:
+        return {}
 
     def weighted(self, site: str) -> AbstractContextManager:
         return poutine.scale(scale=TINY) if site == self.site else super().weighted(site)

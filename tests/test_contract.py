@@ -13,7 +13,7 @@ from pyro import poutine
 
 from guides import FacetGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo
-from ppl_models import MFCVAE, GaussianMixture
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS
 
 every_model = pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
@@ -31,7 +31,7 @@ def given(guide: FacetGuide, n: int = 7) -> dict[str, torch.Tensor]:
 @every_model
 def test_program_draws_data_without_observing_any(build: Callable[[], FacetGuide]) -> None:
     guide = build()
-    trace = poutine.trace(guide.model).get_trace(size=5, **given(guide, 5))
+    trace = poutine.trace(guide.model).get_trace(**(given(guide, 5) or {"size": 5}))
     assert trace.nodes["x"]["value"].shape == (5, *guide.model.x_shape)
     for name, prior in guide.model.priors.items():
         assert trace.nodes[f"z_{name}"]["value"].shape == (5, prior.dim)
@@ -52,7 +52,7 @@ def test_every_parameter_learns(build: Callable[[], FacetGuide]) -> None:
 def test_predictions_have_the_promised_shapes(build: Callable[[], FacetGuide], n: int) -> None:
     guide = build()
     x, beside = data(guide, n), given(guide, n)
-    priors, mixtures = guide.model.priors, guide.model.mixtures
+    priors, mixtures = guide.model.priors, guide.model.inferred
     assert {k: v.shape for k, v in guide.embed(x, **beside).items()} == {k: (n, p.dim) for k, p in priors.items()}
     proba = guide.predict_proba(x, **beside)
     assert {k: v.shape for k, v in proba.items()} == {k: (n, p.num_components) for k, p in mixtures.items()}
@@ -216,3 +216,9 @@ def test_uniform_weights_stay_uniform() -> None:
     prior.initialize(weights=torch.tensor([0.7, 0.1, 0.1, 0.1]))
     assert not prior.logits.requires_grad
     torch.testing.assert_close(prior.component().probs, torch.full((4,), 0.25))
+
+
+def test_sizes_may_be_arrays(tmp_path: Path) -> None:
+    model = MFCVAE(np.array([6]), {"z": GaussianMixture(np.int64(3), 2)}, network=MLPLadder(np.array([8])))
+    runner = SVIRunner(model, VaDEGuide(model))
+    assert repr(SVIRunner.load(runner.save(tmp_path)).guide) == repr(runner.guide)

@@ -16,8 +16,21 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import kl_divergence
 
 from guides import ConditionalGuide, LadderGuide, MarginalGuide, VaDEGuide
-from inference import Loss, MeanField_ELBO, SVIRunner, cold_start, data_dependent_start, elbo, fit_mixtures, warm_start
-from ppl_models import IVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, VaDE
+from inference import (
+    Loss,
+    MeanField_ELBO,
+    SVIRunner,
+    cold_start,
+    data_dependent_start,
+    elbo,
+    fit_mixtures,
+    mutual_information,
+    warm_start,
+)
+from inference.callbacks import FitMixtures
+from inference.diagnostics import exact_objective, gradient_moments, log_importance_weights, loss_draws
+from inference.figures import cluster_gallery
+from ppl_models import IVAE, ConvLadder, GaussianMixture, MLPLadder, Normal, VaDE
 
 K, D = 3, 2
 X = torch.rand(7, 6, dtype=torch.float64)
@@ -26,9 +39,7 @@ U = torch.tensor([0, 2, 1, 1, 0, 2, 2])
 
 def build(num_samples: int = 1) -> ConditionalGuide:
     model = IVAE((6,), K, D, Normal(0.4), MLPLadder((8, 9), rungs=[1]), scale=0.7)
-    guide = ConditionalGuide(model, num_samples).double()
-    torch.nn.init.normal_(guide.encoder.shifts["0"].weight)
-    return guide
+    return ConditionalGuide(model, num_samples).double()
 
 
 def linear(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
@@ -37,8 +48,9 @@ def linear(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
 
 def eq_3(p: dict[str, Tensor], noise: Tensor, analytic: bool) -> Tensor:
     """Minus Eq. 3 for draws ``[L, B, d]`` of noise, in nats per datum, by the parameters' names."""
-    h = linear(p, "encoder.backbones.0.0.1", X).relu()
-    h = linear(p, "encoder.backbones.0.1.0", h).relu() + p["encoder.shifts.0.weight"].T[U]
+    known = torch.eye(K, dtype=X.dtype)[U]
+    h = linear(p, "encoder.backbones.0.0.1", torch.cat([X, known], -1)).relu()
+    h = linear(p, "encoder.backbones.0.1.0", h).relu()
     head = linear(p, "encoder.rungs.0", h)
     q = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
     prior = "model.facets.label"
@@ -95,21 +107,55 @@ def test_it_learns_a_prior_for_each_label() -> None:
     torch.manual_seed(0)
     guide = ConditionalGuide(IVAE((2,), K, D, Normal(0.2), MLPLadder((32,)), scale=0.5))
     before, before_error = elbo(guide.model, guide, x, 20, label=label)
-    runner = SVIRunner(guide.model, guide, lr=5e-3).fit(x, epochs=30, batch_size=60, progress=False, label=label)
+    SVIRunner(guide.model, guide, lr=5e-3).fit(x, epochs=30, batch_size=60, progress=False, label=label)
     after, after_error = elbo(guide.model, guide, x, 20, label=label)
     assert after - before > 10 * np.hypot(before_error, after_error)
-    # What the latents tell of the label without being asked: log 3 = 1.10 nats at most.
-    assert runner.history[-1]["mutual_information_label"] > 1.0
-    assert (guide.predict(x, label=label)["label"] == label).mean() > 0.98
+    z, loc = guide.embed(x, label=label)["label"], guide.model.priors["label"].loc.detach().numpy()
+    apart = np.linalg.norm(loc[:, None] - loc, axis=-1)[~np.eye(K, dtype=bool)].min()
+    for u in range(K):
+        assert np.linalg.norm(z[label == u].mean(0) - loc[u]) < apart / 4
     # A wrong label costs: the model knows what belongs to which.
     wrong, _ = elbo(guide.model, guide, x, 20, label=(label + 1) % K)
     assert after - wrong > 1
 
 
-def test_the_label_reaches_the_posterior() -> None:
+def test_a_given_cluster_is_not_told_of_as_if_it_were_inferred() -> None:
+    """The label goes into q(z given x, u): reading it from z would say nothing about x."""
     guide = build()
-    one, other = (guide.embed(X, label=u)["label"] for u in (U, (U + 1) % K))
-    assert not np.allclose(one, other)
+    assert guide.predict(X, label=U) == {}
+    assert mutual_information(guide, X, label=U) == {}
+    runner = SVIRunner(guide.model, guide, lr=1e-9).fit(X, epochs=1, progress=False, label=U)
+    assert not {name for name in runner.history[-1] if name.startswith(("mutual", "kl_c"))}
+
+
+@pytest.mark.parametrize("x_shape", [(6,), (2, 3), (1, 8, 8)])
+def test_what_the_encoder_makes_of_x_depends_on_the_label(x_shape: tuple[int, ...]) -> None:
+    network = ConvLadder((4,)) if len(x_shape) == 3 else MLPLadder((8,))
+    guide = ConditionalGuide(IVAE(x_shape, K, D, Normal(0.4), network)).eval()
+    x = torch.rand(20, *x_shape)
+    one, other = (guide.embed(x, label=np.full(20, u))["label"] for u in (0, 1))
+    assert (one - other).std(0).min() > 1e-4, "a constant would leave x and u apart"
+
+
+def test_data_are_drawn_for_labels() -> None:
+    model = build().model
+    assert model(label=U).shape == (7, 6)
+    assert model.generate(4, facet="label", cluster=2).shape == (4, 6)
+
+
+def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
+    guide = build()
+    loss = Loss(guide.model, guide)
+    draws = loss_draws(loss, X, 4000, label=U)
+    moments = gradient_moments(loss, X, 100, label=U)
+    with torch.no_grad():
+        alone = torch.stack([loss(X, label=U) for _ in range(400)])
+    error = np.hypot(float(draws.std()) / 4000**0.5, float(alone.std()) / 20)
+    assert abs(float(draws.mean() - alone.mean())) < 5 * error
+    assert moments.trace > 0
+    for refusing in (lambda: exact_objective(guide.model, guide, X), lambda: log_importance_weights(guide, X, 3)):
+        with pytest.raises(ValueError, match="ConditionalGuide"):
+            refusing()
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
@@ -122,11 +168,20 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: build().embed(X, label=U > 0), "label must hold integers, got torch.bool"),
     (lambda: build().embed(X, label=["a"] * 7), "label must hold numbers, got list"),
     (lambda: build().embed(X, label=U, group=U), "IVAE takes label beside x, got group"),
-    (lambda: VaDEGuide(build().model), "IVAE takes label beside x and VaDEGuide takes nothing"),
+    (
+        lambda: VaDEGuide(build().model),
+        "IVAE takes label beside x and VaDEGuide takes nothing.*such as ConditionalGuide",
+    ),
     (lambda: MarginalGuide(build().model), "MarginalGuide takes nothing"),
     (lambda: LadderGuide(build().model), "LadderGuide takes nothing"),
-    (lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))), "VaDE takes nothing beside x and ConditionalGuide"),
-    (lambda: ConditionalGuide(IVAE((6,), 3, 2, network=SharedMLP((8,)))), "use a ladder"),
+    (lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))), "ConditionalGuide is for IVAE, .* got VaDE"),
+    (lambda: build().embed(X, label=U * 1j), "label must hold integers, got torch.complex"),
+    (
+        lambda: SVIRunner((g := build()).model, g).fit(X, 1, batchsize=3, label=U),
+        "batchsize: is that a misspelt option",
+    ),
+    (lambda: FitMixtures(X, 9)(SVIRunner((g := build()).model, g), {"epoch": 1}), "is not started from clusters"),
+    (lambda: cluster_gallery(build(), X, "label", (2, 3)), "has no clusters to draw"),
     (lambda: IVAE((6,), 0, 2), "num_components must be an integer of at least 1"),
     (lambda: cold_start(build(), X), "is not started from clusters"),
     (lambda: fit_mixtures(build(), X), "is not started from clusters"),

@@ -134,3 +134,16 @@ def test_noise_correlates_in_sample_and_not_out_of_sample(align: bool) -> None:
 def test_too_few_data_to_align_are_refused() -> None:
     with pytest.raises(ValueError, match="19 data are too few to align 5 coordinates: give 20 or more"):
         held_out_correlation(*np.random.default_rng(0).normal(size=(2, 19, 5)), align=True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (np.eye(3), "each half of the 3 data needs two rows"),
+        (np.repeat([[1.0, 2], [3, 5]], 4, 0), "no source constant in it"),
+        (np.full((8, 2), np.nan), "hold NaN or infinity"),
+    ],
+)
+def test_halves_that_say_nothing_are_refused(sources: np.ndarray, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        held_out_correlation(sources, np.random.default_rng(0).normal(size=sources.shape))

@@ -25,7 +25,9 @@ ROWS = 16_384
 
 
 @torch.no_grad()
-def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int | None = None) -> Tensor:
+def loss_draws(
+    loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int | None = None, **given: Tensor
+) -> Tensor:
     """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
 
     Drawn side by side with ``torch.vmap``; Pyro's checks are off meanwhile.
@@ -36,12 +38,13 @@ def loss_draws(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk:
     :param num_draws: at least 1.
     :param seed: of the draws; the caller's random state is left as it was.
     :param chunk: draws that are held at once, at most; by default as many as make 16,384 rows.
+    :param given: what the loss takes beside x, such as ``label``.
     :raises ValueError: if ``num_draws`` is below 1.
     """
     check_count("num_draws", num_draws)
     chunk = max(ROWS // len(x), 1) if chunk is None else chunk
     with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
-        one_draw = vmap(lambda _: loss(x), randomness="different", chunk_size=chunk)
+        one_draw = vmap(lambda _: loss(x, **given), randomness="different", chunk_size=chunk)
         return one_draw(torch.empty(num_draws, device=x.device))
 
 
@@ -89,18 +92,21 @@ class GradientMoments:
         return product / max(self.norm * reference.of(self.mean).norm, 1e-300)
 
 
-def gradient_moments(loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = 256) -> GradientMoments:
+def gradient_moments(
+    loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = 256, **given: Tensor
+) -> GradientMoments:
     """Moments of the loss's gradient over independent draws, in one pass.
 
     :param x: ``[B, *x_shape]``, a tensor where the loss is.
     :param num_draws: at least 1.
     :param seed: of the draws; the caller's random state is left as it was.
     :param chunk: gradients that are held at once, at most.
+    :param given: what the loss takes beside x, such as ``label``.
     :raises ValueError: if ``num_draws`` is below 1.
     """
     check_count("num_draws", num_draws)
     parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
-    gradient = vmap(grad(lambda p, _: functional_call(loss, p, (x,))), in_dims=(None, 0), randomness="different")
+    gradient = vmap(grad(lambda p, _: functional_call(loss, p, (x,), given)), in_dims=(None, 0), randomness="different")
     count, mean, spread = 0, _zeros(parameters), _zeros(parameters)
     with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
         while count < num_draws:

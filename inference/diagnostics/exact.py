@@ -41,9 +41,10 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
         facet's KL terms for z and c have different weights and its clusters follow from z: the responsibilities are
         not the optimal q(c given x) then, and this formula does not hold.
     """
-    if not guide.factorizes:
+    if model.takes or not guide.factorizes:
         raise ValueError(
-            f"{type(guide).__name__}'s facets depend on one another given x, and this value is for those that do not"
+            f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, and this value is for "
+            "those that do not"
         )
     x = model.prepare(x)
     heads = guide.heads(x)

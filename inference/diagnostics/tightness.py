@@ -33,8 +33,8 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
         another given x, as those of ``LadderGuide`` do: the density of its draws is not at hand.
     """
     check_count("num_draws", num_draws)
-    if not guide.factorizes:
-        raise ValueError(f"{type(guide).__name__} has no density of z with its clusters summed out")
+    if guide.takes or not guide.factorizes:
+        raise ValueError(f"{type(guide).__name__} has no density of z given x alone with its clusters summed out")
     model = guide.model
     data = model.prepare(as_data(x, model).to(model.gates.device))
     gates = torch.ones_like(model.gates)

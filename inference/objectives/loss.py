@@ -141,6 +141,6 @@ class Loss(nn.Module):
         terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}
         for j, name in enumerate(self.model.priors):
             terms[f"kl_z_{name}"] = kl[j, 0]
-            if name in self.model.mixtures and not self.guide.options.get("marginal"):
+            if name in self.model.inferred and not self.guide.options.get("marginal"):
                 terms[f"kl_c_{name}"] = kl[j, 1]
         return terms
