@@ -9,18 +9,16 @@ run interleaved in one process with the same threads, data and parameters' shape
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
 
 import pyro
 import torch
 from torch import Tensor, nn
 
-from benchmarks.step_time import HALF_LOG_2PI, stepper
+from benchmarks.step_time import HALF_LOG_2PI, at_precision, interleaved_medians, stepper
 from guides import VaDEGuide
 from inference import Loss
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, Normal
-from ppl_models.precision import network_precision
 
 BATCH, SCALE = 150, 0.6
 K, D = (60, 20), (20, 2)
@@ -84,14 +82,7 @@ class PlainConvMFCVAE(nn.Module):
 def ours(widths: tuple[int, int], layout: torch.memory_format) -> Callable[[Tensor, torch.dtype | None], Tensor]:
     facets = {name: GaussianMixture(k, d, "full", "uniform") for name, k, d in zip("ab", K, D, strict=True)}
     model = MFCVAE((3, 32, 32), facets, Normal(SCALE), ConvLadder(widths))
-    loss = Loss(model, VaDEGuide(model)).to(memory_format=layout)  # type: ignore[call-overload]
-
-    def objective(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-        with network_precision(dtype):
-            return loss(x)
-
-    objective.parameters = loss.parameters  # type: ignore[attr-defined]
-    return objective
+    return at_precision(Loss(model, VaDEGuide(model)).to(memory_format=layout))  # type: ignore[call-overload]
 
 
 def main() -> None:
@@ -109,20 +100,13 @@ def main() -> None:
             library = ours(widths, layout)
             variants[f"plain loop, {layout_name}, {precision}"] = stepper(plain, plain.parameters, dtype, x)
             variants[f"ours, {layout_name}, {precision}"] = stepper(library, library.parameters, dtype, x)
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    with pyro.validation_enabled(False):
-        for turn in range(args.steps + 3):
-            for name, step in variants.items():
-                seconds = step()
-                if turn >= 3:
-                    times[name].append(seconds)
+    medians = interleaved_medians(variants, args.steps, untimed=3)
     print(f"{BATCH} images, facets of K={K}, d={D}, widths {widths}; {torch.get_num_threads()} threads")
-    for name, values in times.items():
-        print(f"{name:42s} {1e3 * statistics.median(values):8.1f} ms")
-    for name in times:
+    for name, median in medians.items():
+        print(f"{name:42s} {1e3 * median:8.1f} ms")
+    for name in medians:
         if name.startswith("ours"):
-            ratio = statistics.median(times[name]) / statistics.median(times[name.replace("ours", "plain loop")])
-            print(f"{name} over the plain loop: {ratio:.3f}")
+            print(f"{name} over the plain loop: {medians[name] / medians[name.replace('ours', 'plain loop')]:.3f}")
 
 
 if __name__ == "__main__":

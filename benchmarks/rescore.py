@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from examples.common import score_run
-from examples.datasets import Dataset, load
-from examples.vlac import some_rows
+from examples.datasets import Dataset, load, some_rows
 from inference import SVIRunner
 
 

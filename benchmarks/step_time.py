@@ -78,7 +78,11 @@ class PlainMFCVAE(nn.Module):
 
 def ours() -> Callable[[Tensor, torch.dtype | None], Tensor]:
     model = MFCVAE((784,), {"style": GaussianMixture(K, D), "digit": GaussianMixture(K, D)})
-    loss = Loss(model, VaDEGuide(model))
+    return at_precision(Loss(model, VaDEGuide(model)))
+
+
+def at_precision(loss: Loss) -> Callable[[Tensor, torch.dtype | None], Tensor]:
+    """The loss as a function of a batch and its networks' precision."""
 
     def objective(x: Tensor, dtype: torch.dtype | None) -> Tensor:
         with network_precision(dtype):
@@ -102,6 +106,18 @@ def stepper(objective: Callable, parameters: Callable, dtype: torch.dtype | None
     return step
 
 
+def interleaved_medians(steps: dict[str, Callable[[], float]], turns: int, untimed: int) -> dict[str, float]:
+    """Median seconds of each step over ``turns`` rounds of all of them, after ``untimed`` rounds."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    with pyro.validation_enabled(False):
+        for turn in range(untimed + turns):
+            for name, step in steps.items():
+                seconds = step()
+                if turn >= untimed:
+                    times[name].append(seconds)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60, help="timed steps of each variant")
@@ -115,14 +131,7 @@ def main() -> None:
         steps[f"networks alone, {precision}"] = stepper(networks.networks_only, networks.parameters, dtype, x)
         steps[f"plain loop, {precision}"] = stepper(plain, plain.parameters, dtype, x)
         steps[f"ours, {precision}"] = stepper(library, library.parameters, dtype, x)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    with pyro.validation_enabled(False):
-        for turn in range(args.steps + 10):
-            for name, step in steps.items():
-                seconds = step()
-                if turn >= 10:
-                    times[name].append(seconds)
-    medians = {name: statistics.median(values) for name, values in times.items()}
+    medians = interleaved_medians(steps, args.steps, untimed=10)
     print(f"{BATCH} rows of 784, 2 facets of K={K}, d={D}; {torch.get_num_threads()} threads, {args.steps} steps")
     for name, median in medians.items():
         print(f"{name:26s} {1e3 * median:7.1f} ms")

@@ -2,8 +2,8 @@
 
     python -m benchmarks.time_to_accuracy --data-root DATA --seeds 3
 
-The clock runs while training and while mixtures are fitted, and stands while accuracy is measured. Settings were chosen
-on the accuracy of training images; test images are only reported. Nothing else may run on the machine.
+The clock runs while training and while mixtures are fitted, and stands while accuracy is measured. Settings are to be
+chosen on the accuracy of training images, which is printed beside. Nothing else may run on the machine.
 """
 
 from __future__ import annotations

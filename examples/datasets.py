@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from examples import shapes
 
-__all__ = ["DATASETS", "Dataset", "coloured", "digits", "load", "mnist", "shapes3d", "svhn"]
+__all__ = ["DATASETS", "Dataset", "coloured", "digits", "load", "mnist", "shapes3d", "some_rows", "svhn"]
 
 Labels = dict[str, np.ndarray]
 
@@ -189,6 +189,14 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """A data set by its name in ``DATASETS``."""
     return DATASETS[name](root)
+
+
+def some_rows(data: Dataset, rows: int) -> Dataset:
+    """The same data with at most so many training images, the same ones in every run."""
+    kept = np.random.default_rng(0).permutation(len(data.train))[:rows]
+    return replace(
+        data, train=data.train[kept], train_labels={name: labels[kept] for name, labels in data.train_labels.items()}
+    )
 
 
 def data_root(root: str | Path | None) -> Path:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyro
 
 from examples.common import (
@@ -26,7 +25,7 @@ from examples.common import (
     resolve,
     start_warmly,
 )
-from examples.datasets import DATASETS, Dataset, load
+from examples.datasets import DATASETS, Dataset, load, some_rows
 from guides import FacetGuide, GumbelSoftmax, LadderGuide, VaDEGuide
 from inference import Constant, ProgressiveFadeIn, data_dependent_start
 from ppl_models import GMDGM, VLAC, ConvLadder, Normal
@@ -103,14 +102,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     if args.smoke:
         args.dataset = "colour-digits"
     return args, resolve(args, Settings(), replace(Settings(), **SMOKE))
-
-
-def some_rows(data: Dataset, rows: int) -> Dataset:
-    """The same data with at most so many training images, the same ones in every run."""
-    kept = np.random.default_rng(0).permutation(len(data.train))[:rows]
-    return replace(
-        data, train=data.train[kept], train_labels={name: labels[kept] for name, labels in data.train_labels.items()}
-    )
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -35,8 +35,7 @@ class FacetGuide(Configurable, nn.Module):
 
     :param model: the generative program.
     :param num_samples: L, draws of z per datum in the objective.
-    :raises ValueError: if ``num_samples`` is below 1.
-
+    :raises ValueError: if ``num_samples`` is below 1, or the model takes other things beside x than the guide.
     """
 
     #: keywords, beside x, that the posterior is given by: those of the models that the guide is for
@@ -95,6 +94,7 @@ class FacetGuide(Configurable, nn.Module):
     # How the encoder is built and its output is read.
 
     def build_encoder(self) -> Encoder:
+        """The network that reads x ``[..., *x_shape]``, with a head of :meth:`head_size` numbers per facet."""
         return self.model.network.encoder(self.model.x_shape, [self.head_size(name) for name in self.model.priors])
 
     def head_size(self, name: str) -> int:

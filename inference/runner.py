@@ -135,7 +135,7 @@ class SVIRunner:
         watched = data[_some_rows(len(data), WATCHED_ROWS)]
         checks = is_validation_enabled()
         with self._while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
-            self._check_first_step(data[slice(batch_size)], weights)
+            self._check_first_step(data[:batch_size], weights)
             with pyro.validation_enabled(False):
                 for record in self._train(data, epochs, batch_size, log_every, weights, bar):
                     with network_precision(None), pyro.validation_enabled(checks), seeded(0, self.device):

@@ -37,9 +37,9 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     slowly, and its gradients are wrong in the second digit.
 
     :param x: ``[B, *x_shape]`` in the model's dtype; use float64.
-    :raises ValueError: for a guide whose facets depend on one another given x, such as ``LadderGuide``; and if a
-        facet's KL terms for z and c have different weights and its clusters follow from z: the responsibilities are
-        not the optimal q(c given x) then, and this formula does not hold.
+    :raises ValueError: for a guide whose facets depend on one another given x, such as ``LadderGuide``; for a model
+        that takes more than x; and if a facet's KL terms for z and c have different weights and its clusters follow
+        from z: the responsibilities are not the optimal q(c given x) then, and this formula does not hold.
     """
     if model.takes or not guide.factorizes:
         raise ValueError(

@@ -30,7 +30,7 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
 
     :param x: ``[N, *x_shape]``.
     :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's facets depend on one
-        another given x, as those of ``LadderGuide`` do: the density of its draws is not at hand.
+        another given x (``LadderGuide``) or on more than x: the density of its draws is not at hand.
     """
     check_count("num_draws", num_draws)
     if guide.takes or not guide.factorizes:

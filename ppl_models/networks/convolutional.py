@@ -30,8 +30,8 @@ class ConvLadder(Ladder):
     those that give heads and x is followed by its activation and then batch normalisation, the order of the authors'
     code. The output is linear; the likelihood says what it means.
 
-    Convolutions run in the channels-last layout, which is faster on the CPU, in bfloat16 above all. Where clusters are
-    enumerated, batch statistics are over every value of every cluster, not weighted by their probabilities.
+    Convolutions run in the channels-last layout, as fast on the CPU or faster, the more so for few channels. Where
+    clusters are enumerated, batch statistics are over every value of every cluster, not weighted by probability.
 
     :param widths: channels of each level, shallow to deep; VLAC's relatives have (64, 128, 256, 1024).
     :raises ValueError: also, when a network is built, if the data are not images or halve to nothing.

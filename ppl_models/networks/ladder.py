@@ -46,7 +46,7 @@ class Ladder(Architecture):
 
     def __init__(
         self,
-        widths: Sequence[int],
+        widths: Sequence[int] = (500, 2000),
         activation: str = "relu",
         init: str = "pytorch",
         merge: str = "concatenate",
@@ -178,19 +178,8 @@ class MLPLadder(Ladder):
     Encoder: ``x -> 500 -> 2000``, a linear head for z_1 on the first and for z_2 on the second.
     Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
-    :param widths: one hidden width per level, shallow to deep.
-    :param merge: see :class:`Ladder`, as for ``rungs``.
+    The arguments are those of :class:`Ladder`.
     """
-
-    def __init__(
-        self,
-        widths: Sequence[int] = (500, 2000),
-        activation: str = "relu",
-        init: str = "pytorch",
-        merge: str = "concatenate",
-        rungs: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(widths, activation, init, merge, rungs)
 
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
         if level:
