@@ -52,6 +52,17 @@ class Segments:
     segment: np.ndarray
     mixing: Mixing
 
+    def split(self, held_out: int) -> tuple[Segments, Segments]:
+        """Two data sets in random order (the same in every call), the second with ``held_out`` rows of each segment."""
+        rng = np.random.default_rng(0)
+        last = [rng.choice(np.flatnonzero(self.segment == k), held_out, replace=False) for k in np.unique(self.segment)]
+        test = rng.permutation(np.concatenate(last))
+        train = rng.permutation(np.setdiff1d(np.arange(len(self.x)), test))
+        first, second = (
+            Segments(self.x[rows], self.sources[rows], self.segment[rows], self.mixing) for rows in (train, test)
+        )
+        return first, second
+
 
 def time_contrastive(
     per_segment: int, num_segments: int = 20, dim: int = 5, num_layers: int = 4, seed: int = 0

@@ -4,6 +4,7 @@ from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
 from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
+from guides.flow import FlowGuide
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
 from guides.network import NetworkGuide
@@ -15,6 +16,7 @@ __all__ = [
     "ConditionalGuide",
     "Enumerate",
     "FacetGuide",
+    "FlowGuide",
     "GumbelSoftmax",
     "LadderGuide",
     "MarginalGuide",

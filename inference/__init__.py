@@ -5,6 +5,7 @@ from inference.initialization import cold_start, data_dependent_start, fit_mixtu
 from inference.objectives import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO, ScoreFunction_ELBO
 from inference.runner import SVIRunner
 from inference.schedules import Constant, ProgressiveFadeIn, WarmUp
+from inference.training import fit_together
 
 __all__ = [
     "Constant",
@@ -20,6 +21,7 @@ __all__ = [
     "data_dependent_start",
     "elbo",
     "fit_mixtures",
+    "fit_together",
     "mutual_information",
     "standard_normal_priors",
     "warm_start",

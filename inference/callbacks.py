@@ -9,13 +9,14 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from inference.initialization import chosen_mixtures, fit_mixtures
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count
 from ppl_models.data import as_data
 
-__all__ = ["Evaluate", "FitMixtures", "JSONLines"]
+__all__ = ["Evaluate", "FitMixtures", "JSONLines", "ReduceOnPlateau"]
 
 
 class Evaluate:
@@ -79,3 +80,26 @@ class JSONLines:
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+
+class ReduceOnPlateau:
+    """Multiply the rate by ``factor`` when the objective has not fallen for a while (PyTorch's scheduler of that name).
+
+    It looks at the objective of each record, a mean over the logging interval, and notes the rate as ``lr``.
+
+    :param patience: records without an improvement before the rate falls.
+    :param threshold: what counts as an improvement, in nats per datum.
+    """
+
+    def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:
+        if not 0 < factor < 1:
+            raise ValueError(f"factor must be within (0, 1), got {factor}")
+        patience = check_count("patience", patience)
+        self.options: dict[str, Any] = {"factor": factor, "patience": patience, "threshold": threshold}
+        self.scheduler: ReduceLROnPlateau | None = None
+
+    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        if self.scheduler is None or self.scheduler.optimizer is not runner.optimizer:
+            self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
+        self.scheduler.step(record["objective"])
+        record["lr"] = runner.optimizer.param_groups[0]["lr"]

@@ -28,12 +28,15 @@ __all__ = [
     "facet_draws",
     "facet_overview",
     "facet_swaps",
+    "grouped_boxes",
+    "grouped_curves",
+    "grouped_points",
     "guide_comparison",
     "save_figures",
     "training_curves",
 ]
 
-FONT = {"fontsize": 8}
+FONT: dict[str, Any] = {"fontsize": 8}
 MAX_CLUSTERS = 25
 
 
@@ -238,6 +241,77 @@ def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[s
         ax.tick_params(labelsize=7, which="both")
         ax.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """Boxes side by side, a group for each setting, with every value drawn as a point.
+
+    :param values: by what is compared, then by setting; the settings of the first one are the groups.
+    """
+    figure, axes = _figure(7, 3.4, 1, 1)
+    ax, settings = axes.flat[0], list(next(iter(values.values())))
+    width = 0.8 / len(values)
+    for i, (style, (name, groups)) in enumerate(zip(_styles(), values.items(), strict=False)):
+        at = np.arange(len(settings)) + (i - (len(values) - 1) / 2) * width
+        color = style["color"]
+        ax.boxplot(
+            [groups[setting] for setting in settings],
+            positions=at,
+            widths=0.7 * width,
+            patch_artist=True,
+            boxprops={"facecolor": color, "alpha": 0.35, "edgecolor": color},
+            medianprops={"color": color, "linewidth": 2},
+            whiskerprops={"color": color},
+            capprops={"color": color},
+            showfliers=False,
+            label=name,
+        )
+        for x, setting in zip(at, settings, strict=True):
+            ax.plot(np.full(len(groups[setting]), x), groups[setting], ".", color=color, markersize=3)
+    ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
+    _label(ax, xlabel, ylabel)
+    ax.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """Points, a panel for each group, with the straight line of least squares and Pearson's correlation.
+
+    :param points: by group, abscissae and ordinates.
+    """
+    figure, axes = _figure(2.4 * len(points), 2.5, 1, len(points))
+    for ax, style, (group, (x, y)) in zip(axes.flat, _styles(), points.items(), strict=False):
+        ax.plot(x, y, "o", color=style["color"], markersize=4)
+        slope, intercept = np.polyfit(x, y, 1)
+        ends = np.array([min(x), max(x)])
+        ax.plot(ends, slope * ends + intercept, color=style["color"], linewidth=1)
+        ax.set_title(f"{group}: r = {np.corrcoef(x, y)[0, 1]:.2f}", fontsize=8)
+        _label(ax, xlabel, ylabel if ax is axes.flat[0] else "")
+    return figure
+
+
+def grouped_curves(
+    curves: Mapping[str, Mapping[Any, tuple[Sequence[float], Sequence[float]]]], xlabel: str, ylabel: str
+) -> Figure:
+    """Curves, a panel for each of what is compared and a line for each setting.
+
+    :param curves: by what is compared, then by setting: abscissae and ordinates.
+    """
+    figure, axes = _figure(3 * len(curves), 2.8, 1, len(curves))
+    for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
+        for style, (setting, (x, y)) in zip(_styles(), lines.items(), strict=False):
+            ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
+        ax.set_title(name, fontsize=8)
+        _label(ax, xlabel, ylabel if ax is axes.flat[0] else "")
+    axes.flat[0].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def _label(ax: Axes, xlabel: str, ylabel: str) -> None:
+    ax.set_xlabel(xlabel, **FONT)
+    ax.set_ylabel(ylabel, **FONT)
+    ax.tick_params(labelsize=7)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _styles() -> Iterator[dict[str, Any]]:

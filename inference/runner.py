@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import json
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyro
 import torch
 from numpy.typing import ArrayLike
 from pyro.infer import ELBO
-from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from guides.base import FacetGuide
 from inference.checkpoint import read_checkpoint, write_checkpoint
-from inference.evaluation import mutual_information
 from inference.objectives import Loss
 from inference.randomness import cuda_index, seeded
-from inference.schedules import Constant, Schedule, Weights
-from ppl_models.base import FacetModel, evaluating
-from ppl_models.checks import check_count, check_one_of
+from inference.schedules import Constant, Schedule
+from inference.training import Alone, Callback, DeadFacetWarning, train
+from ppl_models.base import FacetModel
+from ppl_models.checks import check_one_of
 from ppl_models.configurable import from_config, to_config
-from ppl_models.data import Observed, as_observed
 from ppl_models.precision import network_precision
 
-__all__ = ["DeadFacetWarning", "SVIRunner"]
+__all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
 
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
-# Rows that the terms of the ELBO and the mutual information are measured on at each logging interval.
-WATCHED_ROWS = 2048
-# Below this many nats a facet that is fully in tells (next to) nothing about the data.
-DEAD_BELOW = 0.01
-
-Callback = Callable[["SVIRunner", dict[str, Any]], None]
-
-
-class DeadFacetWarning(UserWarning):
-    """A fitted facet tells nothing about the data."""
 
 
 class SVIRunner:
@@ -127,106 +110,11 @@ class SVIRunner:
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval whose objective is no longer finite.
         """
-        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("log_every", log_every)):
-            check_count(name, value)
-        data = as_observed(x, given, self.model).to(self.device)
-        steps = epochs * -(-len(data) // batch_size)
-        weights = self.schedule.bind(self.model, steps // epochs, self.step + steps)
-        watched = data[_some_rows(len(data), WATCHED_ROWS)]
-        checks = is_validation_enabled()
-        with self._while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
-            self._check_first_step(data[:batch_size], weights)
-            with pyro.validation_enabled(False):
-                for record in self._train(data, epochs, batch_size, log_every, weights, bar):
-                    with network_precision(None), pyro.validation_enabled(checks), seeded(0, self.device):
-                        record |= self._watch(watched)
-                        self.history.append(record)
-                        for callback in callbacks:
-                            callback(self, record)
-                    bar.set_postfix(objective=f"{record['objective']:.2f}", elbo=f"{record['elbo']:.2f}")
-        self.loss.eval()
-        self._warn_of_dead_facets()
+        train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, given)
         return self
 
-    def _train(
-        self, data: Observed, epochs: int, batch_size: int, log_every: int, weights: Weights, bar: tqdm
-    ) -> Iterator[dict[str, Any]]:
-        """The loop itself: yields the start of a record at each logging interval."""
-        started, first, logged = time.perf_counter(), self.epoch, self.step
-        step = torch.full_like(self.model.gates[0], self.step)
-        total_loss = torch.zeros_like(step)
-        for epoch in range(1, epochs + 1):
-            self.loss.train()
-            for batch in _shuffled(data, batch_size):
-                self.model.kl_weights, self.model.gates = weights(step)
-                self.guide.at_step(step)
-                total_loss += self._step(batch)
-                step += 1
-                self.step += 1
-            self.epoch = first + epoch
-            bar.update()
-            if epoch % log_every == 0 or epoch == epochs:
-                objective = float(total_loss) / (self.step - logged)
-                if not np.isfinite(objective):
-                    raise FloatingPointError(
-                        f"the objective became {objective} by epoch {self.epoch} (step {self.step}) at lr={self.lr}: "
-                        "try a lower rate, and look at the scale of the data"
-                    )
-                seconds = time.perf_counter() - started
-                yield {"epoch": self.epoch, "step": self.step, "seconds": seconds, "objective": objective}
-                logged = self.step
-                total_loss.zero_()
-
-    def _step(self, batch: Observed) -> Tensor:
-        loss = self.loss(batch.x, **batch.given)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def _check_first_step(self, batch: Observed, weights: Weights) -> None:
-        """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of draws."""
-        at_start = weights(torch.full_like(self.model.gates[0], self.step))
-        checked = pyro.validation_enabled(True)
-        with (
-            seeded(0, self.device),
-            checked,
-            torch.no_grad(),
-            evaluating(self.loss),
-            self.model.weights_set_to(*at_start),
-        ):
-            loss = self.loss(batch.x, **batch.given)
-        if not loss.isfinite():
-            raise ValueError(
-                f"the objective is {float(loss)} before the first step: check the scale of the data "
-                "and the parameters that the model was given"
-            )
-
-    def _watch(self, rows: Observed) -> dict[str, float]:
-        with evaluating(self.loss):
-            terms = {name: float(value) for name, value in self.loss.terms(rows.x, **rows.given).items()}
-            information = mutual_information(self.guide, rows.x, **rows.given)
-        return terms | {f"mutual_information_{name}": nats for name, nats in information.items()}
-
-    def _warn_of_dead_facets(self) -> None:
-        """Say so if a facet that is fully in ended without telling anything about the data."""
-        last = self.history[-1]
-        for (name, prior), gate in zip(self.model.priors.items(), self.model.gates.tolist(), strict=True):
-            measures = {"KL(z)": last[f"kl_z_{name}"] + last.get(f"kl_c_{name}", 0.0)}
-            if name in self.model.inferred and prior.num_components > 1:
-                measures["mutual information"] = last[f"mutual_information_{name}"]
-            for measure, nats in measures.items():
-                if gate == 1 and nats < DEAD_BELOW:
-                    warnings.warn(
-                        f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it tells nothing about the data: "
-                        "it has died, or has not learned yet; try a warm start, a slower fade-in or more epochs",
-                        DeadFacetWarning,
-                        stacklevel=3,
-                    )
-                    break
-
     @contextmanager
-    def _while_training(self) -> Iterator[None]:
+    def while_training(self) -> Iterator[None]:
         """This runner's precision and random streams, and the caller's again afterwards."""
         with seeded(self.seed, self.device), network_precision(PRECISIONS[self.precision]):
             _set_random_state(self._random_state, self.device)
@@ -287,16 +175,6 @@ class SVIRunner:
             f"SVIRunner({type(self.model).__name__}, {type(self.guide).__name__}, "
             f"lr={self.lr}, seed={self.seed}, precision={self.precision!r}, epoch={self.epoch})"
         )
-
-
-def _shuffled(data: Observed, batch_size: int) -> Iterable[Observed]:
-    order = torch.randperm(len(data), device=data.x.device)
-    return (data[rows] for rows in order.split(batch_size))
-
-
-def _some_rows(n: int, at_most: int) -> Tensor:
-    """The same rows for the same ``n``, spread over data that may be sorted."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:at_most].sort().values
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

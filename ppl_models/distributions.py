@@ -46,7 +46,7 @@ class DiagonalNormal(dist.Independent):
         loc, scale = self._narrow
         # Constants are summed over d before they meet the batch: one pass over [K, B, d] less for each.
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
-        log_prob = -0.5 * ((value - loc) / scale).square().sum(-1) - constant
+        log_prob = -0.5 * ((value - loc) * scale.reciprocal()).square().sum(-1) - constant
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:

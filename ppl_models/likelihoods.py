@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ppl_models.configurable import Configurable
 
-__all__ = ["Bernoulli", "ContinuousBernoulli", "Likelihood", "Normal"]
+__all__ = ["Bernoulli", "ContinuousBernoulli", "Exact", "Likelihood", "Normal"]
 
 
 class Likelihood(Configurable, nn.Module):
@@ -116,3 +116,10 @@ class Normal(Likelihood):
 
     def extra_repr(self) -> str:
         return f"scale={float(self.scale):.4g}" + (", bounded=True" if self.bounded else "")
+
+
+class Exact(Likelihood):
+    """No noise: x is the decoder's output, for decoders that can be run backwards."""
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        return dist.Delta(output, event_dim=event_dim)

@@ -2,7 +2,20 @@
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder
 from ppl_models.networks.convolutional import ConvLadder
+from ppl_models.networks.flows import AutoregressiveFlow, FlowDecoder
 from ppl_models.networks.ladder import Ladder, MLPLadder
+from ppl_models.networks.plain import MLP
 from ppl_models.networks.shared import SharedMLP
 
-__all__ = ["Architecture", "ConvLadder", "Decoder", "Encoder", "Ladder", "MLPLadder", "SharedMLP"]
+__all__ = [
+    "MLP",
+    "Architecture",
+    "AutoregressiveFlow",
+    "ConvLadder",
+    "Decoder",
+    "Encoder",
+    "FlowDecoder",
+    "Ladder",
+    "MLPLadder",
+    "SharedMLP",
+]

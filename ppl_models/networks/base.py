@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -17,19 +18,26 @@ __all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", 
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "leaky_relu_0.1": partial(nn.LeakyReLU, 0.1),
+    "tanh": nn.Tanh,
+}
 
 
-def _glorot_normal(module: nn.Module) -> None:
+def _glorot(draw: Callable[[Tensor], Tensor], module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-        nn.init.xavier_normal_(module.weight)
+        draw(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
 
 
 INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
     "pytorch": lambda module: None,  # each layer's own default
-    "glorot_normal": _glorot_normal,
+    "glorot_normal": partial(_glorot, nn.init.xavier_normal_),
+    "glorot_uniform": partial(_glorot, nn.init.xavier_uniform_),
 }
 
 
@@ -73,7 +81,7 @@ class Architecture(Configurable):
 
     :param widths: units of the hidden layers from the data inwards.
     :param activation: one of ``ACTIVATIONS``.
-    :param init: one of ``INITIALIZERS``: PyTorch's own, or Glorot normal (MFCVAE, D.4).
+    :param init: one of ``INITIALIZERS``: PyTorch's own, or Glorot's, normal (MFCVAE, D.4) or uniform.
     :raises ValueError: if a width is below 1 or an option is unknown.
     """
 

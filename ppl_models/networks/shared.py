@@ -1,7 +1,8 @@
-"""The shared architecture: all facets leave and enter at the same depth (MFCVAE, D.2, Eq. 81 to 87)."""
+"""Networks that all facets leave at the same depth, and MFCVAE's shared architecture (D.2, Eq. 81 to 87)."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
@@ -10,10 +11,27 @@ from torch import Tensor, nn
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
 
-__all__ = ["SharedMLP"]
+__all__ = ["Shared", "SharedMLP"]
 
 
-class SharedMLP(Architecture):
+class Shared(Architecture):
+    """An encoder without levels: every facet's head is a linear layer on the same last features."""
+
+    @abstractmethod
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """Layers from ``[..., *x_shape]`` to a vector of features, and how many features these are."""
+
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+        if any(components):
+            raise ValueError(
+                f"{type(self).__name__} has no levels to feed components to: use a ladder, such as MLPLadder() for two "
+                "facets or MLPLadder(rungs=[1]) for one"
+            )
+        trunk, width = self.features(x_shape)
+        return _SharedEncoder(trunk, [nn.Linear(width, size) for size in sizes if size])
+
+
+class SharedMLP(Shared):
     """Fully connected, fully shared but for the layers next to the latents (MFCVAE, Table 6; VaDE's network at J = 1).
 
     Encoder: ``x -> 500 -> 2000``, one linear head per facet.
@@ -25,18 +43,9 @@ class SharedMLP(Architecture):
     def __init__(self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch") -> None:
         super().__init__(widths, activation, init)
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
-        if any(components):
-            raise ValueError(
-                "SharedMLP has no levels to feed components to: use a ladder, such as MLPLadder() for two facets or "
-                "MLPLadder(rungs=[1]) for one"
-            )
-        widths = (prod(x_shape), *self.widths)
-        trunk = [self._block(n, m) for n, m in pairwise(widths)]
-        return _SharedEncoder(
-            trunk=nn.Sequential(nn.Flatten(-len(x_shape)), *trunk),
-            rungs=[nn.Linear(widths[-1], size) for size in sizes if size],
-        )
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        hidden = [self._block(n, m) for n, m in pairwise((prod(x_shape), *self.widths))]
+        return nn.Sequential(nn.Flatten(-len(x_shape)), *hidden), self.widths[-1]
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         rungs = [self._block(dim, self.widths[-1]) for dim in dims]

@@ -1,0 +1,54 @@
+"""Latents from x by running an invertible decoder backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from guides.marginal import MarginalGuide
+from ppl_models.base import FacetModel
+from ppl_models.flow import GMMFlow
+from ppl_models.networks import Encoder
+
+__all__ = ["FlowGuide"]
+
+
+class FlowGuide(MarginalGuide):
+    r"""z is the point :math:`f^{-1}(x)`: the exact posterior of a :class:`~ppl_models.flow.GMMFlow`.
+
+    As a density of z it is that of a point under the map, so that log q(z given x) is minus the log-determinant of
+    :math:`\partial f^{-1} / \partial x` and the ELBO is log p(x). It has nothing to learn: all parameters are the
+    model's.
+
+    :param model: a :class:`~ppl_models.flow.GMMFlow`.
+    :raises ValueError: if the model is another.
+    """
+
+    lossless = True
+
+    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+        if not isinstance(model, GMMFlow):
+            raise ValueError(
+                f"FlowGuide is for GMMFlow, whose decoder can be run backwards, got {type(model).__name__}"
+            )
+        super().__init__(model, num_samples)
+
+    def build_encoder(self) -> Encoder:
+        return _NoEncoder()
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        return dist.Delta(head[..., :-1], -head[..., -1], event_dim=1)
+
+    def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
+        model = cast(GMMFlow, self.model)
+        z, log_determinant = model.flow.invert(prepared)
+        return {model.name: torch.cat([z, log_determinant.unsqueeze(-1)], -1)}
+
+
+class _NoEncoder(Encoder):
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        raise NotImplementedError("the decoder is run backwards")

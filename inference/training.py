@@ -1,0 +1,351 @@
+"""The training loop: of one run, or of several of a kind in one program."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyro
+import torch
+from numpy.typing import ArrayLike
+from pyro.poutine.util import is_validation_enabled
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from inference.evaluation import mutual_information
+from inference.objectives import Loss
+from inference.randomness import seeded
+from inference.schedules import Weights
+from ppl_models.base import evaluating
+from ppl_models.checks import check_count
+from ppl_models.configurable import to_config
+from ppl_models.data import Observed, as_observed
+from ppl_models.precision import network_precision
+
+if TYPE_CHECKING:
+    from inference.runner import SVIRunner
+
+__all__ = ["Callback", "DeadFacetWarning", "fit_together", "train"]
+
+# Rows that the terms of the ELBO and the mutual information are measured on at each logging interval.
+WATCHED_ROWS = 2048
+# Below this many nats a facet that is fully in tells (next to) nothing about the data.
+DEAD_BELOW = 0.01
+
+Callback = Callable[["SVIRunner", dict[str, Any]], None]
+
+
+class DeadFacetWarning(UserWarning):
+    """A fitted facet tells nothing about the data."""
+
+
+def fit_together(
+    runners: Sequence[SVIRunner],
+    x: ArrayLike | Tensor,
+    epochs: int,
+    batch_size: int = 512,
+    log_every: int = 1,
+    callbacks: Callable[[SVIRunner], Sequence[Callback]] = lambda runner: (),
+    progress: bool = True,
+    **given: Any,
+) -> None:
+    """Train several runs of a kind as one program, for many seeds of small networks on one machine.
+
+    As :meth:`SVIRunner.fit <inference.SVIRunner.fit>` for each of ``runners`` in turn, and alike in distribution, the
+    draws being others: parameters are stacked and the objective is mapped over them (``torch.vmap``), so that a step
+    calls each operation once for all runs. Each run has its own networks, shuffling, draws, optimiser, history and
+    callbacks' records, and can be saved, loaded or trained on alone. Random numbers are the first runner's.
+
+    :param runners: built alike but for parameters and seed: model, guide, objective, schedule, precision and device;
+        as many steps behind each. Optimisers are their own, and so are rates.
+    :param callbacks: gives a runner its own callbacks; those of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
+    :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a kind.
+    :raises FloatingPointError: at a logging interval where an objective is no longer finite, naming the run.
+    """
+    runners = list(runners)
+    _check_alike(runners)
+    each = [callbacks(runner) for runner in runners]
+    train(runners, Together, x, epochs, batch_size, log_every, each, progress, given)
+
+
+class Steps(ABC):
+    """How the runs take their steps.
+
+    :param runners: one or several; the first one's schedule holds for all.
+    :param weights: of the terms, by the step.
+    """
+
+    def __init__(self, runners: Sequence[SVIRunner], weights: Weights) -> None:
+        self.runners = runners
+        self.weights = weights
+
+    @abstractmethod
+    def batches(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+        """One shuffled pass over the data."""
+
+    @abstractmethod
+    def __call__(self, batch: Observed, step: Tensor) -> Tensor:
+        """One optimiser step; the objectives before it, ``[S]``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the runs as they would be alone."""
+
+
+class Alone(Steps):
+    """One run."""
+
+    def batches(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+        return (data[rows] for rows in _shuffled(data).split(batch_size))
+
+    def __call__(self, batch: Observed, step: Tensor) -> Tensor:
+        (runner,) = self.runners
+        loss = _AtStep(runner.loss, self.weights)(step, batch.x, batch.given)
+        runner.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        runner.optimizer.step()
+        return loss.detach()
+
+    def close(self) -> None:
+        """They are."""
+
+
+class Together(Steps):
+    """Several runs whose parameters, gradients and buffers lie in stacks; the runs' own are views of these."""
+
+    def __init__(self, runners: Sequence[SVIRunner], weights: Weights) -> None:
+        super().__init__(runners, weights)
+        self.program = _AtStep(runners[0].loss, weights)
+        programs = [_AtStep(runner.loss, weights) for runner in runners]
+        self.parameters = _stacked([dict(program.named_parameters()) for program in programs])
+        self.buffers = _stacked([dict(program.named_buffers()) for program in programs])
+        self.gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+
+    def batches(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+        orders = torch.stack([_shuffled(data) for _ in self.runners])
+        return (data[rows] for rows in orders.split(batch_size, dim=1))
+
+    def __call__(self, batch: Observed, step: Tensor) -> Tensor:
+        torch._foreach_zero_(self.gradients)
+        mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
+        losses = mapped(self.parameters, self.buffers, batch.x, batch.given, step)
+        losses.sum().backward()  # no run has a part in another's objective
+        for runner in self.runners:
+            runner.optimizer.step()
+        return losses.detach()
+
+    def _loss(
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, given: Any, step: Tensor
+    ) -> Tensor:
+        return torch.func.functional_call(self.program, (parameters, buffers), (step, x, given))
+
+    def close(self) -> None:
+        for runner in self.runners:
+            for tensor in (*runner.loss.parameters(), *runner.loss.buffers()):
+                tensor.data = tensor.data.clone()
+                tensor.grad = None
+
+
+class _AtStep(nn.Module):
+    """The objective with its weights, and whatever of the guide changes in training, as they are at a step."""
+
+    def __init__(self, loss: Loss, weights: Weights) -> None:
+        super().__init__()
+        self.loss = loss
+        self.weights = weights
+
+    def forward(self, step: Tensor, x: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+        self.set(step)
+        return self.loss(x, **given)
+
+    def set(self, step: Tensor) -> None:
+        self.loss.model.kl_weights, self.loss.model.gates = self.weights(step)
+        self.loss.guide.at_step(step)
+
+
+def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Stacks ``[S, ...]`` by name, of which the given tensors, and their gradients, become views."""
+    stacks = {}
+    for name, lead in each[0].items():
+        stack = torch.stack([tensors[name].detach() for tensors in each])
+        for tensors, part in zip(each, stack, strict=True):
+            tensors[name].data = part
+        if lead.requires_grad:
+            stack.requires_grad_().grad = torch.zeros_like(stack)
+            for tensors, part in zip(each, stack.grad, strict=True):  # type: ignore[arg-type]
+                tensors[name].grad = part
+        stacks[name] = stack
+    return stacks
+
+
+def train(
+    runners: Sequence[SVIRunner],
+    kind: type[Steps],
+    x: ArrayLike | Tensor,
+    epochs: int,
+    batch_size: int,
+    log_every: int,
+    callbacks: Sequence[Sequence[Callback]],
+    progress: bool,
+    given: Mapping[str, Any],
+) -> None:
+    """What :meth:`SVIRunner.fit <inference.SVIRunner.fit>` and :func:`fit_together` have in common.
+
+    :param callbacks: of each runner.
+    """
+    for name, value in (("epochs", epochs), ("batch_size", batch_size), ("log_every", log_every)):
+        check_count(name, value)
+    lead = runners[0]
+    data = as_observed(x, given, lead.model).to(lead.device)
+    steps_per_epoch = -(-len(data) // batch_size)
+    weights = lead.schedule.bind(lead.model, steps_per_epoch, lead.step + epochs * steps_per_epoch)
+    watched = data[_some_rows(len(data), WATCHED_ROWS)]
+    checks = is_validation_enabled()
+    with lead.while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
+        for runner in runners:
+            _check_first_step(runner, data[:batch_size], weights)
+        with pyro.validation_enabled(False), _closing(kind(runners, weights)) as steps:
+            for records in _loop(steps, data, epochs, batch_size, log_every, bar):
+                with network_precision(None), pyro.validation_enabled(checks), seeded(0, lead.device):
+                    for runner, record, calls in zip(runners, records, callbacks, strict=True):
+                        record |= _watch(runner, watched)
+                        runner.history.append(record)
+                        for call in calls:
+                            call(runner, record)
+                bar.set_postfix({name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")})
+    for runner in runners:
+        runner.loss.eval()
+        _warn_of_dead_facets(runner)
+
+
+@contextmanager
+def _closing(steps: Steps) -> Iterator[Steps]:
+    try:
+        yield steps
+    finally:
+        steps.close()
+
+
+def _loop(
+    steps: Steps, data: Observed, epochs: int, batch_size: int, log_every: int, bar: tqdm
+) -> Iterator[list[dict[str, Any]]]:
+    """The loop itself: yields the start of each run's record at each logging interval."""
+    runners, lead = steps.runners, steps.runners[0]
+    started, first, logged = time.perf_counter(), lead.epoch, lead.step
+    step = torch.full_like(lead.model.gates[0], lead.step)
+    total_loss = step.new_zeros(len(runners))
+    for epoch in range(1, epochs + 1):
+        for runner in runners:
+            runner.loss.train()
+        for batch in steps.batches(data, batch_size):
+            total_loss += steps(batch, step)
+            step += 1
+            for runner in runners:
+                runner.step += 1
+        for runner in runners:
+            runner.epoch = first + epoch
+        bar.update()
+        if epoch % log_every == 0 or epoch == epochs:
+            objectives = (total_loss / (lead.step - logged)).tolist()
+            _check_finite(runners, objectives)
+            for runner in runners:
+                _AtStep(runner.loss, steps.weights).set(step - 1)
+            progress = {"epoch": lead.epoch, "step": lead.step, "seconds": time.perf_counter() - started}
+            yield [{**progress, "objective": objective} for objective in objectives]
+            logged = lead.step
+            total_loss.zero_()
+
+
+def _check_finite(runners: Sequence[SVIRunner], objectives: Sequence[float]) -> None:
+    for runner, objective in zip(runners, objectives, strict=True):
+        if not np.isfinite(objective):
+            which = f" of the run with seed {runner.seed}" if len(runners) > 1 else ""
+            raise FloatingPointError(
+                f"the objective{which} became {objective} by epoch {runner.epoch} (step {runner.step}) at "
+                f"lr={runner.lr}: try a lower rate, and look at the scale of the data"
+            )
+
+
+def _check_first_step(runner: SVIRunner, batch: Observed, weights: Weights) -> None:
+    """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of draws."""
+    at_start = weights(torch.full_like(runner.model.gates[0], runner.step))
+    checked = pyro.validation_enabled(True)
+    with (
+        seeded(0, runner.device),
+        checked,
+        torch.no_grad(),
+        evaluating(runner.loss),
+        runner.model.weights_set_to(*at_start),
+    ):
+        loss = runner.loss(batch.x, **batch.given)
+    if not loss.isfinite():
+        raise ValueError(
+            f"the objective is {float(loss)} before the first step: check the scale of the data "
+            "and the parameters that the model was given"
+        )
+
+
+def _check_alike(runners: Sequence[SVIRunner]) -> None:
+    if not runners:
+        raise ValueError("there are no runners to train together")
+    if len({id(runner.guide) for runner in runners}) < len(runners):
+        raise ValueError("two runners hold the same guide: build a model and a guide for each")
+    lead, *others = (_kind(runner) for runner in runners)
+    for i, other in enumerate(others, start=1):
+        if differing := [what for what in lead if lead[what] != other[what]]:
+            raise ValueError(
+                f"runner {i} differs from the first one in its {' and '.join(differing)}: runs that are trained "
+                "together differ in their parameters, seeds and rates only"
+            )
+
+
+def _kind(runner: SVIRunner) -> dict[str, Any]:
+    return {
+        "guide and model": to_config(runner.guide),
+        "objective": (type(runner.loss.objective), vars(runner.loss.objective)),
+        "schedule": to_config(runner.schedule),
+        "precision": runner.precision,
+        "device": runner.device,
+        "steps": (runner.epoch, runner.step),
+    }
+
+
+def _watch(runner: SVIRunner, rows: Observed) -> dict[str, float]:
+    with evaluating(runner.loss):
+        terms = {name: float(value) for name, value in runner.loss.terms(rows.x, **rows.given).items()}
+        information = mutual_information(runner.guide, rows.x, **rows.given)
+    return terms | {f"mutual_information_{name}": nats for name, nats in information.items()}
+
+
+def _warn_of_dead_facets(runner: SVIRunner) -> None:
+    """Say so if a facet that is fully in ended without telling anything about the data."""
+    last, model = runner.history[-1], runner.model
+    for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
+        measures = {}
+        if not runner.guide.lossless:
+            measures["KL(z)"] = last[f"kl_z_{name}"] + last.get(f"kl_c_{name}", 0.0)
+        if name in model.inferred and prior.num_components > 1:
+            measures["mutual information"] = last[f"mutual_information_{name}"]
+        for measure, nats in measures.items():
+            if gate == 1 and nats < DEAD_BELOW:
+                warnings.warn(
+                    f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it tells nothing about the data: "
+                    "it has died, or has not learned yet; try a warm start, a slower fade-in or more epochs",
+                    DeadFacetWarning,
+                    stacklevel=4,
+                )
+                break
+
+
+def _shuffled(data: Observed) -> Tensor:
+    return torch.randperm(len(data), device=data.x.device)
+
+
+def _some_rows(n: int, at_most: int) -> Tensor:
+    """The same rows for the same ``n``, spread over data that may be sorted."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:at_most].sort().values

@@ -1,0 +1,68 @@
+"""A normalising flow over a mixture of Gaussians (*I Don't Need u*, appendix D)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pyro
+from torch import Tensor
+
+from ppl_models.base import FacetModel
+from ppl_models.likelihoods import Exact
+from ppl_models.mfcvae import ENUMERATE
+from ppl_models.networks import AutoregressiveFlow, FlowDecoder
+from ppl_models.priors import Mixture
+
+__all__ = ["GMMFlow"]
+
+
+class GMMFlow(FacetModel):
+    r"""An invertible map of a mixture: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c),
+    x = f(z)`.
+
+    .. math:: \log p(x) = \log p(z) + \log \left| \det \frac{\partial f^{-1}}{\partial x} \right|, \quad z = f^{-1}(x)
+
+    (Eq. D.4.) Nothing is lost between z and x: x given z is a point and has no density of its own. The determinant is
+    that of q(z given x), a point too (:class:`~guides.flow.FlowGuide`). The ELBO of the two is log p(x) itself, so
+    maximising it is maximum likelihood; in the history ``reconstruction`` is 0, and ``kl_z_NAME`` is -log p(x).
+
+    :param x_shape: shape of one datum.
+    :param prior: the mixture, of as many dimensions as x; the paper has 50 components.
+    :param name: the facet's name.
+    :raises ValueError: if the prior has no components, or another number of dimensions than x.
+    """
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        prior: Mixture,
+        network: AutoregressiveFlow | None = None,
+        name: str = "cluster",
+    ) -> None:
+        if not isinstance(prior, Mixture):
+            raise ValueError(f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}")
+        super().__init__(x_shape, {name: prior}, Exact(), network if network is not None else AutoregressiveFlow())
+        self.name = name
+
+    @property
+    def flow(self) -> FlowDecoder:
+        """f, and back."""
+        return cast(FlowDecoder, self.decoder)
+
+    def forward(
+        self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1, marginal: bool = False
+    ) -> Tensor:
+        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``.
+
+        :param x: observed batch ``[B, *x_shape]``, whose z a guide gives; without it, ``size`` data are drawn.
+        :param marginal: leave the cluster out: z is drawn from the whole mixture.
+        """
+        prior, c = self.mixtures[self.name], None
+        with self.plate(x, size):
+            if not marginal:
+                with self.weighted(f"c_{self.name}"):
+                    c = pyro.sample(f"c_{self.name}", prior.component(), infer=ENUMERATE)  # c ~ Cat(pi)
+            with self.draws(num_samples), self.weighted(f"z_{self.name}"):
+                z = pyro.sample(f"z_{self.name}", prior.latent(c))  # z | c ~ Normal(mu_c, Sigma_c)
+        return self.decode({self.name: z}).mean if x is None else x  # x = f(z)

@@ -1,0 +1,79 @@
+"""Normalising flows: decoders that lose nothing, so that they can be run backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from ppl_models.checks import check_count
+from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
+
+__all__ = ["AutoregressiveFlow", "FlowDecoder"]
+
+
+class AutoregressiveFlow(Architecture):
+    """Masked autoregressive layers, their order reversed from one to the next (Papamakarios et al., 2017).
+
+    From x to z in one pass of every layer; from z to x coordinate by coordinate, so drawing is slower than fitting.
+    There is no encoder: :class:`~guides.flow.FlowGuide` runs the decoder backwards.
+
+    :param widths: hidden widths of each layer's network.
+    :param num_layers: how many; *I Don't Need u* has 10 (appendix D).
+    :raises ImportError: when the decoder is built, if zuko, which has the layers, is not installed.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (64, 64),
+        activation: str = "relu",
+        init: str = "pytorch",
+        num_layers: int = 10,
+    ) -> None:
+        super().__init__(widths, activation, init)
+        self.num_layers = check_count("num_layers", num_layers)
+
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+        raise ValueError("a flow has no encoder, it runs its decoder backwards: take FlowGuide with GMMFlow")
+
+    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+        if sum(dims) != prod(x_shape):
+            raise ValueError(
+                f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x {x_shape} has "
+                f"{prod(x_shape)}: give the prior dim={prod(x_shape)}"
+            )
+        return FlowDecoder(_masked_layers(prod(x_shape), self), x_shape)
+
+
+class FlowDecoder(Decoder):
+    """x = f(z), and back.
+
+    :param layers: zuko's, from x to z.
+    """
+
+    def __init__(self, layers: nn.Module, x_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers, self.x_shape = layers, x_shape
+
+    def invert(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """z ``[..., d]`` of x ``[..., *x_shape]``, and log |det dz/dx| ``[...]``."""
+        return self.layers().call_and_ladj(x.flatten(-len(self.x_shape)))
+
+    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+        return self.layers().inv(torch.cat(list(z), -1)).unflatten(-1, self.x_shape)
+
+
+def _masked_layers(features: int, flow: AutoregressiveFlow) -> nn.Module:
+    checks = torch.distributions.Distribution._validate_args
+    try:
+        from zuko.flows import MAF
+    except ImportError as error:
+        raise ImportError("flows have layers of zuko, which is not installed: pip install 'facetvae[flows]'") from error
+    finally:
+        # Importing zuko switches the checks of arguments off, for every distribution of the process.
+        torch.distributions.Distribution.set_default_validate_args(checks)
+    activation = ACTIVATIONS[flow.activation]
+    flows = MAF(features, transforms=flow.num_layers, hidden_features=flow.widths, activation=activation)
+    return flows.transform

@@ -1,0 +1,72 @@
+"""Networks that all latents leave and enter together (*I Don't Need u*, appendix A)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+from torch import Tensor, nn
+
+from ppl_models.networks.base import Decoder, concatenate
+from ppl_models.networks.shared import Shared
+
+__all__ = ["MLP", "Plain"]
+
+
+class Plain(Shared):
+    """An encoder and a decoder without levels: the decoder's first layer reads all latents joined."""
+
+    @abstractmethod
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        """Layers from all latents joined, ``[..., dim]``, to ``[..., *x_shape]``."""
+
+    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+        return _PlainDecoder(self.picture(sum(dims), x_shape))
+
+
+class MLP(Plain):
+    """Fully connected layers, the decoder a mirror of the encoder (*I Don't Need u*, Table A.2).
+
+    With the widths of the table: ``x -> 512 -> 384 -> dropout -> 256 -> 256 -> heads``.
+
+    :param widths: hidden widths from the data inwards.
+    :param dropout: share of the units that are dropped in training, at the middle of either stack.
+    :raises ValueError: also if ``dropout`` is not within [0, 1).
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (512, 384, 256, 256),
+        activation: str = "leaky_relu_0.1",
+        init: str = "pytorch",
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__(widths, activation, init)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is the share of units that are dropped and must be within [0, 1), got {dropout}")
+        self.dropout = dropout
+
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        hidden = self._hidden(prod(x_shape), *self.widths)
+        return nn.Sequential(nn.Flatten(-len(x_shape)), *hidden), self.widths[-1]
+
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        hidden = self._hidden(dim, *self.widths[::-1])
+        return nn.Sequential(*hidden, nn.Linear(self.widths[0], prod(x_shape)), nn.Unflatten(-1, x_shape))
+
+    def _hidden(self, *widths: int) -> list[nn.Module]:
+        layers: list[nn.Module] = [self._block(n, m) for n, m in pairwise(widths)]
+        if self.dropout:
+            layers.insert(len(layers) // 2, nn.Dropout(self.dropout))
+        return layers
+
+
+class _PlainDecoder(Decoder):
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+
+    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+        return self.trunk(concatenate(*(gate * z_j for gate, z_j in zip(gates, z, strict=True))))
