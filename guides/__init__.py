@@ -2,9 +2,11 @@
 
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
+from guides.codebook import CodebookGuide, PointGuide
 from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
 from guides.flow import FlowGuide
+from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
 from guides.network import NetworkGuide
@@ -13,6 +15,7 @@ from guides.vade import VaDEGuide
 __all__ = [
     "AmortizedGuide",
     "Annealed",
+    "CodebookGuide",
     "ConditionalGuide",
     "Enumerate",
     "FacetGuide",
@@ -21,6 +24,8 @@ __all__ = [
     "LadderGuide",
     "MarginalGuide",
     "NetworkGuide",
+    "PointGuide",
+    "RademacherHash",
     "ScoreFunction",
     "VaDEGuide",
 ]

@@ -40,8 +40,8 @@ class FacetGuide(Configurable, nn.Module):
 
     #: keywords, beside x, that the posterior is given by: those of the models that the guide is for
     takes: tuple[str, ...] = ()
-    #: whether z tells all there is in x, so that no facet can die
-    lossless = False
+    #: whether z is a point given x, so that its KL does not say what it knows
+    deterministic = False
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()

@@ -104,7 +104,11 @@ class GumbelSoftmax(Discrete):
         self.temperature: Tensor
 
     def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
-        return pyro.sample(f"c_{name}", RelaxedComponent(logits, self.temperature, self.hard))
+        return pyro.sample(f"c_{name}", self.relaxed(logits))
+
+    def relaxed(self, logits: Tensor) -> RelaxedComponent:
+        """The choice with these logits ``[..., K]``, its draws relaxed."""
+        return RelaxedComponent(logits, self.temperature, self.hard)
 
     def at_step(self, step: Tensor) -> None:
         if self.schedule is not None:

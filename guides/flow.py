@@ -28,7 +28,7 @@ class FlowGuide(MarginalGuide):
     :raises ValueError: if the model is another.
     """
 
-    lossless = True
+    deterministic = True
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         if not isinstance(model, GMMFlow):

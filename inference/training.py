@@ -327,7 +327,7 @@ def _warn_of_dead_facets(runner: SVIRunner) -> None:
     last, model = runner.history[-1], runner.model
     for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
         measures = {}
-        if not runner.guide.lossless:
+        if not runner.guide.deterministic:
             measures["KL(z)"] = last[f"kl_z_{name}"] + last.get(f"kl_c_{name}", 0.0)
         if name in model.inferred and prior.num_components > 1:
             measures["mutual information"] = last[f"mutual_information_{name}"]

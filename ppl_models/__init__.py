@@ -2,13 +2,24 @@
 
 from ppl_models.base import FacetModel
 from ppl_models.flow import GMMFlow
-from ppl_models.ivae import IVAE
-from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Exact, Likelihood, Normal
+from ppl_models.ivae import IVAE, ContinuousIVAE
+from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, DiscretizedLogistic, Exact, Likelihood, Normal
 from ppl_models.mfcvae import MFCVAE
-from ppl_models.networks import MLP, AutoregressiveFlow, ConvLadder, MLPLadder, SharedMLP
-from ppl_models.priors import DirichletWeights, GaussianMixture, Mixture, Prior, StandardNormal, VampPrior
+from ppl_models.networks import MLP, AutoregressiveFlow, ConvGrid, ConvLadder, ConvNet, MLPLadder, ResNet, SharedMLP
+from ppl_models.priors import (
+    Codebook,
+    ConditionalNormal,
+    DirichletWeights,
+    Flat,
+    GaussianMixture,
+    Mixture,
+    Prior,
+    StandardNormal,
+    VampPrior,
+)
 from ppl_models.vade import VaDE
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
+from ppl_models.vqvae import VQVAE, Autoencoder
 
 __all__ = [
     "GMDGM",
@@ -18,13 +29,22 @@ __all__ = [
     "VAE",
     "VLAC",
     "VLAE",
+    "VQVAE",
+    "Autoencoder",
     "AutoregressiveFlow",
     "Bernoulli",
+    "Codebook",
+    "ConditionalNormal",
     "ContinuousBernoulli",
+    "ContinuousIVAE",
+    "ConvGrid",
     "ConvLadder",
+    "ConvNet",
     "DirichletWeights",
+    "DiscretizedLogistic",
     "Exact",
     "FacetModel",
+    "Flat",
     "GMMFlow",
     "GaussianMixture",
     "Likelihood",
@@ -32,6 +52,7 @@ __all__ = [
     "Mixture",
     "Normal",
     "Prior",
+    "ResNet",
     "SharedMLP",
     "StandardNormal",
     "VaDE",

@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ppl_models.base import FacetModel
 
-__all__ = ["Observed", "as_data", "as_labels", "as_observed"]
+__all__ = ["Observed", "as_data", "as_labels", "as_observed", "as_vectors"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,22 @@ def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int) -
     if low < 0 or high >= num_classes:
         raise ValueError(f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}")
     return labels
+
+
+def as_vectors(name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """Real vectors ``[n, dim]``, of ``dtype``.
+
+    :param name: the keyword that they were given by.
+    :raises ValueError: for another shape, or numbers that are not finite.
+    """
+    vectors = _as_tensor(values, name).to(dtype)
+    if tuple(vectors.shape) != (n, dim):
+        raise ValueError(
+            f"{name} has shape {list(vectors.shape)}, but {[n, dim]} is needed: a vector of {dim} for each of {n} data"
+        )
+    if not vectors.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinity: drop those rows from it and from x")
+    return vectors
 
 
 def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:

@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
+from torch.nn.functional import logsigmoid
 
 __all__ = [
     "AveragedComponent",
@@ -19,6 +20,7 @@ __all__ = [
     "DiagonalNormal",
     "MarginalMixture",
     "RelaxedComponent",
+    "RoundedLogistic",
     "diagonal_normal",
     "one_hot_of_largest",
 ]
@@ -183,3 +185,47 @@ class MarginalMixture(dist.MixtureSameFamily):
         new = super().expand(batch_shape, self._get_checked_instance(MarginalMixture, _instance))
         new.component = self.component.expand(batch_shape)
         return new
+
+
+class RoundedLogistic(dist.TorchDistribution):
+    """A logistic variable rounded to one of 0, 1/255, ..., 1, the outermost values taking all beyond them.
+
+    :param loc: of the logistic, ``[...]``.
+    :param scale: of the logistic, positive.
+    """
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012
+    support = constraints.unit_interval
+    STEPS = 255
+
+    def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = torch.broadcast_tensors(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        half = 0.5 / self.STEPS
+        above, below = (value + half - self.loc) / self.scale, (value - half - self.loc) / self.scale
+        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid: no difference of near equals.
+        up, down = logsigmoid(above), logsigmoid(-below)
+        inside = up + down + (-torch.expm1(-2 * half / self.scale)).log()
+        return torch.where(value < half, up, torch.where(value > 1 - half, down, inside))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        uniform = torch.rand(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        logistic = self.loc + self.scale * torch.logit(uniform, eps=1e-7)
+        return (logistic * self.STEPS).round().clamp(0, self.STEPS) / self.STEPS
+
+    @property
+    def mean(self) -> Tensor:
+        # The mean of a count is the sum of the probabilities that it exceeds each number below its largest.
+        edges = [(k + 0.5) / self.STEPS for k in range(self.STEPS)]
+        total = torch.zeros_like(self.loc)
+        for edge in edges:
+            total += ((self.loc - edge) / self.scale).sigmoid()
+        return total / self.STEPS
+
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> RoundedLogistic:
+        return RoundedLogistic(self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False)

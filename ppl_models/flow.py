@@ -53,7 +53,7 @@ class GMMFlow(FacetModel):
     def forward(
         self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1, marginal: bool = False
     ) -> Tensor:
-        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``.
+        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``, whose z a guide gives; without it, ``size`` data are drawn.
         :param marginal: leave the cluster out: z is drawn from the whole mixture.
@@ -65,4 +65,6 @@ class GMMFlow(FacetModel):
                     c = pyro.sample(f"c_{self.name}", prior.component(), infer=ENUMERATE)  # c ~ Cat(pi)
             with self.draws(num_samples), self.weighted(f"z_{self.name}"):
                 z = pyro.sample(f"z_{self.name}", prior.latent(c))  # z | c ~ Normal(mu_c, Sigma_c)
-        return self.decode({self.name: z}).mean if x is None else x  # x = f(z)
+            if x is None:
+                x = pyro.deterministic("x", self.decode({self.name: z}).mean, event_dim=len(self.x_shape))  # x = f(z)
+        return x

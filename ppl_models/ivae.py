@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import pyro
 from pyro import poutine
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ppl_models.base import TINY
-from ppl_models.data import as_labels
+from ppl_models.base import TINY, FacetModel
+from ppl_models.checks import check_count
+from ppl_models.data import as_labels, as_vectors
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
-from ppl_models.priors import GaussianMixture, Mixture
+from ppl_models.priors import ConditionalNormal, GaussianMixture, Mixture
 from ppl_models.vade import VaDE
 
-__all__ = ["IVAE"]
+__all__ = ["IVAE", "ContinuousIVAE"]
 
 
 class IVAE(VaDE):
@@ -52,7 +54,7 @@ class IVAE(VaDE):
         prior = GaussianMixture(num_labels, dim, weights="uniform", scale=scale)
         super().__init__(x_shape, prior, likelihood, network, name)
         self.site = f"c_{name}"
-        self.num_labels = prior.num_components
+        self.num_labels = self.num_label_features = prior.num_components
 
     def forward(  # type: ignore[override]
         self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1
@@ -63,7 +65,7 @@ class IVAE(VaDE):
         :param label: u, integers ``[B]``.
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
-        known = one_hot(label, self.num_labels).to(self.gates)
+        known = self.label_features(label)
         return poutine.condition(super().forward, data={self.site: known})(x, size=len(label), num_samples=num_samples)
 
     @property
@@ -75,3 +77,56 @@ class IVAE(VaDE):
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_labels(name, values, n, self.num_labels)
+
+    def label_features(self, label: Tensor) -> Tensor:
+        """The label as networks read it: one-hot, ``[B] -> [B, num_labels]``."""
+        return one_hot(label, self.num_labels).to(self.gates)
+
+
+class ContinuousIVAE(FacetModel):
+    r"""A VAE whose prior is given by a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u), \sigma(u)), x \mid z`.
+
+    As :class:`IVAE`, with networks of u for the prior's mean and scale in place of a table (Khemakhem et al., 2020).
+    ``generate`` draws u from a standard normal, so give it scaled if that should mean something.
+
+    :param x_shape: shape of one datum.
+    :param label_dim: length of u.
+    :param dim: length of the latent vector.
+    :param name: the facet's name.
+    :raises ValueError: if a size is below 1.
+    """
+
+    takes = ("label",)
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        label_dim: int,
+        dim: int,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        name: str = "label",
+    ) -> None:
+        self.num_label_features = check_count("label_dim", label_dim)
+        prior = ConditionalNormal(label_dim, dim)
+        super().__init__(x_shape, {name: prior}, likelihood, network)
+        self.name = name
+
+    def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
+        """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each u.
+        :param label: u, ``[B, label_dim]``.
+        """
+        prior, u = self.priors[self.name], self.label_features(label)
+        with self.plate(x, len(label)), self.draws(num_samples):
+            with self.weighted(f"z_{self.name}"):
+                z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
+            return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
+
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)
+
+    def label_features(self, label: Tensor) -> Tensor:
+        """The label as networks read it: as it is, ``[B, label_dim]``."""
+        return label.to(self.gates)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.configurable import Configurable
+from ppl_models.distributions import RoundedLogistic
 
-__all__ = ["Bernoulli", "ContinuousBernoulli", "Exact", "Likelihood", "Normal"]
+__all__ = ["Bernoulli", "ContinuousBernoulli", "DiscretizedLogistic", "Exact", "Likelihood", "Normal"]
 
 
 class Likelihood(Configurable, nn.Module):
@@ -123,3 +124,36 @@ class Exact(Likelihood):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return dist.Delta(output, event_dim=event_dim)
+
+
+class DiscretizedLogistic(Likelihood):
+    """8-bit values: the share of a logistic distribution that falls to each of 256 bins (Kingma et al., 2016, C.5).
+
+    The output is added to the middle of the range, 0.5; the scale, one for all entries, is learned. The first bin and
+    the last take what lies beyond them, so the probabilities of 0, 1/255, ..., 1 sum to one.
+
+    :param scale: the scale at the start, in units of the range; the standard deviation is 1.8 times as much.
+    :raises ValueError: if ``scale`` is not positive.
+    """
+
+    support = (0.0, 1.0)
+
+    def __init__(self, scale: float = 0.1) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise ValueError(f"scale must be positive, got {scale}")
+        self.log_scale = nn.Parameter(torch.tensor(float(scale)).log())
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        return RoundedLogistic(0.5 + output, self.log_scale.exp()).to_event(event_dim)
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        if x.dtype != torch.uint8 and float((255 * x - (255 * x).round()).abs().max()) > 1e-3:
+            raise ValueError(
+                "DiscretizedLogistic is for 8-bit values, but x has others than multiples of 1/255: give 8-bit images "
+                "as uint8, or take a likelihood for real values, such as Normal(scale=...)"
+            )
+
+    def extra_repr(self) -> str:
+        return f"scale={float(self.log_scale.detach().exp()):.4g}"

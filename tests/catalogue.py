@@ -10,11 +10,14 @@ from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from guides import (
     AmortizedGuide,
     Annealed,
+    CodebookGuide,
     ConditionalGuide,
     FacetGuide,
+    FlowGuide,
     GumbelSoftmax,
     LadderGuide,
     MarginalGuide,
+    PointGuide,
     ScoreFunction,
     VaDEGuide,
 )
@@ -23,16 +26,26 @@ from ppl_models import (
     GMDGM,
     IVAE,
     MFCVAE,
+    MLP,
     VAE,
     VLAC,
     VLAE,
+    VQVAE,
+    Autoencoder,
+    AutoregressiveFlow,
     Bernoulli,
     ContinuousBernoulli,
+    ContinuousIVAE,
+    ConvGrid,
     ConvLadder,
+    ConvNet,
     DirichletWeights,
+    DiscretizedLogistic,
     GaussianMixture,
+    GMMFlow,
     MLPLadder,
     Normal,
+    ResNet,
     SharedMLP,
     StandardNormal,
     VaDE,
@@ -174,6 +187,31 @@ def ivae_images_two_draws() -> ConditionalGuide:
     return ConditionalGuide(IVAE((1, 8, 8), 3, 2, network=ConvLadder((4, 5), rungs=[1])), 2)
 
 
+def ivae_continuous_label() -> ConditionalGuide:
+    return ConditionalGuide(ContinuousIVAE((2, 3), 3, 2, Normal(0.4), MLP((8, 9), dropout=0.2)))
+
+
+def vade_convnet() -> VaDEGuide:
+    model = VaDE((1, 8, 8), GaussianMixture(3, 2), DiscretizedLogistic(), ConvNet((4, 5, 6, 7), hidden=8))
+    return VaDEGuide(model)
+
+
+def ivae_resnet() -> ConditionalGuide:
+    return ConditionalGuide(IVAE((2, 7, 6), 3, 2, Normal(0.4), ResNet((4, 5, 6, 7), init="glorot_normal")), 2)
+
+
+def flow() -> FlowGuide:
+    return FlowGuide(GMMFlow((6,), GaussianMixture(3, 6), AutoregressiveFlow((8,), num_layers=2)))
+
+
+def vqvae_two_draws() -> CodebookGuide:
+    return CodebookGuide(VQVAE((1, 8, 8), 5, 3, network=ConvGrid((4, 5))), 2)
+
+
+def autoencoder() -> PointGuide:
+    return PointGuide(Autoencoder((1, 8, 8), 3, Normal(0.3), ConvGrid((4, 5))))
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -201,7 +239,21 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     vae,
     ivae,
     ivae_images_two_draws,
+    ivae_continuous_label,
+    vade_convnet,
+    ivae_resnet,
+    flow,
+    vqvae_two_draws,
+    autoencoder,
 ]
+
+
+def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
+    """What a model of this catalogue takes beside ``n`` data."""
+    if isinstance(guide.model, ContinuousIVAE):
+        return {"label": torch.randn(n, guide.model.num_label_features)}
+    return {"label": torch.arange(n) % 3} if "label" in guide.model.takes else {}
+
 
 OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
     "GuideEnum": lambda guide: GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting),
@@ -235,5 +287,10 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (marginal_two_draws, None, set(OBJECTIVES)),
     (vlae, None, set(OBJECTIVES)),
     (ivae, None, set(OBJECTIVES)),
+    (ivae_continuous_label, None, set(OBJECTIVES)),
+    (vade_convnet, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (flow, None, set(OBJECTIVES)),
+    (vqvae_two_draws, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
+    (autoencoder, None, set(OBJECTIVES)),
     (plain_vae, None, set(OBJECTIVES)),
 ]

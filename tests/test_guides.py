@@ -18,7 +18,7 @@ from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, Progressive
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
 from ppl_models import Normal as NormalLikelihood
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS
+from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
 
 BATCH, PIXELS = 6, 11
 
@@ -302,7 +302,7 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
     if any(isinstance(prior, VampPrior) for prior in guide.model.priors.values()):
         pytest.skip("a VampPrior holds its guide's encoder, which stacking does not replace")
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
-    beside = {"label": torch.arange(5) % 3} if guide.model.takes else {}
+    beside = given(guide, 5)
     parameters, buffers = torch.func.stack_module_state(losses)
 
     def loss_of(p: dict, b: dict) -> torch.Tensor:
@@ -335,7 +335,7 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
 def test_pyros_objectives_are_ours_on_the_same_draws(build: Callable[[], FacetGuide], ours: str, theirs: str) -> None:
     guide = build().double()
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
-    beside = {"label": torch.arange(5) % 3} if guide.model.takes else {}
+    beside = given(guide, 5)
     results = []
     for name in (ours, theirs):
         pyro.set_rng_seed(3)

@@ -1,21 +1,27 @@
 """Networks: an architecture is a recipe that builds a matching encoder (for the guide) and decoder (for the model)."""
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder
+from ppl_models.networks.convnet import ConvNet
 from ppl_models.networks.convolutional import ConvLadder
 from ppl_models.networks.flows import AutoregressiveFlow, FlowDecoder
+from ppl_models.networks.grid import ConvGrid
 from ppl_models.networks.ladder import Ladder, MLPLadder
 from ppl_models.networks.plain import MLP
+from ppl_models.networks.resnet import ResNet
 from ppl_models.networks.shared import SharedMLP
 
 __all__ = [
     "MLP",
     "Architecture",
     "AutoregressiveFlow",
+    "ConvGrid",
     "ConvLadder",
+    "ConvNet",
     "Decoder",
     "Encoder",
     "FlowDecoder",
     "Ladder",
     "MLPLadder",
+    "ResNet",
     "SharedMLP",
 ]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import batch_norm
+from torch import nn
 
 from ppl_models.networks.base import ACTIVATIONS, NetworkT
 from ppl_models.networks.ladder import Ladder
+from ppl_models.networks.layers import Batched, BatchNorm
 
 __all__ = ["ConvLadder"]
 
@@ -52,7 +52,7 @@ class ConvLadder(Ladder):
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
         self._image(x_shape, level)  # which refuses what does not fit
         channels = self.widths[level - 1] if level else x_shape[0]
-        return _Batched(3, *self._conv(channels, self.widths[level], stride=2))
+        return Batched(3, *self._conv(channels, self.widths[level], stride=2))
 
     def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
         image = [n // 2 for n in self._image(x_shape, level)]
@@ -60,7 +60,7 @@ class ConvLadder(Ladder):
         kernel = 4 if min(image) > 1 else 1
         left = prod((n - 2) // stride + 1 for n in image) if kernel == 4 else prod(image)
         channels, last = self.widths[level], self.rung_width(level)
-        return _Batched(
+        return Batched(
             3,
             *self._conv(channels, channels, stride=2),
             *self._conv(channels, last, kernel, stride if kernel == 4 else 1),
@@ -70,13 +70,13 @@ class ConvLadder(Ladder):
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         shape = (self.rung_width(level), *self._image(x_shape, level))
-        return _Batched(1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape))
+        return Batched(1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape))
 
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         if level == 0:
-            return _Batched(3, nn.ConvTranspose2d(width, x_shape[0], 4, 2, 1))
+            return Batched(3, nn.ConvTranspose2d(width, x_shape[0], 4, 2, 1))
         channels, below = self.widths[level], self.widths[level - 1]
-        return _Batched(
+        return Batched(
             3,
             nn.ConvTranspose2d(width, channels, 4, 2, 1),
             *self._after(channels),
@@ -95,7 +95,7 @@ class ConvLadder(Ladder):
         return [nn.Conv2d(channels_in, channels_out, kernel, stride, padding), *self._after(channels_out)]
 
     def _after(self, channels: int) -> list[nn.Module]:
-        return [ACTIVATIONS[self.activation](), _BatchNorm(channels)]
+        return [ACTIVATIONS[self.activation](), BatchNorm(channels)]
 
     def _image(self, x_shape: tuple[int, ...], level: int) -> tuple[int, int]:
         """Height and width of the features of ``level``."""
@@ -109,32 +109,3 @@ class ConvLadder(Ladder):
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         return super()._initialized(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-class _Batched(nn.Sequential):
-    """Layers that know a single batch axis, under any number of them.
-
-    :param event_dim: axes of one datum.
-    """
-
-    def __init__(self, event_dim: int, *layers: nn.Module) -> None:
-        super().__init__(*layers)
-        self.event_dim = event_dim
-
-    def forward(self, h: Tensor) -> Tensor:
-        batch = h.shape[: -self.event_dim]
-        out = super().forward(h.reshape(-1, *h.shape[-self.event_dim :]))
-        return out.reshape(*batch, *out.shape[1:])
-
-
-class _BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]``, which also bears a batch of one value."""
-
-    def _check_input_dim(self, x: Tensor) -> None:
-        """Both are taken."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() > x.shape[1]:
-            return super().forward(x)
-        # The variance of one value is undefined; what earlier batches had stands in.
-        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)

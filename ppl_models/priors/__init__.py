@@ -1,9 +1,22 @@
 """Priors of one facet: what is drawn before the decoder sees it."""
 
 from ppl_models.priors.base import Mixture, Prior
+from ppl_models.priors.codebook import Codebook
+from ppl_models.priors.conditional import ConditionalNormal
+from ppl_models.priors.flat import Flat
 from ppl_models.priors.gaussian_mixture import GaussianMixture
 from ppl_models.priors.standard_normal import StandardNormal
 from ppl_models.priors.vamp import VampPrior
 from ppl_models.priors.weights import DirichletWeights
 
-__all__ = ["DirichletWeights", "GaussianMixture", "Mixture", "Prior", "StandardNormal", "VampPrior"]
+__all__ = [
+    "Codebook",
+    "ConditionalNormal",
+    "DirichletWeights",
+    "Flat",
+    "GaussianMixture",
+    "Mixture",
+    "Prior",
+    "StandardNormal",
+    "VampPrior",
+]

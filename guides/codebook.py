@@ -1,0 +1,119 @@
+"""Codes from where the encoder puts x, and the encoder's point itself."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from guides.base import EVALUATION_BATCH, FacetGuide
+from guides.discrete import GumbelSoftmax
+from ppl_models.base import FacetModel, evaluating
+from ppl_models.distributions import one_hot_of_largest
+from ppl_models.vqvae import VQVAE
+
+__all__ = ["CodebookGuide", "PointGuide"]
+
+
+class PointGuide(FacetGuide):
+    """z is a point that the encoder gives, without spread: with a flat prior, an autoencoder.
+
+    Its "ELBO" is the likelihood of the reconstructions, not a bound on log p(x), and ``kl_z_NAME`` is minus the prior's
+    log-density at the point.
+
+    :param model: any model whose facets have no clusters.
+    :raises ValueError: if a facet has clusters.
+    """
+
+    deterministic = True
+
+    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+        if model.mixtures or isinstance(model, VQVAE):
+            raise ValueError(f"PointGuide is for facets without clusters, such as an Autoencoder's, got {model.priors}")
+        super().__init__(model, num_samples)
+
+    def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
+        with self.model.plate(x, len(x)):
+            self.draw_latents(x, self.num_samples if num_samples is None else num_samples)
+
+    def head_size(self, name: str) -> int:
+        return self.model.priors[name].dim
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        return dist.Delta(head, event_dim=1)
+
+
+class CodebookGuide(FacetGuide):
+    r"""A code at each place by how near the encoder's point is to each: the relaxed VQ-VAE (Sonderby et al., 2017).
+
+    .. math:: q(c_p = k \mid x) \propto \exp(-\lVert e_p(x) - e_k \rVert^2 / 2)
+
+    the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B). Codes are drawn relaxed
+    (Gumbel-softmax), their KL is in closed form; what the history and :func:`inference.elbo` report is drawn hard.
+    ``embed`` and ``posterior`` give the encoder's point, before it is quantised.
+
+    :param model: a :class:`~ppl_models.vqvae.VQVAE`.
+    :param num_samples: L draws of the codes.
+    :param discrete: how codes are relaxed; ``GumbelSoftmax()`` where not given.
+    :raises ValueError: if the model is another, or ``discrete`` is.
+    """
+
+    needs = "relaxation"
+
+    def __init__(self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None) -> None:
+        if not isinstance(model, VQVAE):
+            raise ValueError(f"CodebookGuide is for VQVAE, got {type(model).__name__}")
+        if not isinstance(discrete, GumbelSoftmax | None):
+            raise ValueError(f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}")
+        super().__init__(model, num_samples)
+        self.discrete = discrete if discrete is not None else GumbelSoftmax()
+
+    def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
+        model = cast(VQVAE, self.model)
+        L = self.num_samples if num_samples is None else num_samples
+        with model.plate(x, len(x)):
+            logits = model.codebook.log_affinity(self.heads(x)[model.name])
+            with model.draws(L), model.weighted(f"c_{model.name}"):
+                pyro.sample(f"c_{model.name}", self.discrete.relaxed(logits).to_event(1))
+
+    def at_step(self, step: Tensor) -> None:
+        self.discrete.at_step(step)
+
+    def unrelaxed(self) -> AbstractContextManager:
+        return self.discrete.unrelaxed()
+
+    def head_size(self, name: str) -> int:
+        return self.model.priors[name].dim
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        return dist.Delta(head, event_dim=1)
+
+    @torch.no_grad()
+    def codes(self, x: ArrayLike | Tensor) -> np.ndarray:
+        """The nearest code at every place: integers ``[N, places]``.
+
+        :param x: ``[N, *x_shape]``.
+        :raises ValueError: if ``x`` does not fit the model.
+        """
+        return self._log_affinity(x).argmax(-1).cpu().numpy()
+
+    @torch.no_grad()
+    def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
+        """Mean of p(x given c) at the nearest codes: ``[N, *x_shape]``."""
+        model = cast(VQVAE, self.model)
+        with evaluating(self):
+            parts = [
+                model.decode({model.name: model.codebook.vectors(one_hot_of_largest(part))}).mean
+                for part in self._log_affinity(x).split(EVALUATION_BATCH)
+            ]
+        return torch.cat(parts).cpu().numpy()
+
+    def _log_affinity(self, x: ArrayLike | Tensor) -> Tensor:
+        model = cast(VQVAE, self.model)
+        return model.codebook.log_affinity(self._all_heads(x, {})[model.name])

@@ -1,0 +1,62 @@
+"""Labels out of the data themselves: a fixed random partition of them (*I Don't Need u*, appendix C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ppl_models.checks import check_count, check_shape
+from ppl_models.configurable import Configurable
+
+__all__ = ["RademacherHash"]
+
+
+class RademacherHash(Configurable):
+    r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, A of random signs.
+
+    Eq. C.1 to C.3. The posterior of u is one-hot and has nothing to learn, so that a model with it is an
+    :class:`~ppl_models.ivae.IVAE` whose labels are these::
+
+        hash = RademacherHash((784,), num_bits=7, seed=0)
+        runner.fit(x, epochs=10, label=hash(x))
+
+    :param x_shape: shape of one datum.
+    :param num_bits: N, so that there are 2 ** N labels; the paper has 7.
+    :param seed: of A.
+    :raises ValueError: if a size is below 1, or ``num_bits`` above 24.
+    """
+
+    def __init__(self, x_shape: Sequence[int], num_bits: int, seed: int = 0) -> None:
+        self.x_shape = check_shape(x_shape)
+        self.num_bits = check_count("num_bits", num_bits)
+        if num_bits > 24:
+            raise ValueError(f"num_bits={num_bits} makes {2**num_bits} labels: 24 bits at most")
+        signs = torch.Generator().manual_seed(seed)
+        self.projection = torch.randint(0, 2, (num_bits, prod(self.x_shape)), generator=signs).double() * 2 - 1
+
+    @property
+    def num_labels(self) -> int:
+        """2 ** N."""
+        return 2**self.num_bits
+
+    def __call__(self, x: ArrayLike | Tensor) -> np.ndarray:
+        """Labels ``[N]`` of data ``[N, *x_shape]``.
+
+        :raises ValueError: for data of another shape.
+        """
+        data = torch.as_tensor(x)
+        if tuple(data.shape[1:]) != self.x_shape:
+            raise ValueError(
+                f"x has shape {list(data.shape)}, but the hash was built for [N, {str(self.x_shape)[1:-1]}]"
+            )
+        projected = data.cpu().flatten(1).double() @ self.projection.T
+        powers = 2 ** torch.arange(self.num_bits)
+        return ((projected > 0) * powers).sum(1).numpy()
+
+    def __repr__(self) -> str:
+        return f"RademacherHash(x_shape={self.x_shape}, num_bits={self.num_bits})"

@@ -1,0 +1,72 @@
+"""The ConvNet of *I Don't Need u* (Table A.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ppl_models.networks.base import ACTIVATIONS
+from ppl_models.networks.layers import Batched, BatchNorm
+from ppl_models.networks.plain import Plain
+
+__all__ = ["ConvNet"]
+
+
+class ConvNet(Plain):
+    """Convolutions of size 3, two before each halving, and two fully connected layers (*I Don't Need u*, Table A.3).
+
+    Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the last convolution is as
+    large as the image that is left. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64 -> 32 -> 16 -> 8 -> x``; those to 32 and
+    to 8 double the image. Every convolution but the encoder's last and the decoder's last is followed by batch
+    normalisation, which has the bias, and ELU; the fully connected layers have leaky ReLU of slope 0.1.
+
+    :param widths: channels, two for each halving.
+    :raises ValueError: also if ``widths`` has an odd length, or, when a network is built, if the data are not images or
+        do not halve so often.
+    """
+
+    def __init__(
+        self, widths: Sequence[int] = (8, 16, 32, 64), activation: str = "elu", init: str = "pytorch", hidden: int = 64
+    ) -> None:
+        super().__init__(widths, activation, init)
+        if len(self.widths) % 2:
+            raise ValueError(f"ConvNet has two convolutions for each halving, so an even number of widths: {widths}")
+        self.hidden = hidden
+
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        smallest = self._smallest(x_shape)
+        layers, channels = [], x_shape[0]
+        for i, width in enumerate(self.widths):
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), *self._after(width)]
+            if i % 2:
+                layers.append(nn.MaxPool2d(2))
+            channels = width
+        layers += [nn.Conv2d(channels, self.hidden, smallest), nn.Flatten(), *self._dense(self.hidden)]
+        return Batched(3, *layers), self.hidden
+
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        smallest, last = self._smallest(x_shape), self.widths[-1]
+        layers = [*self._dense(dim), nn.Linear(self.hidden, self.hidden), nn.Unflatten(1, (self.hidden, 1, 1))]
+        layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
+        for i, width in reversed(list(enumerate(self.widths[:-1]))):
+            kernel, stride = (3, 1) if i % 2 else (4, 2)  # every other one doubles the image
+            layer = nn.ConvTranspose2d(self.widths[i + 1], width, kernel, stride, 1, bias=False)
+            layers += [layer, *self._after(width)]
+        return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
+
+    def _dense(self, size: int) -> list[nn.Module]:
+        return [nn.Linear(size, self.hidden), ACTIVATIONS["leaky_relu_0.1"]()]
+
+    def _after(self, channels: int) -> list[nn.Module]:
+        return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
+
+    def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        """Height and width of the smallest image."""
+        halvings = 2 ** (len(self.widths) // 2)
+        if len(x_shape) != 3 or any(n % halvings for n in x_shape[1:]):
+            raise ValueError(
+                f"a ConvNet of {len(self.widths)} widths needs images (channels, height, width) whose height and width "
+                f"divide by {halvings}, got x_shape={x_shape}: pad the images, or give fewer widths"
+            )
+        return x_shape[1] // halvings, x_shape[2] // halvings

@@ -1,0 +1,125 @@
+"""Convolutional networks whose latents keep their places in the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import Tensor, nn
+
+from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
+from ppl_models.networks.layers import Batched, BatchNorm
+
+__all__ = ["ConvGrid"]
+
+
+class ConvGrid(Architecture):
+    """Latents on a grid: each width halves the image, and a convolution of size 1 gives each place its part of z.
+
+    ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``, and back: what VQ-VAEs
+    are commonly given (van den Oord et al., 2017). For a model of one facet, whose z is the grid in a row, place by
+    place.
+
+    :param widths: channels after each halving.
+    :raises ValueError: also, when a network is built, if the data are not images, do not halve so often, or the latents
+        do not fit the grid.
+    """
+
+    def __init__(self, widths: Sequence[int] = (64, 64), activation: str = "relu", init: str = "pytorch") -> None:
+        super().__init__(widths, activation, init)
+
+    def places(self, x_shape: tuple[int, ...]) -> int:
+        """How many places the grid has, for images of ``x_shape``."""
+        return prod(self._grid(x_shape))
+
+    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+        if any(components):
+            raise ValueError("ConvGrid takes no components: use a ladder, such as ConvLadder")
+        depth = self._depth(sizes, x_shape)
+        layers, channels = [], x_shape[0]
+        for width in self.widths:
+            layers += [nn.Conv2d(channels, width, 4, 2, 1, bias=False), *self._after(width)]
+            channels = width
+        layers += [_Residual(channels, self), _Residual(channels, self), nn.Conv2d(channels, depth, 1)]
+        return _GridEncoder(Batched(3, *layers, _ToRow()))
+
+    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+        grid, depth = self._grid(x_shape), self._depth(dims, x_shape)
+        last = self.widths[-1]
+        layers = [_FromRow((depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
+        layers += [_Residual(last, self), _Residual(last, self), *self._after(last)]
+        for width, below in zip(self.widths[::-1], self.widths[-2::-1], strict=False):
+            layers += [nn.ConvTranspose2d(width, below, 4, 2, 1, bias=False), *self._after(below)]
+        return _GridDecoder(Batched(1, *layers, nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1)))
+
+    def _after(self, channels: int) -> list[nn.Module]:
+        return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
+
+    def _grid(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        halvings = 2 ** len(self.widths)
+        if len(x_shape) != 3 or any(n % halvings for n in x_shape[1:]):
+            raise ValueError(
+                f"a ConvGrid of {len(self.widths)} widths needs images (channels, height, width) whose height and "
+                f"width divide by {halvings}, got x_shape={x_shape}: pad the images, or give fewer widths"
+            )
+        return x_shape[1] // halvings, x_shape[2] // halvings
+
+    def _depth(self, sizes: tuple[int, ...], x_shape: tuple[int, ...]) -> int:
+        """How many numbers each place has."""
+        places = self.places(x_shape)
+        if len(sizes) != 1 or sizes[0] % places:
+            raise ValueError(
+                f"a ConvGrid has {places} places for images {x_shape}: give it one facet of a multiple of these, got "
+                f"sizes {sizes}"
+            )
+        return sizes[0] // places
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int, network: ConvGrid) -> None:
+        super().__init__()
+        activation = ACTIVATIONS[network.activation]
+        self.layers = nn.Sequential(
+            activation(), nn.Conv2d(channels, channels, 3, padding=1, bias=False), BatchNorm(channels),
+            activation(), nn.Conv2d(channels, channels, 1),
+        )  # fmt: skip
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.layers(h)
+
+
+class _ToRow(nn.Module):
+    """``[B, D, H, W] -> [B, H * W * D]``, place by place."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h.movedim(1, -1).flatten(1)
+
+
+class _FromRow(nn.Module):
+    """``[B, H * W * D] -> [B, D, H, W]``."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, z: Tensor) -> Tensor:
+        depth, height, width = self.shape
+        return z.unflatten(1, (height, width, depth)).movedim(-1, 1)
+
+
+class _GridEncoder(Encoder):
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        return [self.trunk(x)]
+
+
+class _GridDecoder(Decoder):
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+
+    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+        return self.trunk(gates[0] * z[0])

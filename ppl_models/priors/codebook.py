@@ -1,0 +1,70 @@
+"""A grid of places, each with a code out of one book."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ppl_models.checks import check_count
+from ppl_models.distributions import Component
+from ppl_models.priors.base import Prior
+
+__all__ = ["Codebook"]
+
+
+class Codebook(Prior):
+    """At every place a code, all equally probable; z is their vectors in a row (van den Oord et al., 2017).
+
+    :param num_components: K, how many codes there are.
+    :param code_dim: length of a code's vector.
+    :param places: how many places have one, such as 64 for a grid of 8 x 8.
+    :raises ValueError: if a size is below 1.
+
+    :ivar dim: ``places * code_dim``, length of z.
+    :ivar loc: the codes' vectors ``[K, code_dim]``.
+    """
+
+    def __init__(self, num_components: int, code_dim: int, places: int) -> None:
+        super().__init__()
+        self.num_components = check_count("num_components", num_components)
+        self.code_dim = check_count("code_dim", code_dim)
+        self.places = check_count("places", places)
+        self.dim = self.places * self.code_dim
+        self.loc = nn.Parameter(torch.randn(num_components, code_dim))
+
+    def component(self) -> dist.TorchDistribution:
+        """p(c): one-hot, event ``[places, K]``."""
+        logits = torch.zeros_like(self.loc[:, 0]).expand(self.places, -1)
+        return Component(logits=logits).to_event(1)
+
+    def vectors(self, component: Tensor) -> Tensor:
+        """z of codes ``[..., places, K]``, one-hot or relaxed: ``[..., dim]``."""
+        return (component @ self.loc).flatten(-2)
+
+    def log_affinity(self, embedding: Tensor) -> Tensor:
+        """How near an embedding ``[..., dim]`` is to every code, up to a constant: ``[..., places, K]``, nats.
+
+        The log-density of each place's part under a Normal of identity covariance around each code, so that its softmax
+        are the responsibilities of a mixture with such components (*I Don't Need u*, appendix B).
+        """
+        e = embedding.unflatten(-1, (self.places, self.code_dim))
+        # What is the same for all codes cancels in a softmax.
+        return e @ self.loc.T - 0.5 * self.loc.square().sum(-1)
+
+    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+        codes = self.component().sample() if component is None else component
+        return dist.Delta(self.vectors(codes), event_dim=1)
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        raise ValueError("a codebook's z is made of one code for each place: ask log_affinity(z) for each of them")
+
+    @torch.no_grad()
+    def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
+        """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; there is no ``temperature``."""
+        if cluster is None:
+            return self.vectors(self.component().expand([n]).sample())
+        return self.loc[cluster].repeat(n, self.places)
+
+    def extra_repr(self) -> str:
+        return f"num_components={self.num_components}, code_dim={self.code_dim}, places={self.places}, dim={self.dim}"

@@ -1,0 +1,54 @@
+"""A prior that is given by a vector."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ppl_models.checks import check_count
+from ppl_models.distributions import diagonal_normal
+from ppl_models.priors.base import Prior
+
+__all__ = ["ConditionalNormal"]
+
+
+class ConditionalNormal(Prior):
+    """z ~ Normal(loc(u), scale(u)), both from one network of u (Khemakhem et al., 2020).
+
+    :param label_dim: length of u.
+    :param dim: length of the latent vector.
+    :param width: of the network's two hidden layers.
+    :raises ValueError: if a size is below 1.
+    """
+
+    def __init__(self, label_dim: int, dim: int, width: int = 50) -> None:
+        super().__init__()
+        self.label_dim = check_count("label_dim", label_dim)
+        self.dim = check_count("dim", dim)
+        self.num_components = 1
+        self.network = nn.Sequential(
+            nn.Linear(label_dim, check_count("width", width)),
+            nn.LeakyReLU(0.1),
+            nn.Linear(width, width),
+            nn.LeakyReLU(0.1),
+            nn.Linear(width, 2 * dim),
+        )
+
+    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+        """p(z given u); ``component`` is u, ``[..., label_dim]``, drawn from a standard normal where not given."""
+        return diagonal_normal(self.network(self._draw_labels() if component is None else component))
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        raise ValueError("a prior that is given by u has no density of z alone: ask latent(u).log_prob(z)")
+
+    @torch.no_grad()
+    def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
+        q = self.latent(self._draw_labels(n))
+        return q.mean + temperature * (q.sample() - q.mean)
+
+    def _draw_labels(self, *batch: int) -> Tensor:
+        return torch.randn(*batch, self.label_dim).to(next(self.network.parameters()))
+
+    def extra_repr(self) -> str:
+        return f"label_dim={self.label_dim}, dim={self.dim}"

@@ -1,0 +1,42 @@
+"""No prior at all."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from ppl_models.checks import check_count
+from ppl_models.priors.base import Prior
+
+__all__ = ["Flat"]
+
+
+class Flat(Prior):
+    """The same density, 1, everywhere: what a plain autoencoder has. It cannot be drawn from.
+
+    :param dim: length of the latent vector.
+    :raises ValueError: if ``dim`` is below 1; and for :meth:`sample`.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = check_count("dim", dim)
+        self.num_components = 1
+
+    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+        return _Anywhere(dist.constraints.real_vector, (), (self.dim,))
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        return torch.zeros_like(torch.as_tensor(z)[..., :1])
+
+    def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
+        raise ValueError("a flat prior has no draws: an autoencoder encodes and decodes, it does not generate")
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class _Anywhere(dist.ImproperUniform):
+    def log_prob(self, value: Tensor) -> Tensor:
+        return super().log_prob(value).to(value)  # of its precision and on its device

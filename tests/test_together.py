@@ -1,0 +1,184 @@
+"""Several runs in one program: each is as it would be alone, and stays its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from guides import FacetGuide, VaDEGuide
+from inference import Constant, MeanField_ELBO, SVIRunner, fit_together
+from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
+from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
+from tests.catalogue import BUILDERS, flow, given, ivae, two_facets
+
+
+def runners(build: Callable[[], FacetGuide], n: int, **options: Any) -> list[SVIRunner]:
+    made = []
+    for seed in range(n):
+        pyro.set_rng_seed(seed)
+        guide = build().double()
+        made.append(SVIRunner(guide.model, guide, seed=seed, **options))
+    return made
+
+
+def data(guide: FacetGuide, n: int = 12) -> torch.Tensor:
+    return (255 * torch.rand(n, *guide.model.x_shape, dtype=torch.float64)).round() / 255
+
+
+def parameters(runner: SVIRunner) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in runner.loss.named_parameters()}
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> None:
+    """Mapped over a single run the draws are the same, and so is everything else, epochs and logging included."""
+    (alone,), (mapped,) = runners(build, 1), runners(build, 1)
+    x, beside = data(alone.guide), given(alone.guide, 12)
+    alone.fit(x, epochs=3, batch_size=5, log_every=2, progress=False, **beside)
+    fit_together([mapped], x, epochs=3, batch_size=5, log_every=2, progress=False, **beside)
+    for name, p in parameters(alone).items():
+        torch.testing.assert_close(parameters(mapped)[name], p, rtol=1e-6, atol=1e-9, msg=name)
+    for name, buffer in alone.guide.named_buffers():
+        torch.testing.assert_close(mapped.guide.get_buffer(name), buffer, rtol=1e-6, atol=1e-9, msg=name)
+    assert [{**record, "seconds": 0} for record in mapped.history] == [
+        pytest.approx({**record, "seconds": 0}, rel=1e-5, abs=1e-7) for record in alone.history
+    ]
+    assert (mapped.epoch, mapped.step) == (alone.epoch, alone.step)
+
+
+def test_runs_without_draws_end_where_they_end_alone() -> None:
+    """A flow draws nothing, and a batch of all data does not depend on their order: three runs, three rates."""
+    alone, together = (runners(flow, 3) for _ in range(2))
+    for group in (alone, together):
+        for runner, rate in zip(group, (1e-3, 5e-3, 2e-2), strict=True):
+            runner.optimizer.param_groups[0]["lr"] = rate
+    x = data(alone[0].guide)
+    for runner in alone:
+        runner.fit(x, epochs=20, progress=False)
+    fit_together(together, x, epochs=20, progress=False)
+    for one, other in zip(alone, together, strict=True):
+        for name, p in parameters(one).items():
+            torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-9, msg=name)
+        assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-8)
+
+
+def test_runs_differ_in_networks_batches_and_draws() -> None:
+    group = runners(two_facets, 3)
+    same = group[0].guide.state_dict()
+    for runner in group[1:]:
+        runner.guide.load_state_dict(same)  # the same start, so that all that differs is what happens in training
+    seen: list[torch.Tensor] = []
+    prepare = group[0].model.prepare
+    group[0].model.prepare = lambda x: (seen.append(x), prepare(x))[1]  # type: ignore[method-assign]
+    fit_together(group, data(group[0].guide), epochs=2, batch_size=4, progress=False)
+    ends = [runner.history[-1]["elbo"] for runner in group]
+    assert len(set(ends)) == 3
+
+
+def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
+    """Optimisers, histories and checkpoints are apart, and a run goes on alone or with others as one that was alone."""
+    group = runners(two_facets, 2)
+    x = data(group[0].guide)
+    fit_together(group, x, epochs=2, batch_size=5, progress=False)
+    kept = parameters(group[1])
+    group[0].fit(x, epochs=2, batch_size=5, progress=False)
+    for name, p in kept.items():
+        assert torch.equal(parameters(group[1])[name], p), f"training one run has moved another's {name}"
+    storages = [p.untyped_storage().data_ptr() for runner in group for p in runner.loss.parameters()]
+    assert len(set(storages)) == len(storages)
+    assert all(p.untyped_storage().nbytes() == p.nbytes for runner in group for p in runner.loss.parameters())
+    loaded = SVIRunner.load(group[1].save(tmp_path / "one"))
+    assert loaded.history == group[1].history
+    assert (group[0].epoch, group[1].epoch) == (4, 2)
+    group[1].fit(x, epochs=2, batch_size=5, progress=False)
+    fit_together(group, x, epochs=1, batch_size=5, progress=False)
+    assert [record["epoch"] for record in group[1].history] == [1, 2, 3, 4, 5]
+    state = [runner.optimizer.state_dict()["state"][0]["step"] for runner in group]
+    assert state == [15, 15]
+
+
+def test_callbacks_are_each_runs_own(tmp_path: Path) -> None:
+    group = runners(two_facets, 3)
+
+    def callbacks(runner: SVIRunner) -> list:
+        measure = Evaluate(lambda runner: {"seed": runner.seed}, every=2)
+        return [measure, ReduceOnPlateau(0.5, patience=1, threshold=1e9), JSONLines(tmp_path / f"{runner.seed}.jsonl")]
+
+    fit_together(group, data(group[0].guide), epochs=5, batch_size=6, callbacks=callbacks, progress=False)
+    for runner in group:
+        assert [record.get("seed") for record in runner.history] == [None, runner.seed, None, runner.seed, None]
+        lines = (tmp_path / f"{runner.seed}.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == runner.history
+        # Nothing counts as an improvement: the rate falls with every second record.
+        assert runner.history[-1]["lr"] == pytest.approx(runner.lr / 4)
+
+
+def other_schedule() -> list[SVIRunner]:
+    return [*runners(two_facets, 1), *runners(two_facets, 1, schedule=Constant(2.0))]
+
+
+def other_objective() -> list[SVIRunner]:
+    return [*runners(ivae, 1), *runners(ivae, 1, objective=MeanField_ELBO(max_plate_nesting=1))]
+
+
+def other_model() -> list[SVIRunner]:
+    wider = lambda: VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((9,))))  # noqa: E731
+    return [*runners(two_facets, 1), *runners(wider, 1)]
+
+
+def one_is_ahead() -> list[SVIRunner]:
+    group = runners(two_facets, 2)
+    group[1].fit(data(group[1].guide), epochs=1, progress=False)
+    return group
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        (other_schedule, "runner 1 differs from the first one in its schedule"),
+        (other_objective, "differs from the first one in its objective"),
+        (other_model, "differs from the first one in its guide and model"),
+        (one_is_ahead, "differs from the first one in its steps"),
+        (lambda: runners(two_facets, 1) * 2, "two runners hold the same guide"),
+        (list, "there are no runners"),
+    ],
+    ids=["schedule", "objective", "model", "steps", "twice", "none"],
+)
+def test_runs_that_are_not_of_a_kind_are_refused(group: Callable[[], list[SVIRunner]], words: str) -> None:
+    made = group()
+    before = [parameters(runner) for runner in made]
+    with pytest.raises(ValueError, match=words):
+        fit_together(made, torch.rand(8, 6), epochs=1, progress=False)
+    for runner, kept in zip(made, before, strict=True):
+        assert all(torch.equal(parameters(runner)[name], p) for name, p in kept.items())
+
+
+def test_a_run_that_diverges_is_named() -> None:
+    group = runners(lambda: VaDEGuide(VaDE((6,), GaussianMixture(3, 2), Normal(0.1), MLP((8,)))), 3)
+    group[2].optimizer.param_groups[0]["lr"] = 1e300
+    with pytest.raises(FloatingPointError, match="of the run with seed 2 became"):
+        fit_together(group, torch.rand(20, 6), epochs=8, batch_size=5, progress=False)
+    assert all(p.untyped_storage().nbytes() == p.nbytes for runner in group for p in runner.loss.parameters())
+
+
+def with_pseudo_inputs() -> VaDEGuide:
+    guide = VaDEGuide(VaDE((6,), VampPrior(3, 2, (6,), support=(0, 1)), network=MLP((8,), dropout=0)))
+    for p in guide.encoder.parameters():
+        torch.nn.init.normal_(p)
+    return guide
+
+
+def test_priors_made_of_posteriors_read_their_own_encoder() -> None:
+    """Pseudo-inputs go through the run's own encoder, though the program is written with the first run's VampPrior."""
+    group, alone = runners(with_pseudo_inputs, 2), runners(with_pseudo_inputs, 2)
+    x = data(group[0].guide, n=400)
+    elbos = [float(runner.loss.terms(x)["elbo"].detach()) for runner in alone]
+    fit_together(group, x, epochs=1, progress=False)
+    for runner, elbo in zip(group, elbos, strict=True):
+        assert -runner.history[0]["objective"] == pytest.approx(elbo, abs=abs(elbos[0] - elbos[1]) / 4)
