@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ __all__ = [
     "check_schedule",
     "fit_and_report",
     "format_scores",
+    "once",
     "open_run_folder",
     "resolve",
     "score_facets",
@@ -92,6 +93,18 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
     run = {"data": data.name, "flags": flags, "settings": asdict(settings)}
     (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     return args.out
+
+
+def once(path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the file at ``path`` holds, if it was made with these settings; else what ``make`` gives, written there."""
+    described = json.loads(json.dumps(settings))
+    if path.is_file() and (kept := json.loads(path.read_text())).get("settings") == described:
+        print(f"{path} is there already, made with the same settings")
+        return kept
+    made = {"settings": described, **make()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made) + "\n")
+    return json.loads(path.read_text())
 
 
 def check_schedule(schedule: Schedule, model: FacetModel, data: Dataset, epochs: int, batch_size: int) -> None:

@@ -11,7 +11,6 @@ What is in the run folder already, made with the same settings, is not trained a
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ import numpy as np
 import pyro
 from torch.nn.init import xavier_uniform_
 
-from examples.common import add_setting_flags, build_parser, resolve
+from examples.common import add_setting_flags, build_parser, once, resolve
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
@@ -157,14 +156,8 @@ def collect(name: str, per_segment: int, settings: Settings, first_seed: int, ou
     """What the run folder has of one model and data set, trained where it has nothing made with these settings."""
     folder = out / f"{name}-{per_segment}"
     described = {**asdict(replace(settings, per_segment=(per_segment,))), "first_seed": first_seed}
-    described = json.loads(json.dumps(described))
-    path = folder / "results.json"
-    if path.is_file() and (kept := json.loads(path.read_text()))["settings"] == described:
-        return kept
-    print(f"{name}, {per_segment} rows a segment", flush=True)
-    results = {"settings": described, **train(name, per_segment, settings, first_seed, folder)}
-    path.write_text(json.dumps(results) + "\n")
-    return results
+    make = partial(train, name, per_segment, settings, first_seed, folder)
+    return once(folder / "results.json", described, make)
 
 
 def report(results: Mapping[str, Mapping[int, dict[str, Any]]], out: Path) -> None:

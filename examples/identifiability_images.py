@@ -2,17 +2,17 @@
 
 python -m examples.identifiability_images --dataset mnist --data-root DATA --models VaDE iVAE
 
-Several seeds of each model are trained side by side; then the posterior means of the test images are compared between
-every two of them. The measure, chosen before any run: mean correlation after alignment by CCA, the linear map found on
-one half of the test images and scored on the other, Pearson's.
+Several seeds of each model are trained; then the posterior means of the test images are compared between every two of
+them. The measure, chosen before any run: mean correlation after alignment by CCA, the linear map found on one half of
+the test images and scored on the other, Pearson's. What is in the run folder already, made with the same settings, is
+not trained again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
@@ -22,10 +22,10 @@ import numpy as np
 import pyro
 from torch.nn.init import xavier_uniform_
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, open_run_folder, resolve
+from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, once, open_run_folder, resolve
 from examples.datasets import Dataset, load
 from guides import CodebookGuide, ConditionalGuide, FacetGuide, MarginalGuide, PointGuide, RademacherHash
-from inference import SVIRunner, fit_together
+from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
 from inference.figures import grouped_boxes, grouped_curves
 from inference.identifiability import KeepIdentifiable
@@ -121,43 +121,37 @@ MODELS: dict[str, Callable[..., Built]] = {
 }
 
 
-def train(name: str, data: Dataset, settings: Settings, args: argparse.Namespace) -> dict[int, list[np.ndarray]]:
-    """Latents of the test images by every seed, ``{epoch: [[N, d], ...]}``."""
-    runners, train_given, test_given = [], {}, {}
-    shape = data.train.shape[1:]
-    for seed in range(args.seed, args.seed + settings.seeds):
-        pyro.set_rng_seed(seed)
-        guide, given = MODELS[name](shape, _likelihood(shape), settings, seed)
-        for prior in guide.model.mixtures.values():
-            xavier_uniform_(prior.loc.data)
-        runner = SVIRunner(
-            guide.model, guide, lr=settings.lr, seed=seed, device=args.device, precision=settings.precision
-        )
-        runners.append(runner)
-        train_given[seed] = given(data.train, data.train_labels["digit"])
-        test_given[seed] = given(data.test, data.test_labels["digit"])
-    found: dict[int, list[np.ndarray]] = {}
-    every = max(1, settings.epochs // settings.looks)
+def train(name: str, data: Dataset, settings: Settings, seed: int, args: argparse.Namespace) -> dict[int, np.ndarray]:
+    """One run; the latents of the test images on the way and at the end, ``{epoch: [N, d]}``."""
+    shape, folder = data.train.shape[1:], args.out / name.replace(" ", "-") / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    likelihood = Bernoulli() if shape[0] == 1 else DiscretizedLogistic()
+    pyro.set_rng_seed(seed)
+    guide, given = MODELS[name](shape, likelihood, settings, seed)
+    for prior in guide.model.mixtures.values():
+        xavier_uniform_(prior.loc.data)
+    runner = SVIRunner(guide.model, guide, lr=settings.lr, seed=seed, device=args.device, precision=settings.precision)
+    every, found = max(1, settings.epochs // settings.looks), {}
 
     def look(runner: SVIRunner, record: dict[str, Any]) -> None:
         if record["epoch"] % every == 0 or record["epoch"] == settings.epochs:
-            z = runner.guide.embed(data.test, **test_given[runner.seed])["z"]
-            found.setdefault(record["epoch"], []).append(z)
+            found[record["epoch"]] = guide.embed(data.test, **given(data.test, data.test_labels["digit"]))["z"]
 
-    def callbacks(runner: SVIRunner) -> list:
-        folder = _folder(args.out, name, runner.seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        return [ReduceOnPlateau(0.8, 5), KeepIdentifiable(), look, JSONLines(folder / "metrics.jsonl")]
-
-    options = {"epochs": settings.epochs, "batch_size": settings.batch_size}
-    if name == "hashed u":  # whose labels differ from seed to seed
-        for runner in runners:
-            runner.fit(data.train, callbacks=callbacks(runner), **options, **train_given[runner.seed])
-    else:
-        fit_together(runners, data.train, callbacks=callbacks, **options, **train_given[args.seed])
-    for runner in runners:
-        runner.save(_folder(args.out, name, runner.seed))
+    callbacks = [ReduceOnPlateau(0.8, 5), KeepIdentifiable(), look, JSONLines(folder / "metrics.jsonl")]
+    beside = given(data.train, data.train_labels["digit"])
+    runner.fit(data.train, settings.epochs, settings.batch_size, callbacks=callbacks, **beside)
+    runner.save(folder)
     return found
+
+
+def pairs(name: str, data: Dataset, settings: Settings, args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Correlations between all seeds of a model, by epoch: of those on a grid, at the end only."""
+    seeds = range(args.seed, args.seed + settings.seeds)
+    runs = [train(name, data, settings, seed, args) for seed in seeds]
+    if name not in ("VQ-VAE", "autoencoder"):
+        return {str(epoch): compare([run[epoch] for run in runs], places=1) for epoch in runs[0]}
+    places = runs[0][settings.epochs].shape[1] // settings.code_dim
+    return {str(settings.epochs): compare([run[settings.epochs] for run in runs], places)}
 
 
 def compare(latents: list[np.ndarray], places: int) -> dict[str, list[float]]:
@@ -173,9 +167,9 @@ def compare(latents: list[np.ndarray], places: int) -> dict[str, list[float]]:
     return scores
 
 
-def report(results: Mapping[str, Mapping[int, dict[str, list[float]]]], out: Path) -> None:
+def report(results: Mapping[str, Mapping[str, dict[str, list[float]]]], out: Path) -> None:
     """A table of medians and means, and the figures."""
-    last = {name: of[max(of)] for name, of in results.items()}
+    last = {name: list(of.values())[-1] for name, of in results.items()}
     measures = list(next(iter(last.values())))
     width = max(map(len, measures)) + 2
     print(f"{'median (mean)':14s}" + "".join(f"{measure:>{width}s}" for measure in measures))
@@ -188,7 +182,7 @@ def report(results: Mapping[str, Mapping[int, dict[str, list[float]]]], out: Pat
     label = "MCC of two seeds, aligned"
     grouped_boxes(aligned, "test images", label).savefig(folder / "pairs.png", dpi=150)
     curves = {
-        name: {m: (list(of), [median(scores[m]) for scores in of.values()]) for m in measures}
+        name: {m: ([int(epoch) for epoch in of], [median(scores[m]) for scores in of.values()]) for m in measures}
         for name, of in results.items()
     }
     grouped_curves(curves, "epochs", "median MCC of two seeds").savefig(folder / "training.png", dpi=150)
@@ -198,14 +192,6 @@ def as_images(data: Dataset) -> Dataset:
     """The same data as ``[N, C, H, W]``."""
     shape = data.image_shape if len(data.image_shape) == 3 else (1, *data.image_shape)
     return replace(data, train=data.train.reshape(-1, *shape), test=data.test.reshape(-1, *shape))
-
-
-def _likelihood(shape: tuple[int, ...]) -> Likelihood:
-    return Bernoulli() if shape[0] == 1 else DiscretizedLogistic()
-
-
-def _folder(out: Path, name: str, seed: int) -> Path:
-    return out / name.replace(" ", "-") / f"seed-{seed}"
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -232,14 +218,11 @@ def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = as_images(load("digits" if args.smoke else args.dataset, args.data_root))
     open_run_folder(args, settings, data)
+    described = {**asdict(settings), "first_seed": args.seed, "data": data.name}
     results = {}
     for name in args.models:
-        found = train(name, data, settings, args)
-        on_grid = name in ("VQ-VAE", "autoencoder")
-        places = found[settings.epochs][0].shape[1] // settings.code_dim if on_grid else 1
-        looks = found if not on_grid else {settings.epochs: found[settings.epochs]}
-        results[name] = {epoch: compare(latents, places) for epoch, latents in looks.items()}
-        (args.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        path = args.out / name.replace(" ", "-") / "results.json"
+        results[name] = once(path, described, lambda name=name: {"pairs": pairs(name, data, settings, args)})["pairs"]
     report(results, args.out)
 
 

@@ -174,7 +174,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: MarginalGuide(build().model), "MarginalGuide takes nothing"),
     (lambda: LadderGuide(build().model), "LadderGuide takes nothing"),
-    (lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))), "ConditionalGuide is for IVAE, .* got VaDE"),
+    (
+        lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))),
+        "ConditionalGuide is for IVAE and ContinuousIVAE, got VaDE",
+    ),
     (lambda: build().embed(X, label=U * 1j), "label must hold integers, got torch.complex"),
     (
         lambda: SVIRunner((g := build()).model, g).fit(X, 1, batchsize=3, label=U),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from ppl_models.checks import check_counts, check_one_of
 from ppl_models.configurable import Configurable
 from ppl_models.precision import run_network
 
-__all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", "concatenate"]
+__all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", "ReadsImages", "concatenate"]
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
@@ -110,6 +111,14 @@ class Architecture(Configurable):
         """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
+    def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
+        """Shape of one datum with ``extra`` features beside it, as :meth:`join` makes it."""
+        return (prod(x_shape) + extra,)
+
+    def join(self, x: Tensor, features: Tensor) -> Tensor:
+        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here all in a row."""
+        return torch.cat([x.flatten(1), features], 1)
+
     @abstractmethod
     def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder: ...
 
@@ -126,3 +135,13 @@ class Architecture(Configurable):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
         return f"{type(self).__name__}({arguments})"
+
+
+class ReadsImages(Architecture):
+    """An architecture whose encoders read images ``(C, H, W)`` as such: what is given beside them comes as planes."""
+
+    def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
+        return (x_shape[0] + extra, *x_shape[1:])
+
+    def join(self, x: Tensor, features: Tensor) -> Tensor:
+        return torch.cat([x, features[:, :, None, None].expand(-1, -1, *x.shape[2:])], 1)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ppl_models.networks.base import ACTIVATIONS
+from ppl_models.networks.base import ACTIVATIONS, ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
 
 __all__ = ["ConvNet"]
 
 
-class ConvNet(Plain):
+class ConvNet(ReadsImages, Plain):
     """Convolutions of size 3, two before each halving, and two fully connected layers (*I Don't Need u*, Table A.3).
 
     Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the last convolution is as

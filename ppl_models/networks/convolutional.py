@@ -8,14 +8,14 @@ from math import prod
 import torch
 from torch import nn
 
-from ppl_models.networks.base import ACTIVATIONS, NetworkT
+from ppl_models.networks.base import ACTIVATIONS, NetworkT, ReadsImages
 from ppl_models.networks.ladder import Ladder
 from ppl_models.networks.layers import Batched, BatchNorm
 
 __all__ = ["ConvLadder"]
 
 
-class ConvLadder(Ladder):
+class ConvLadder(ReadsImages, Ladder):
     """Convolutional ladder for images ``(C, H, W)``: each level halves height and width (MFCVAE, Table 5).
 
     With two levels of 64 and 128 channels on 32 x 32 images, as in the table:

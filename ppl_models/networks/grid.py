@@ -7,13 +7,13 @@ from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
+from ppl_models.networks.base import ACTIVATIONS, Decoder, Encoder, ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 
 __all__ = ["ConvGrid"]
 
 
-class ConvGrid(Architecture):
+class ConvGrid(ReadsImages):
     """Latents on a grid: each width halves the image, and a convolution of size 1 gives each place its part of z.
 
     ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``, and back: what VQ-VAEs

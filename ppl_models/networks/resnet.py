@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.parametrize import register_parametrization
 
-from ppl_models.networks.base import ACTIVATIONS, NetworkT
+from ppl_models.networks.base import ACTIVATIONS, NetworkT, ReadsImages
 from ppl_models.networks.layers import Batched
 from ppl_models.networks.plain import Plain
 
 __all__ = ["ResNet"]
 
 
-class ResNet(Plain):
+class ResNet(ReadsImages, Plain):
     """Residual blocks with weight normalisation, each halving or doubling the image (*I Don't Need u*, Table A.4).
 
     Encoder: a convolution of size 1 to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads. Decoder: a fully
