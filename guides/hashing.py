@@ -51,9 +51,8 @@ class RademacherHash(Configurable):
         """
         data = torch.as_tensor(x)
         if tuple(data.shape[1:]) != self.x_shape:
-            raise ValueError(
-                f"x has shape {list(data.shape)}, but the hash was built for [N, {str(self.x_shape)[1:-1]}]"
-            )
+            needed = ", ".join(map(str, ("N", *self.x_shape)))
+            raise ValueError(f"x has shape {list(data.shape)}, but the hash was built for [{needed}]")
         projected = data.cpu().flatten(1).double() @ self.projection.T
         powers = 2 ** torch.arange(self.num_bits)
         return ((projected > 0) * powers).sum(1).numpy()

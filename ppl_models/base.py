@@ -87,6 +87,11 @@ class FacetModel(Configurable, nn.Module):
         """The facets whose discrete variable is inferred, and not given."""
         return self.mixtures
 
+    @property
+    def discrete(self) -> tuple[str, ...]:
+        """The facets with a latent discrete site ``c_NAME``, whose KL is a term of its own."""
+        return tuple(self.inferred)
+
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         """What was given by the keyword ``name`` for ``n`` data, as the program takes it.
 

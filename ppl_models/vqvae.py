@@ -47,6 +47,10 @@ class VQVAE(FacetModel):
         self.name = name
 
     @property
+    def discrete(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
     def codebook(self) -> Codebook:
         prior = self.priors[self.name]
         assert isinstance(prior, Codebook)

@@ -19,7 +19,7 @@ from inference import SVIRunner
 ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
-EXAMPLES = [*RUNS, "compare_guides"]
+EXAMPLES = [*RUNS, "compare_guides", "identifiability", "identifiability_images"]
 # Modules that examples share; they are not run.
 HELPERS = {"__init__", "common", "datasets", "shapes", "sources"}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
@@ -73,6 +73,39 @@ def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tm
     assert (tmp_path / "run" / "figures" / "comparison.png").stat().st_size > 20_000
 
 
+MANY = [
+    ("identifiability", [], {"VaDE-20", "iVAE-30", "GMM-flow-20"}, "median MCC"),
+    (
+        "identifiability_images",
+        ["--models", "VaDE", "iVAE", "hashed u", "VQ-VAE", "autoencoder"],
+        {"VaDE", "iVAE", "hashed-u", "VQ-VAE", "autoencoder"},
+        "median (mean)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "flags", "folders", "heading"), MANY, ids=[name for name, *_ in MANY])
+def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
+    name: str, flags: list[str], folders: set[str], heading: str, tmp_path: Path
+) -> None:
+    arguments = [f"examples.{name}", "--smoke", *flags, "--out", str(tmp_path / "run")]
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert heading in done.stdout
+    for folder in folders:
+        assert (tmp_path / "run" / folder / "results.json").is_file()
+        for seed in (0, 1):
+            place = tmp_path / "run" / folder / f"seed-{seed}"
+            assert {path.name for path in place.iterdir()} >= {"config.json", "weights.safetensors", "metrics.jsonl"}
+    figures = list((tmp_path / "run" / "figures").glob("*.png"))
+    assert len(figures) >= 2
+    assert all(figure.stat().st_size > 5000 for figure in figures)
+    again = run(*arguments, cwd=tmp_path)
+    assert again.stdout.count("made with the same settings") >= len(folders)
+    table = done.stdout[done.stdout.index(heading) :]
+    assert again.stdout[again.stdout.index(heading) :] == table
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_flags(name: str) -> None:
     help_text = run(f"examples.{name}", "--help").stdout
@@ -90,6 +123,8 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     assert differing <= {
         "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every",
         "repeats", "importance_draws", "gradient_draws", "train_rows", "phases",
+        "per_segment", "seeds", "flow_components", "flow_layers", "steps", "flow_steps", "held_out", "records",
+        "hash_bits", "num_codes", "code_dim", "grid_widths", "looks",
     }  # fmt: skip
     assert asked == replace(smoke, lr=0.5)
 

@@ -30,7 +30,7 @@ from inference import (
 from inference.callbacks import FitMixtures
 from inference.diagnostics import exact_objective, gradient_moments, log_importance_weights, loss_draws
 from inference.figures import cluster_gallery
-from ppl_models import IVAE, ConvLadder, GaussianMixture, MLPLadder, Normal, VaDE
+from ppl_models import IVAE, MLP, ContinuousIVAE, ConvLadder, GaussianMixture, MLPLadder, Normal, VaDE
 
 K, D = 3, 2
 X = torch.rand(7, 6, dtype=torch.float64)
@@ -82,6 +82,34 @@ def test_equals_eq_3_draw_by_draw(num_samples: int, analytic: bool) -> None:
     largest = max(gradient.abs().max() for gradient in theirs)
     for name, a, b in zip(names, ours, theirs, strict=True):
         assert (a - b).abs().max() <= 1e-10 * largest, name
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_a_continuous_label_gives_the_priors_mean_and_scale(num_samples: int) -> None:
+    """Eq. 3 with p(z given u) from a network of u, draw by draw."""
+    model = ContinuousIVAE((6,), 2, D, Normal(0.4), MLP((8,), dropout=0))
+    guide = ConditionalGuide(model, num_samples).double()
+    u = torch.randn(7, 2, dtype=torch.float64)
+    pyro.set_rng_seed(3)
+    with pyro.validation_enabled(False):
+        loss = Loss(model, guide)(X, label=u)
+    pyro.set_rng_seed(3)
+    noise = torch.randn((num_samples, 7, D) if num_samples > 1 else (7, D), dtype=torch.float64)
+    p = dict(guide.named_parameters())
+    h = torch.nn.functional.leaky_relu(linear(p, "encoder.trunk.1.0", torch.cat([X, u], -1)), 0.1)
+    head = linear(p, "encoder.rungs.0", h)
+    q = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
+    network = "model.facets.label.network"
+    h = torch.nn.functional.leaky_relu(linear(p, f"{network}.0", u), 0.1)
+    h = torch.nn.functional.leaky_relu(linear(p, f"{network}.2", h), 0.1)
+    head = linear(p, f"{network}.4", h)
+    p_z = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
+    z = q.loc + q.scale * noise
+    h = torch.nn.functional.leaky_relu(linear(p, "model.decoder.trunk.0.0", z), 0.1)
+    mean = linear(p, "model.decoder.trunk.1", h)
+    log_likelihood = TorchNormal(mean, torch.tensor(0.4, dtype=torch.float32).double()).log_prob(X).sum(-1)
+    expected = ((q.log_prob(z) - p_z.log_prob(z)).sum(-1) - log_likelihood).mean()
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
 
 
 def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
@@ -158,7 +186,15 @@ def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
             refusing()
 
 
+def continuous() -> ConditionalGuide:
+    return ConditionalGuide(ContinuousIVAE((6,), 2, D, Normal(0.4), MLP((8,))))
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: continuous().embed(X, label=U), r"label has shape \[7\], but \[7, 2\] is needed: a vector of 2 for each"),
+    (lambda: continuous().embed(X, label=torch.full((7, 2), torch.nan)), "label holds NaN or infinity"),
+    (lambda: continuous().embed(X), "ContinuousIVAE needs label= beside x"),
+    (lambda: continuous().model.prior("label").log_joint(X), "no density of z alone"),
     (lambda: build().embed(X), "IVAE needs label= beside x"),
     (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 data"),
     (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),

@@ -10,9 +10,22 @@ from torch import Tensor, nn
 
 from guides import LadderGuide, VaDEGuide
 from inference import Loss, SVIRunner, data_dependent_start
-from ppl_models import MFCVAE, VLAC, ConvLadder, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal
+from ppl_models import (
+    MFCVAE,
+    MLP,
+    VLAC,
+    ConvLadder,
+    ConvNet,
+    GaussianMixture,
+    MLPLadder,
+    Normal,
+    ResNet,
+    SharedMLP,
+    StandardNormal,
+)
 from ppl_models.base import evaluating
 from ppl_models.networks import Architecture
+from ppl_models.networks.resnet import _Block
 
 
 def facets(*dims: int) -> dict[str, StandardNormal]:
@@ -29,6 +42,9 @@ def facets(*dims: int) -> dict[str, StandardNormal]:
         (MLPLadder((4, 5, 6), rungs=(0, 2)), (2, 3)),
         (MLPLadder((4, 5, 6), merge="gated_add", rungs=(1, 2)), (7,)),
         (SharedMLP((4, 5)), (2, 3)),
+        (MLP((4, 5, 6)), (2, 3)),
+        (ConvNet((3, 4, 5, 6), hidden=7), (2, 12, 8)),
+        (ResNet((3, 4, 5, 6)), (1, 7, 9)),
     ],
     ids=repr,
 )
@@ -186,3 +202,100 @@ def test_full_covariance_never_loses_its_cholesky_factor() -> None:
     torch.linalg.cholesky(factor @ factor.mT)
     assert not torch.allclose(factor.tril(-1), torch.zeros(()), atol=1e-3), "covariances stayed diagonal"
     assert Loss(model, guide)(x).isfinite()
+
+
+def layers(network: nn.Module, *kinds: type[nn.Module]) -> list[nn.Module]:
+    return [module for module in network.modules() if isinstance(module, kinds)]
+
+
+def test_the_mlp_is_that_of_table_a_2() -> None:
+    encoder, decoder = MLP().encoder((1, 28, 28), [100]), MLP().decoder((1, 28, 28), [50])
+    sizes = [(layer.in_features, layer.out_features) for layer in layers(encoder, nn.Linear)]
+    assert sizes == [(784, 512), (512, 384), (384, 256), (256, 256), (256, 100)]
+    sizes = [(layer.in_features, layer.out_features) for layer in layers(decoder, nn.Linear)]
+    assert sizes == [(50, 256), (256, 256), (256, 384), (384, 512), (512, 784)]
+    for network in (encoder, decoder):
+        kinds = [type(layer).__name__ for layer in layers(network, nn.Linear, nn.LeakyReLU, nn.Dropout)]
+        assert kinds == ["Linear", "LeakyReLU"] * 2 + ["Dropout"] + ["Linear", "LeakyReLU"] * 2 + ["Linear"]
+        assert {layer.negative_slope for layer in layers(network, nn.LeakyReLU)} == {0.1}
+        assert [layer.p for layer in layers(network, nn.Dropout)] == [0.1]
+
+
+@pytest.mark.parametrize("x_shape", [(1, 28, 28), (3, 32, 32)])
+def test_the_convnet_is_that_of_table_a_3(x_shape: tuple[int, ...]) -> None:
+    channels, w = x_shape[0], x_shape[1]
+    encoder, decoder = ConvNet().encoder(x_shape, [100]), ConvNet().decoder(x_shape, [50])
+    shapes = [tuple(layer.weight.shape) for layer in layers(encoder, nn.Conv2d, nn.Linear)]
+    assert shapes == [
+        (8, channels, 3, 3), (16, 8, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3),
+        (64, 64, w // 4, w // 4), (64, 64), (100, 64),
+    ]  # fmt: skip
+    assert len(layers(encoder, nn.MaxPool2d)) == 2
+    shapes = [tuple(layer.weight.shape) for layer in layers(decoder, nn.Conv2d, nn.ConvTranspose2d, nn.Linear)]
+    assert shapes == [
+        (64, 50), (64, 64),
+        (64, 64, w // 4, w // 4), (64, 32, 4, 4), (32, 16, 3, 3), (16, 8, 4, 4), (channels, 8, 3, 3),
+    ]  # fmt: skip
+    kinds = [type(layer).__name__ for layer in layers(decoder, nn.Linear, nn.LeakyReLU, nn.ConvTranspose2d, nn.ELU)]
+    assert kinds == ["Linear", "LeakyReLU", "Linear"] + ["ConvTranspose2d", "ELU"] * 4
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "sides"), [((1, 28, 28), (28, 14, 7, 4, 2, 1)), ((3, 32, 32), (32, 16, 8, 4, 2, 1))]
+)
+def test_the_resnet_is_that_of_table_a_4(x_shape: tuple[int, ...], sides: tuple[int, ...]) -> None:
+    encoder, decoder = ResNet().encoder(x_shape, [100]), ResNet().decoder(x_shape, [50])
+    seen: dict[str, list[tuple[int, ...]]] = {"in": [], "out": []}
+    for key, network in (("in", encoder), ("out", decoder)):
+        for block in network.modules():
+            if isinstance(block, _Block):
+                block.register_forward_hook(lambda _, args, out, key=key: seen[key].append(tuple(out.shape[1:])))
+    encoder(torch.rand(2, *x_shape))
+    decoder([torch.randn(2, 50)], torch.ones(1))
+    widths = (16, 32, 64, 128, 256, 512)
+    assert seen["in"] == [(w, side, side) for w, side in zip(widths[1:], sides[1:], strict=True)]
+    assert seen["out"] == [(w, side, side) for w, side in zip(widths[-2::-1], sides[-2::-1], strict=True)]
+
+
+def test_weights_are_normalised_and_start_as_they_are_drawn() -> None:
+    """A weight is its length times its direction, so the gradient by the direction is across it."""
+    torch.manual_seed(0)
+    network = ResNet((4, 5, 6), init="glorot_normal")
+    convolution = network.encoder((1, 8, 8), [4]).trunk[1].first
+    assert set(dict(convolution.named_parameters())) == {
+        "bias", "parametrizations.weight.original0", "parametrizations.weight.original1",
+    }  # fmt: skip
+    assert float(convolution.weight.detach().std()) == pytest.approx((2 / ((4 + 5) * 9)) ** 0.5, rel=0.2)  # Glorot's
+    assert not convolution.bias.any()
+    convolution(torch.rand(2, 4, 8, 8)).square().sum().backward()
+    direction = convolution.parametrizations.weight.original1
+    across = (direction * direction.grad).flatten(1).sum(1) / (direction.norm() * direction.grad.norm())
+    assert across.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: MLP(dropout=1.0), r"within \[0, 1\), got 1.0"),
+        (lambda: ConvNet((4, 5, 6)), "two convolutions for each halving"),
+        (lambda: ConvNet().encoder((1, 30, 28), [2]), "divide by 4"),
+        (lambda: ConvNet().decoder((784,), [2]), "divide by 4"),
+        (lambda: ResNet((4,)), "one for each block"),
+        (lambda: ResNet().encoder((784,), [2]), "needs images"),
+        (lambda: MLP().encoder((6,), [4], [3]), "MLP has no levels to feed components to"),
+    ],
+)
+def test_what_these_networks_cannot_be_is_refused(build: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        build()
+
+
+@pytest.mark.parametrize(("network", "images"), [(MLP((8,)), False), (ConvNet((4, 5)), True), (ResNet((4, 5)), True)])
+def test_labels_are_planes_only_where_images_are_read(network: Architecture, images: bool) -> None:
+    x, features = torch.rand(3, 2, 4, 4), torch.rand(3, 5)
+    joined = network.join(x, features)
+    assert tuple(joined.shape[1:]) == network.joined_shape((2, 4, 4), 5) == ((7, 4, 4) if images else (37,))
+    if images:
+        assert torch.equal(joined[:, 2:, 1, 3], features)
+    else:
+        assert torch.equal(joined[:, 32:], features)

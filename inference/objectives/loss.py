@@ -126,8 +126,8 @@ class Loss(nn.Module):
         construction, whatever the guide. It is that of the posterior itself: a training objective that is another
         bound, or relaxed, has no part in it.
 
-        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for every mixture
-            (but where the guide sums the clusters out, whose ``kl_z_NAME`` is then that of the whole mixture).
+        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for every discrete
+            one (but where the guide sums the clusters out, whose ``kl_z_NAME`` is then that of the whole mixture).
         """
         kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
         with (
@@ -141,6 +141,6 @@ class Loss(nn.Module):
         terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}
         for j, name in enumerate(self.model.priors):
             terms[f"kl_z_{name}"] = kl[j, 0]
-            if name in self.model.inferred and not self.guide.options.get("marginal"):
+            if name in self.model.discrete and not self.guide.options.get("marginal"):
                 terms[f"kl_c_{name}"] = kl[j, 1]
         return terms

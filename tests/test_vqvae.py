@@ -1,0 +1,150 @@
+"""The relaxed VQ-VAE and its autoencoder: objective written out, codes, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from torch.distributions import Normal as TorchNormal
+from torch.distributions import RelaxedOneHotCategorical
+
+from guides import Annealed, CodebookGuide, Enumerate, GumbelSoftmax, PointGuide, VaDEGuide
+from inference import Loss, SVIRunner, elbo
+from ppl_models import MFCVAE, VAE, VQVAE, Autoencoder, ConvGrid, GaussianMixture, Normal
+
+K, D, PLACES = 5, 3, 4
+X = torch.rand(6, 1, 8, 8, dtype=torch.float64)
+
+
+def build(num_samples: int = 1, **options: object) -> CodebookGuide:
+    torch.manual_seed(0)
+    return CodebookGuide(VQVAE((1, 8, 8), K, D, Normal(0.4), ConvGrid((4, 5))), num_samples, **options).double().eval()
+
+
+def responsibilities(guide: CodebookGuide) -> torch.Tensor:
+    """q(c given x) by the squared distance of the encoder's point to every code: ``[B, P, K]``."""
+    points = guide.encoder(X)[0].reshape(len(X), PLACES, D)
+    codes = guide.model.codebook.loc
+    squared = (points[:, :, None] - codes).square().sum(-1)
+    return torch.softmax(-squared / 2, -1)
+
+
+def test_codes_are_as_probable_as_a_mixture_of_unit_normals_has_it() -> None:
+    guide = build()
+    logits = guide.model.codebook.log_affinity(guide.heads(X)["code"])
+    torch.testing.assert_close(logits.softmax(-1), responsibilities(guide))
+
+
+def test_a_place_of_the_row_is_a_place_of_the_grid() -> None:
+    """A corner of the image moves the points of its own corner of the 8 x 8 grid, and the other way round."""
+    torch.manual_seed(0)
+    guide = CodebookGuide(VQVAE((1, 32, 32), K, D, Normal(0.4), ConvGrid((4, 5)))).eval()
+    x = torch.rand(5, 1, 32, 32)
+    changed = x.clone()
+    changed[:, :, -4:, :4] += 5.0  # lowest row, first column: place 56
+    moved = (guide.encoder(changed)[0] - guide.encoder(x)[0]).reshape(5, 64, D).norm(dim=-1).mean(0)
+    assert moved.argmax() == 56
+    assert moved.reshape(8, 8)[:4, 4:].max() == 0
+    z = torch.randn(1, 64 * D)
+    other = z.clone()
+    other[:, 56 * D : 57 * D] += 5.0
+    image = (guide.model.decode({"code": other}).mean - guide.model.decode({"code": z}).mean).abs()[0, 0]
+    assert image[16:, :16].sum() > 0
+    assert image[:8, 24:].max() == 0
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_the_objective_is_reconstruction_at_relaxed_codes_and_the_exact_kl(num_samples: int) -> None:
+    """Sonderby et al.: log p(x given relaxed codes) less sum over places of log K - H(q)."""
+    guide = build(num_samples)
+    q = responsibilities(guide)
+    pyro.set_rng_seed(3)
+    with pyro.validation_enabled(False):
+        loss = Loss(guide.model, guide)(X)
+    pyro.set_rng_seed(3)
+    shape = (len(X), PLACES, K) if num_samples == 1 else (num_samples, len(X), PLACES, K)
+    uniform = torch.rand(shape, dtype=torch.float64)
+    relaxed = ((q.log() - (-uniform.log()).log()) / 0.5).softmax(-1)
+    z = (relaxed @ guide.model.codebook.loc).flatten(-2)
+    mean = guide.model.decode({"code": z}).mean
+    log_likelihood = TorchNormal(mean, torch.tensor(0.4).double()).log_prob(X).sum((-1, -2, -3))
+    if num_samples > 1:
+        log_likelihood = log_likelihood.mean(0)
+    kl = (q * (q * K).log()).sum((-1, -2))
+    torch.testing.assert_close(loss, (kl - log_likelihood).mean(), rtol=1e-10, atol=0)
+    terms = Loss(guide.model, guide).terms(X)
+    assert float(terms["kl_c_code"].detach()) == pytest.approx(float(kl.mean().detach()))
+
+
+def test_relaxed_draws_follow_torchs_relaxed_distribution() -> None:
+    """Means of 20,000 draws of one place, ours and torch's, within five standard errors."""
+    logits = torch.tensor([0.3, -1.0, 2.0])
+    pyro.set_rng_seed(0)
+    ours = GumbelSoftmax(0.5).relaxed(logits).expand([20_000]).rsample()
+    theirs = RelaxedOneHotCategorical(torch.tensor(0.5), logits=logits).rsample((20_000,))
+    error = (ours.var(0) / 20_000 + theirs.var(0) / 20_000).sqrt()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error).all()
+
+
+def test_what_is_reported_is_drawn_hard() -> None:
+    """With cold draws the relaxed objective is the ELBO; warm ones are off, and the report is not."""
+    guide = build(discrete=GumbelSoftmax(5.0))
+    with torch.no_grad():
+        guide.model.codebook.loc.mul_(3)
+    exact, error = elbo(guide.model, guide, X, num_draws=400)
+    pyro.set_rng_seed(0)
+    with torch.no_grad():
+        relaxed = torch.stack([-Loss(guide.model, guide)(X) for _ in range(400)])
+    cold, cold_error = elbo(guide.model, build_from(guide), X, num_draws=400)
+    assert abs(exact - cold) < 4 * np.hypot(error, cold_error)
+    assert abs(float(relaxed.mean()) - exact) > 4 * np.hypot(error, float(relaxed.std()) / 20)
+
+
+def build_from(guide: CodebookGuide) -> CodebookGuide:
+    other = CodebookGuide(guide.model, discrete=GumbelSoftmax(0.01)).double().eval()
+    other.encoder.load_state_dict(guide.encoder.state_dict())
+    return other
+
+
+def test_reconstructions_are_of_the_nearest_codes_and_draws_of_any() -> None:
+    guide = build()
+    codes = guide.codes(X)
+    np.testing.assert_array_equal(codes, responsibilities(guide).argmax(-1))
+    z = guide.model.codebook.loc[torch.as_tensor(codes)].flatten(-2)
+    np.testing.assert_allclose(guide.reconstruct(X), guide.model.decode({"code": z}).mean.detach())
+    drawn = guide.model.priors["code"].sample(400)
+    assert len(np.unique(drawn[:, :D], axis=0)) == K
+    assert torch.equal(
+        guide.model.priors["code"].sample(2, cluster=1)[0].reshape(PLACES, D)[2], guide.model.codebook.loc[1]
+    )
+
+
+def test_an_autoencoder_is_trained_by_its_reconstructions() -> None:
+    torch.manual_seed(0)
+    guide = PointGuide(Autoencoder((1, 8, 8), D, Normal(0.4), ConvGrid((4, 5)))).double().eval()
+    mean = guide.model.decode({"code": guide.encoder(X)[0]}).mean
+    log_likelihood = TorchNormal(mean, torch.tensor(0.4).double()).log_prob(X).sum((-1, -2, -3))
+    torch.testing.assert_close(-Loss(guide.model, guide)(X), log_likelihood.mean())
+    np.testing.assert_allclose(guide.reconstruct(X), mean.detach())
+
+
+def test_temperatures_may_fall_while_training() -> None:
+    guide = build(discrete=GumbelSoftmax(Annealed(1.0, 0.1, steps=4))).float()
+    SVIRunner(guide.model, guide).fit(X.float(), epochs=5, progress=False)
+    assert float(guide.discrete.temperature) == pytest.approx(0.1)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="CodebookGuide is for VQVAE, got VAE"):
+        CodebookGuide(VAE((6,), 2))
+    with pytest.raises(ValueError, match=r"codes are relaxed: discrete must be a GumbelSoftmax\(...\), got Enumerate"):
+        build(discrete=Enumerate())
+    with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):
+        PointGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}))
+    with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):
+        PointGuide(build().model)
+    with pytest.raises(ValueError, match="whose height and width divide by 4"):
+        VQVAE((1, 6, 8), K, D, network=ConvGrid((4, 5)))
+    with pytest.raises(ValueError, match="give it one facet of a multiple of these"):
+        VaDEGuide(MFCVAE((1, 8, 8), {"a": GaussianMixture(3, 2)}, network=ConvGrid((4, 5))))
