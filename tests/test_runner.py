@@ -11,7 +11,18 @@ import torch
 from sklearn.datasets import make_blobs
 
 from guides import VaDEGuide
-from inference import Constant, Loss, ProgressiveFadeIn, SVIRunner, WarmUp, cold_start, elbo, fit_mixtures, warm_start
+from inference import (
+    Constant,
+    Loss,
+    ProgressiveFadeIn,
+    SVIRunner,
+    WarmUp,
+    cold_start,
+    elbo,
+    fit_mixtures,
+    training,
+    warm_start,
+)
 from inference.callbacks import Evaluate, JSONLines
 from inference.metrics import cluster_accuracy
 from inference.runner import DeadFacetWarning
@@ -76,13 +87,13 @@ def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
     assert guide.get_parameter("encoder.rungs.1.weight").grad.abs().max() > 0
 
 
-def test_uint8_data_stay_uint8_until_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uint8_data_stay_uint8_until_the_step() -> None:
     guide = small()
     runner = SVIRunner(guide.model, guide)
-    seen, prepare = [], guide.model.prepare
-    monkeypatch.setattr(guide.model, "prepare", lambda x: (seen.append(x.dtype), prepare(x))[1])
+    seen: list[torch.dtype] = []
+    runner.loss.register_forward_pre_hook(lambda _, batch: seen.append(batch[0].dtype))
     runner.fit(np.random.default_rng(0).integers(0, 256, (10, 6), dtype=np.uint8), epochs=2, progress=False)
-    assert set(seen[:4]) == {torch.uint8}
+    assert seen == [torch.uint8] * 3  # the check of the first step, and two steps
 
 
 def test_callbacks_see_and_extend_each_record(tmp_path: Path) -> None:
@@ -155,13 +166,13 @@ def test_a_dead_facet_is_warned_of() -> None:
         SVIRunner(guide.model, guide, lr=1e-9).fit(torch.full((40, 6), 0.5), epochs=1, progress=False)
 
 
-def test_sorted_data_are_watched_in_all_their_parts() -> None:
+def test_sorted_data_are_watched_in_all_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.cat([torch.zeros(4000, 6), torch.ones(4000, 6)])
     guide = small()
     runner = SVIRunner(guide.model, guide)
     rows = []
-    watch = runner._watch
-    runner._watch = lambda r: (rows.append(r), watch(r))[1]
+    watch = training._watch
+    monkeypatch.setattr(training, "_watch", lambda runner, r: (rows.append(r), watch(runner, r))[1])
     runner.fit(x, epochs=1, batch_size=4000, progress=False)
     assert abs(rows[0].x.mean().item() - 0.5) < 0.05  # 2,048 rows: deviation 0.011
 
