@@ -58,9 +58,7 @@ def measure(name: str, seeds: int, steps: int, turns: int) -> None:
 def compare(one: np.ndarray, other: np.ndarray) -> None:
     error = np.sqrt(one.var(ddof=1) / len(one) + other.var(ddof=1) / len(other))
     print(f"  difference {other.mean() - one.mean():+.3f}, standard error {error:.3f}")
-    print(
-        f"  (a true difference of {3 * error:.3f} would be found at the level 0.05 with a probability of 0.8 or more)"
-    )
+    print(f"  (with ten seeds each, a true difference of {3 * error:.3f} would be found with probability 0.8)")
     tests = {
         "Welch": ttest_ind(one, other, equal_var=False),
         "Mann-Whitney": mannwhitneyu(one, other),

@@ -40,7 +40,8 @@ class Settings:
     """The paper's, but for the steps: it has 70,000 (``--full``).
 
     What the paper leaves open: three layers, ten units wide, and a likelihood of variance 0.01, as in the iVAE authors'
-    code; the flow's widths, its steps and when a rate falls are ours.
+    code; the flow's widths, its steps and when a rate falls are ours. Means of the mixture start as in the paper
+    (Glorot's uniform), its standard deviations all at 1, where the paper draws log-variances in the same way.
     """
 
     per_segment: tuple[int, ...] = (100, 200, 500, 1000, 2000)
@@ -82,13 +83,13 @@ def flow(settings: Settings) -> FacetGuide:
 MODELS: dict[str, Callable[[Settings], FacetGuide]] = {"VaDE": vade, "iVAE": ivae, "GMM-flow": flow}
 
 
-def build(name: str, settings: Settings, seed: int) -> SVIRunner:
+def build(name: str, settings: Settings, seed: int, device: str = "cpu") -> SVIRunner:
     """A run with networks and mixture drawn from ``seed``."""
     pyro.set_rng_seed(seed)
     guide = MODELS[name](settings)
     for prior in guide.model.mixtures.values():
         xavier_uniform_(prior.loc.data)
-    return SVIRunner(guide.model, guide, lr=settings.lr, seed=seed)
+    return SVIRunner(guide.model, guide, lr=settings.lr, seed=seed, device=device)
 
 
 def latents(guide: FacetGuide, data: Segments) -> np.ndarray:
@@ -104,11 +105,13 @@ def primary(guide: FacetGuide, test: Segments) -> float:
     return held_out_correlation(test.sources, latents(guide, test)).out_of_sample
 
 
-def train(name: str, per_segment: int, settings: Settings, first_seed: int, folder: Path) -> dict[str, Any]:
+def train(
+    name: str, per_segment: int, settings: Settings, first_seed: int, device: str, folder: Path
+) -> dict[str, Any]:
     """All seeds of one model on one data set; scores and curves of each."""
     rows = time_contrastive(per_segment + settings.held_out, NUM_SEGMENTS, DIM, seed=settings.data_seed)
     data, test = rows.split(settings.held_out)
-    runners = [build(name, settings, seed) for seed in range(first_seed, first_seed + settings.seeds)]
+    runners = [build(name, settings, seed, device) for seed in range(first_seed, first_seed + settings.seeds)]
     steps = settings.flow_steps if name == "GMM-flow" else settings.steps
     epochs = max(1, round(steps / -(-len(data.x) // settings.batch_size)))
 
@@ -152,11 +155,11 @@ def score(guide: FacetGuide, data: Segments, test: Segments) -> dict[str, float]
     return scores
 
 
-def collect(name: str, per_segment: int, settings: Settings, first_seed: int, out: Path) -> dict[str, Any]:
+def collect(name: str, per_segment: int, settings: Settings, first_seed: int, device: str, out: Path) -> dict[str, Any]:
     """What the run folder has of one model and data set, trained where it has nothing made with these settings."""
     folder = out / f"{name}-{per_segment}"
     described = {**asdict(replace(settings, per_segment=(per_segment,))), "first_seed": first_seed}
-    make = partial(train, name, per_segment, settings, first_seed, folder)
+    make = partial(train, name, per_segment, settings, first_seed, device, folder)
     return once(folder / "results.json", described, make)
 
 
@@ -207,7 +210,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    gather = partial(collect, settings=settings, first_seed=args.seed, out=args.out)
+    gather = partial(collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out)
     results = {name: {size: gather(name, size) for size in settings.per_segment} for name in args.models}
     report(results, args.out)
 

@@ -5,11 +5,14 @@ from guides.base import FacetGuide
 from guides.codebook import CodebookGuide, PointGuide
 from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
+from guides.evidence import Evidence, MixtureOfNormals, ProductOfNormals
 from guides.flow import FlowGuide
+from guides.grouped import GroupedGuide, SimilarContentGuide
 from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
 from guides.network import NetworkGuide
+from guides.tables import TableGuide
 from guides.vade import VaDEGuide
 
 __all__ = [
@@ -18,14 +21,20 @@ __all__ = [
     "CodebookGuide",
     "ConditionalGuide",
     "Enumerate",
+    "Evidence",
     "FacetGuide",
     "FlowGuide",
+    "GroupedGuide",
     "GumbelSoftmax",
     "LadderGuide",
     "MarginalGuide",
+    "MixtureOfNormals",
     "NetworkGuide",
     "PointGuide",
+    "ProductOfNormals",
     "RademacherHash",
     "ScoreFunction",
+    "SimilarContentGuide",
+    "TableGuide",
     "VaDEGuide",
 ]

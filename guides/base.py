@@ -47,7 +47,7 @@ class FacetGuide(Configurable, nn.Module):
         super().__init__()
         if set(model.takes) != set(self.takes):
             needed, taken = (" and ".join(names) or "nothing" for names in (model.takes, self.takes))
-            suitable = "ConditionalGuide" if "label" in model.takes else "VaDEGuide"
+            suitable = {"label": "ConditionalGuide", "group": "GroupedGuide"}.get(needed, "VaDEGuide")
             raise ValueError(
                 f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes {taken}: "
                 f"take a guide that suits the model, such as {suitable}"
@@ -146,6 +146,13 @@ class FacetGuide(Configurable, nn.Module):
     # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in batches; what model and
     # guide take beside x is given by keyword, one entry per datum.
 
+    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
+        """Data with what model and guide take beside them, checked.
+
+        :raises ValueError: if something does not fit.
+        """
+        return as_observed(x, given, self.model)
+
     @torch.no_grad()
     def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for every facet: batch ``[N]``, event ``[d]``.
@@ -177,10 +184,14 @@ class FacetGuide(Configurable, nn.Module):
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
 
-        def reconstruction(batch: Observed) -> Tensor:
-            return self.model.decode({name: q.mean for name, q in self.encode(batch.x, **batch.given).items()}).mean
-
-        return torch.cat(list(self._map_batches(reconstruction, x, given))).cpu().numpy()
+        device = self.model.gates.device
+        z = {name: torch.as_tensor(means).split(EVALUATION_BATCH) for name, means in self.embed(x, **given).items()}
+        with evaluating(self):
+            parts = [
+                self.model.decode({name: part.to(device) for name, part in zip(z, batch, strict=True)}).mean
+                for batch in zip(*z.values(), strict=True)
+            ]
+        return torch.cat(parts).cpu().numpy()
 
     def _all_heads(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
         parts = list(self._map_batches(lambda batch: self.heads(batch.x, **batch.given), x, given))
@@ -189,7 +200,7 @@ class FacetGuide(Configurable, nn.Module):
     def _map_batches(
         self, function: Callable[[Observed], Any], x: ArrayLike | Tensor, given: Mapping[str, Any]
     ) -> Iterator[Any]:
-        data = as_observed(x, given, self.model)
+        data = self.observed(x, given)
         with evaluating(self):
             for batch in data.split(EVALUATION_BATCH):
                 yield function(batch.to(self.model.gates.device))

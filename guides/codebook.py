@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -56,7 +57,7 @@ class CodebookGuide(FacetGuide):
 
     the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B). Codes are drawn relaxed
     (Gumbel-softmax), their KL is in closed form; what the history and :func:`inference.elbo` report is drawn hard.
-    ``embed`` and ``posterior`` give the encoder's point, before it is quantised.
+    ``posterior`` and ``embed`` give the mean of z, the codes' vectors averaged by their probabilities.
 
     :param model: a :class:`~ppl_models.vqvae.VQVAE`.
     :param num_samples: L draws of the codes.
@@ -92,16 +93,18 @@ class CodebookGuide(FacetGuide):
         return self.model.priors[name].dim
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        return dist.Delta(head, event_dim=1)
+        """The mean of z as a point; z itself is one of K vectors at each place."""
+        codebook = cast(VQVAE, self.model).codebook
+        return dist.Delta(codebook.vectors(codebook.log_affinity(head).softmax(-1)), event_dim=1)
 
     @torch.no_grad()
-    def codes(self, x: ArrayLike | Tensor) -> np.ndarray:
+    def codes(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """The nearest code at every place: integers ``[N, places]``.
 
         :param x: ``[N, *x_shape]``.
         :raises ValueError: if ``x`` does not fit the model.
         """
-        return self._log_affinity(x).argmax(-1).cpu().numpy()
+        return self._log_affinity(x, given).argmax(-1).cpu().numpy()
 
     @torch.no_grad()
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
@@ -110,10 +113,10 @@ class CodebookGuide(FacetGuide):
         with evaluating(self):
             parts = [
                 model.decode({model.name: model.codebook.vectors(one_hot_of_largest(part))}).mean
-                for part in self._log_affinity(x).split(EVALUATION_BATCH)
+                for part in self._log_affinity(x, given).split(EVALUATION_BATCH)
             ]
         return torch.cat(parts).cpu().numpy()
 
-    def _log_affinity(self, x: ArrayLike | Tensor) -> Tensor:
+    def _log_affinity(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Tensor:
         model = cast(VQVAE, self.model)
-        return model.codebook.log_affinity(self._all_heads(x, {})[model.name])
+        return model.codebook.log_affinity(self._all_heads(x, given)[model.name])

@@ -36,6 +36,7 @@ class RademacherHash(Configurable):
         self.num_bits = check_count("num_bits", num_bits)
         if num_bits > 24:
             raise ValueError(f"num_bits={num_bits} makes {2**num_bits} labels: 24 bits at most")
+        self.seed = seed
         signs = torch.Generator().manual_seed(seed)
         self.projection = torch.randint(0, 2, (num_bits, prod(self.x_shape)), generator=signs).double() * 2 - 1
 
@@ -53,9 +54,9 @@ class RademacherHash(Configurable):
         if tuple(data.shape[1:]) != self.x_shape:
             needed = ", ".join(map(str, ("N", *self.x_shape)))
             raise ValueError(f"x has shape {list(data.shape)}, but the hash was built for [{needed}]")
-        projected = data.cpu().flatten(1).double() @ self.projection.T
         powers = 2 ** torch.arange(self.num_bits)
-        return ((projected > 0) * powers).sum(1).numpy()
+        parts = [part.cpu().flatten(1).double() @ self.projection.T > 0 for part in data.split(4096)]
+        return torch.cat([(positive * powers).sum(1) for positive in parts]).numpy()
 
     def __repr__(self) -> str:
-        return f"RademacherHash(x_shape={self.x_shape}, num_bits={self.num_bits})"
+        return f"RademacherHash(x_shape={self.x_shape}, num_bits={self.num_bits}, seed={self.seed})"

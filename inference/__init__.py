@@ -1,5 +1,6 @@
 """Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics, figures."""
 
+from inference.batches import Groups, Rows
 from inference.evaluation import elbo, mutual_information
 from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
 from inference.objectives import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO, ScoreFunction_ELBO
@@ -9,11 +10,13 @@ from inference.training import fit_together
 
 __all__ = [
     "Constant",
+    "Groups",
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",
     "MeanField_ELBO",
     "ProgressiveFadeIn",
+    "Rows",
     "SVIRunner",
     "ScoreFunction_ELBO",
     "WarmUp",

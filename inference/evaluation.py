@@ -13,7 +13,7 @@ from torch import Tensor
 from guides.base import FacetGuide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel, evaluating
-from ppl_models.data import Observed, as_observed
+from ppl_models.data import Observed
 
 __all__ = ["elbo", "mutual_information"]
 
@@ -33,7 +33,7 @@ def elbo(
     """
     if num_draws < 2:
         raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
-    data = as_observed(x, given, model).to(model.gates.device)
+    data = guide.observed(x, given).to(model.gates.device)
     loss = Loss(model, guide)
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
     with evaluating(guide), guide.unrelaxed(), at_one:
@@ -42,7 +42,7 @@ def elbo(
 
 
 def _mean_elbo(loss: Loss, data: Observed, batch_size: int = 4096) -> Tensor:
-    parts = [-loss(batch.x, **batch.given) * len(batch) for batch in data.split(batch_size)]
+    parts = [-loss(batch.x, **batch.given) * len(batch) for batch in data.whole_groups(batch_size)]
     return torch.stack(parts).sum() / len(data)
 
 

@@ -24,8 +24,8 @@ __all__ = [
     "perturb_components",
 ]
 
-# A matrix whose condition number is above the inverse of float32's resolution is singular for all that it was made of.
-SINGULAR = 1 / torch.finfo(torch.float32).eps
+# Equal components give 1e15 and more in float64, very unequal ones far less.
+SINGULAR = 1e12
 
 
 class IdentifiabilityWarning(UserWarning):
@@ -67,12 +67,13 @@ def condition_number(prior: GaussianMixture) -> float:
 
 
 def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> list[int]:
-    """Numbers of components that equal an earlier one, up to ``tolerance`` standard deviations.
+    """Numbers of components that equal an earlier one, up to ``tolerance`` of their standard deviations.
 
-    Descent cannot part two that are equal in a model which infers its clusters: their gradients are the same.
+    Descent cannot part two that are equal, weights included, in a model which infers its clusters: their gradients are
+    the same.
     """
     loc, scale = prior.loc.detach().double(), prior.scale.detach().double()
-    apart = (loc[:, None] - loc).abs().amax(-1) / scale.amin() > tolerance
+    apart = ((loc[:, None] - loc).abs() / scale).amax(-1) > tolerance
     apart |= (scale[:, None] / scale).log().abs().amax(-1) > tolerance
     return [k for k in range(1, prior.num_components) if not bool(apart[k, :k].all())]
 
@@ -92,8 +93,8 @@ class KeepIdentifiable:
 
     Where L has become singular, or two components equal, noise is added to natural parameters (of the components that
     equal others, or of all) with a warning and ``perturbed_NAME``, how many were moved, in the record: the paper's
-    remedy (section 3), which it never had to use. Where there are fewer than 2 d + 1 components the number is infinite,
-    and equal components alone are parted.
+    remedy (section 3), which it never had to use. Where there are fewer than 2 d + 1 components there is no L and no
+    number, and equal components alone are parted.
 
     :param noise: in units of the parameters' own size.
     """
@@ -110,10 +111,10 @@ class KeepIdentifiable:
 
     def _watch(self, runner: SVIRunner, record: dict[str, Any], name: str, prior: GaussianMixture) -> None:
         condition, which = condition_number(prior), coinciding_components(prior)
-        record[f"condition_{name}"] = condition
-        could_be_invertible = prior.num_components > 2 * prior.dim
-        if not which and could_be_invertible and condition > SINGULAR:
-            which = list(range(prior.num_components))
+        if prior.num_components > 2 * prior.dim:
+            record[f"condition_{name}"] = condition
+            if not which and condition > SINGULAR:
+                which = list(range(prior.num_components))
         if which:
             record[f"perturbed_{name}"] = len(which)
             perturb_components(prior, which, self.noise, seed=runner.step)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.mixture import GaussianMixture as FittedMixture
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from guides.base import FacetGuide
 from guides.network import NetworkGuide
@@ -18,7 +19,7 @@ from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, evaluating, training
 from ppl_models.checks import check_count
-from ppl_models.data import as_data, as_observed
+from ppl_models.data import as_data
 from ppl_models.priors import Mixture, StandardNormal
 
 __all__ = ["cold_start", "data_dependent_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
@@ -127,7 +128,7 @@ def data_dependent_start(
     :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or given.
     """
     model = guide.model
-    data = as_observed(x, given, model)
+    data = guide.observed(x, given)
     if min(check_count("rows", rows), len(data)) < 2:
         raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(data)} data")
     with seeded(seed, model.gates.device):
@@ -162,8 +163,12 @@ def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
     deviation = flat.flatten(0, -2).std(0)
     deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0)  # a unit without spread is only shifted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
-    layer.weight.div_(deviation.view([-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]))
     layer.bias.sub_(mean).div_(deviation)
+    weight = layer.weight / deviation.view([-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())])
+    if is_parametrized(layer):
+        layer.weight = weight  # which the parametrization takes apart
+    else:
+        layer.weight.copy_(weight)
     scaled = (flat - mean) / deviation
     return scaled.transpose(1, -1) if images else scaled
 

@@ -15,6 +15,7 @@ from pyro.infer import ELBO
 from torch import Tensor
 
 from guides.base import FacetGuide
+from inference.batches import Batches
 from inference.checkpoint import read_checkpoint, write_checkpoint
 from inference.objectives import Loss
 from inference.randomness import cuda_index, seeded
@@ -90,6 +91,7 @@ class SVIRunner:
         log_every: int = 1,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
+        batches: Batches | None = None,
         **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
@@ -102,15 +104,18 @@ class SVIRunner:
         A second call goes on where the first ended, the schedule and the random streams included.
 
         :param x: ``[N, *x_shape]``, array or tensor.
-        :param batch_size: at most this many rows a step; the last batch of an epoch may be smaller.
+        :param batch_size: at most this many rows a step, on average where whole groups are dealt; the last batch of an
+            epoch may be smaller.
         :param callbacks: called with this runner and each new record, which they may add to; whatever they draw or
             compute, training is the same, unless they set the model's parameters.
         :param progress: show a bar.
+        :param batches: how data are dealt: :class:`~inference.batches.Groups` for models that take groups, else
+            :class:`~inference.batches.Rows`.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval whose objective is no longer finite.
         """
-        train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, given)
+        train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, batches, given)
         return self
 
     @contextmanager

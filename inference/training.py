@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyro.poutine.util import is_validation_enabled
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from inference.batches import Batches, Groups, Rows
 from inference.evaluation import mutual_information
 from inference.objectives import Loss
 from inference.randomness import seeded
@@ -24,7 +26,7 @@ from inference.schedules import Weights
 from ppl_models.base import evaluating
 from ppl_models.checks import check_count
 from ppl_models.configurable import to_config
-from ppl_models.data import Observed, as_observed
+from ppl_models.data import Observed
 from ppl_models.precision import network_precision
 
 if TYPE_CHECKING:
@@ -57,9 +59,9 @@ def fit_together(
     """Train several runs of a kind as one program, for many seeds of small networks on one machine.
 
     As :meth:`SVIRunner.fit <inference.SVIRunner.fit>` for each of ``runners`` in turn, and alike in distribution, the
-    draws being others: parameters are stacked and the objective is mapped over them (``torch.vmap``), so that a step
-    calls each operation once for all runs. Each run has its own networks, shuffling, draws, optimiser, history and
-    callbacks' records, and can be saved, loaded or trained on alone. Random numbers are the first runner's.
+    draws being others: parameters are stacked and the objective is mapped over them (``torch.vmap``), so that each of
+    its operations is called once for all runs. Each run has its own networks, shuffling, draws, optimiser, history and
+    callbacks, and can be saved, loaded or trained on alone. Random numbers are the first runner's.
 
     :param runners: built alike but for parameters and seed: model, guide, objective, schedule, precision and device;
         as many steps behind each. Optimisers are their own, and so are rates.
@@ -69,8 +71,13 @@ def fit_together(
     """
     runners = list(runners)
     _check_alike(runners)
+    if not callable(callbacks):
+        raise ValueError(f"callbacks must be a function that gives a runner its own, got {callbacks!r}")
     each = [callbacks(runner) for runner in runners]
-    train(runners, Together, x, epochs, batch_size, log_every, each, progress, given)
+    shared = {id(callback) for callback in each[0]}
+    if any(id(callback) in shared for calls in each[1:] for callback in calls if not isfunction(callback)):
+        raise ValueError("two runners got the same callback: what it remembers of one is not so of the other")
+    train(runners, Together, x, epochs, batch_size, log_every, each, progress, None, given)
 
 
 class Steps(ABC):
@@ -78,14 +85,16 @@ class Steps(ABC):
 
     :param runners: one or several; the first one's schedule holds for all.
     :param weights: of the terms, by the step.
+    :param batches: how data are dealt.
     """
 
-    def __init__(self, runners: Sequence[SVIRunner], weights: Weights) -> None:
+    def __init__(self, runners: Sequence[SVIRunner], weights: Weights, batches: Batches) -> None:
         self.runners = runners
         self.weights = weights
+        self.batches = batches
 
     @abstractmethod
-    def batches(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+    def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
         """One shuffled pass over the data."""
 
     @abstractmethod
@@ -100,12 +109,12 @@ class Steps(ABC):
 class Alone(Steps):
     """One run."""
 
-    def batches(self, data: Observed, batch_size: int) -> Iterator[Observed]:
-        return (data[rows] for rows in _shuffled(data).split(batch_size))
+    def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+        return self.batches.deal(data, batch_size)
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         (runner,) = self.runners
-        loss = _AtStep(runner.loss, self.weights)(step, batch.x, batch.given)
+        loss = _AtStep(runner.loss, self.weights)(step, batch.x, batch.given, batch.size)
         runner.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         runner.optimizer.step()
@@ -118,16 +127,22 @@ class Alone(Steps):
 class Together(Steps):
     """Several runs whose parameters, gradients and buffers lie in stacks; the runs' own are views of these."""
 
-    def __init__(self, runners: Sequence[SVIRunner], weights: Weights) -> None:
-        super().__init__(runners, weights)
+    def __init__(self, runners: Sequence[SVIRunner], weights: Weights, batches: Batches) -> None:
+        super().__init__(runners, weights, batches)
+        if not isinstance(batches, Rows):
+            raise ValueError(
+                f"runs that are trained together take batches of as many rows, and {batches!r} does not deal them: "
+                "train each alone, with SVIRunner.fit"
+            )
+        self.rows = batches
         self.program = _AtStep(runners[0].loss, weights)
         programs = [_AtStep(runner.loss, weights) for runner in runners]
         self.parameters = _stacked([dict(program.named_parameters()) for program in programs])
         self.buffers = _stacked([dict(program.named_buffers()) for program in programs])
         self.gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
 
-    def batches(self, data: Observed, batch_size: int) -> Iterator[Observed]:
-        orders = torch.stack([_shuffled(data) for _ in self.runners])
+    def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+        orders = torch.stack([self.rows.order(data) for _ in self.runners])
         return (data[rows] for rows in orders.split(batch_size, dim=1))
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
@@ -146,9 +161,11 @@ class Together(Steps):
 
     def close(self) -> None:
         for runner in self.runners:
-            for tensor in (*runner.loss.parameters(), *runner.loss.buffers()):
-                tensor.data = tensor.data.clone()
-                tensor.grad = None
+            for parameter in runner.loss.parameters():
+                parameter.data, parameter.grad = parameter.data.clone(), None
+            for module in runner.loss.modules():
+                for name, buffer in module.named_buffers(recurse=False):
+                    setattr(module, name, buffer.clone())  # a schedule may have given one object to all
 
 
 class _AtStep(nn.Module):
@@ -159,9 +176,9 @@ class _AtStep(nn.Module):
         self.loss = loss
         self.weights = weights
 
-    def forward(self, step: Tensor, x: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, step: Tensor, x: Tensor, given: Mapping[str, Tensor], size: float | None = None) -> Tensor:
         self.set(step)
-        return self.loss(x, **given)
+        return self.loss(x, size, **given)
 
     def set(self, step: Tensor) -> None:
         self.loss.model.kl_weights, self.loss.model.gates = self.weights(step)
@@ -174,7 +191,7 @@ def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     for name, lead in each[0].items():
         stack = torch.stack([tensors[name].detach() for tensors in each])
         for tensors, part in zip(each, stack, strict=True):
-            tensors[name].data = part
+            tensors[name].data, tensors[name].grad = part, None
         if lead.requires_grad:
             stack.requires_grad_().grad = torch.zeros_like(stack)
             for tensors, part in zip(each, stack.grad, strict=True):  # type: ignore[arg-type]
@@ -192,6 +209,7 @@ def train(
     log_every: int,
     callbacks: Sequence[Sequence[Callback]],
     progress: bool,
+    batches: Batches | None,
     given: Mapping[str, Any],
 ) -> None:
     """What :meth:`SVIRunner.fit <inference.SVIRunner.fit>` and :func:`fit_together` have in common.
@@ -201,22 +219,24 @@ def train(
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("log_every", log_every)):
         check_count(name, value)
     lead = runners[0]
-    data = as_observed(x, given, lead.model).to(lead.device)
-    steps_per_epoch = -(-len(data) // batch_size)
+    data = lead.guide.observed(x, given).to(lead.device)
+    batches = batches if batches is not None else Groups() if "group" in data.given else Rows()
+    steps_per_epoch = batches.steps(data, batch_size)
     weights = lead.schedule.bind(lead.model, steps_per_epoch, lead.step + epochs * steps_per_epoch)
-    watched = data[_some_rows(len(data), WATCHED_ROWS)]
+    watched = batches.some(data, WATCHED_ROWS)
     checks = is_validation_enabled()
     with lead.while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
         for runner in runners:
-            _check_first_step(runner, data[:batch_size], weights)
-        with pyro.validation_enabled(False), _closing(kind(runners, weights)) as steps:
+            _check_first_step(runner, batches.some(data, batch_size), weights)
+        with pyro.validation_enabled(False), _closing(kind(runners, weights, batches)) as steps:
             for records in _loop(steps, data, epochs, batch_size, log_every, bar):
-                with network_precision(None), pyro.validation_enabled(checks), seeded(0, lead.device):
+                with network_precision(None), pyro.validation_enabled(checks):
                     for runner, record, calls in zip(runners, records, callbacks, strict=True):
-                        record |= _watch(runner, watched)
-                        runner.history.append(record)
-                        for call in calls:
-                            call(runner, record)
+                        with seeded(0, lead.device):
+                            record |= _watch(runner, watched)
+                            runner.history.append(record)
+                            for call in calls:
+                                call(runner, record)
                 bar.set_postfix({name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")})
     for runner in runners:
         runner.loss.eval()
@@ -242,7 +262,7 @@ def _loop(
     for epoch in range(1, epochs + 1):
         for runner in runners:
             runner.loss.train()
-        for batch in steps.batches(data, batch_size):
+        for batch in steps.deal(data, batch_size):
             total_loss += steps(batch, step)
             step += 1
             for runner in runners:
@@ -267,7 +287,7 @@ def _check_finite(runners: Sequence[SVIRunner], objectives: Sequence[float]) -> 
             which = f" of the run with seed {runner.seed}" if len(runners) > 1 else ""
             raise FloatingPointError(
                 f"the objective{which} became {objective} by epoch {runner.epoch} (step {runner.step}) at "
-                f"lr={runner.lr}: try a lower rate, and look at the scale of the data"
+                f"lr={runner.optimizer.param_groups[0]['lr']}: try a lower rate, and look at the scale of the data"
             )
 
 
@@ -293,8 +313,9 @@ def _check_first_step(runner: SVIRunner, batch: Observed, weights: Weights) -> N
 def _check_alike(runners: Sequence[SVIRunner]) -> None:
     if not runners:
         raise ValueError("there are no runners to train together")
-    if len({id(runner.guide) for runner in runners}) < len(runners):
-        raise ValueError("two runners hold the same guide: build a model and a guide for each")
+    held = [id(p) for runner in runners for p in runner.loss.parameters()]
+    if len(set(held)) < len(held):
+        raise ValueError("two runners hold the same parameters: build a model and a guide for each")
     lead, *others = (_kind(runner) for runner in runners)
     for i, other in enumerate(others, start=1):
         if differing := [what for what in lead if lead[what] != other[what]]:
@@ -309,7 +330,8 @@ def _kind(runner: SVIRunner) -> dict[str, Any]:
         "guide and model": to_config(runner.guide),
         "objective": (type(runner.loss.objective), vars(runner.loss.objective)),
         "schedule": to_config(runner.schedule),
-        "precision": runner.precision,
+        "precision": (runner.precision, runner.model.gates.dtype),
+        "parameters that learn": {name for name, p in runner.loss.named_parameters() if p.requires_grad},
         "device": runner.device,
         "steps": (runner.epoch, runner.step),
     }
@@ -340,12 +362,3 @@ def _warn_of_dead_facets(runner: SVIRunner) -> None:
                     stacklevel=4,
                 )
                 break
-
-
-def _shuffled(data: Observed) -> Tensor:
-    return torch.randperm(len(data), device=data.x.device)
-
-
-def _some_rows(n: int, at_most: int) -> Tensor:
-    """The same rows for the same ``n``, spread over data that may be sorted."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:at_most].sort().values

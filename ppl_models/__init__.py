@@ -3,9 +3,28 @@
 from ppl_models.base import FacetModel
 from ppl_models.flow import GMMFlow
 from ppl_models.ivae import IVAE, ContinuousIVAE
-from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, DiscretizedLogistic, Exact, Likelihood, Normal
+from ppl_models.likelihoods import (
+    Bernoulli,
+    ContinuousBernoulli,
+    DiscretizedLogistic,
+    Exact,
+    HeteroscedasticNormal,
+    Likelihood,
+    Normal,
+)
 from ppl_models.mfcvae import MFCVAE
-from ppl_models.networks import MLP, AutoregressiveFlow, ConvGrid, ConvLadder, ConvNet, MLPLadder, ResNet, SharedMLP
+from ppl_models.mlvae import MLVAE
+from ppl_models.networks import (
+    MLP,
+    AutoregressiveFlow,
+    ConvGrid,
+    ConvLadder,
+    ConvNet,
+    MLPLadder,
+    ResNet,
+    SharedMLP,
+    StridedConvNet,
+)
 from ppl_models.priors import (
     Codebook,
     ConditionalNormal,
@@ -26,6 +45,7 @@ __all__ = [
     "IVAE",
     "MFCVAE",
     "MLP",
+    "MLVAE",
     "VAE",
     "VLAC",
     "VLAE",
@@ -47,6 +67,7 @@ __all__ = [
     "Flat",
     "GMMFlow",
     "GaussianMixture",
+    "HeteroscedasticNormal",
     "Likelihood",
     "MLPLadder",
     "Mixture",
@@ -55,6 +76,7 @@ __all__ = [
     "ResNet",
     "SharedMLP",
     "StandardNormal",
+    "StridedConvNet",
     "VaDE",
     "VampPrior",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ppl_models.base import FacetModel
 
-__all__ = ["Observed", "as_data", "as_labels", "as_observed", "as_vectors"]
+__all__ = ["Observed", "as_data", "as_groups", "as_labels", "as_observed", "as_vectors", "group_sizes"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class Observed:
 
     :ivar x: ``[N, *x_shape]``.
     :ivar given: tensors with N rows each, by the keyword that a model takes them by, such as ``label``.
+    :ivar size: how many data it stands for in an objective, where that is not its number of rows.
     """
 
     x: Tensor
     given: dict[str, Tensor] = field(default_factory=dict)
+    size: float | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -39,7 +42,29 @@ class Observed:
         return Observed(self.x.to(device), {name: values.to(device) for name, values in self.given.items()})
 
     def split(self, size: int) -> Iterator[Observed]:
+        """Rows in their order, ``size`` at a time."""
         return (self[slice(start, start + size)] for start in range(0, len(self), size))
+
+    def whole_groups(self, size: int) -> Iterator[Observed]:
+        """About ``size`` rows at a time, no group in two parts; as :meth:`split` where there are no groups."""
+        if "group" not in self.given:
+            yield from self.split(size)
+            return
+        order = self.given["group"].argsort(stable=True)
+        ends = self.given["group"].bincount().cumsum(0)
+        last = ends[
+            torch.searchsorted(ends, torch.arange(size, len(self) + size, size, device=ends.device)).clamp_max(
+                len(ends) - 1
+            )
+        ]
+        cuts = [0, *last.unique().tolist()]
+        for start, end in pairwise(cuts):
+            yield self.regrouped(order[start:end])
+
+    def regrouped(self, rows: Tensor) -> Observed:
+        """These rows, their groups numbered from 0 on."""
+        part = self[rows]
+        return Observed(part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]})
 
 
 def as_observed(x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetModel) -> Observed:
@@ -66,18 +91,40 @@ def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int) -
     :param name: the keyword that they were given by.
     :raises ValueError: for another length, other numbers than integers, or classes that there are not.
     """
-    labels = _as_tensor(values, name)
-    if tuple(labels.shape) != (n,):
-        raise ValueError(
-            f"{name} has shape {list(labels.shape)}, but there are {n} data: one class per datum is needed"
-        )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"{name} must hold integers, got {labels.dtype}: convert them, if they are classes")
-    labels = labels.long()
+    labels = _as_integers(name, values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < 0 or high >= num_classes:
         raise ValueError(f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}")
     return labels
+
+
+def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
+    """Groups ``[n]`` numbered from 0 on, of integers of any values.
+
+    :param name: the keyword that they were given by.
+    :raises ValueError: for another length, or other numbers than integers.
+    """
+    return _as_integers(name, values, n, "group").unique(return_inverse=True)[1]
+
+
+def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """How many rows each of B slots has, for groups ``[B]`` numbered from 0 on: ``[B]``, 0 for slots not used.
+
+    There are as many slots as rows, so that nothing has to be counted on the host.
+    """
+    ones = torch.ones(len(group), dtype=dtype, device=group.device)
+    return torch.zeros_like(ones).index_add(0, group, ones)
+
+
+def _as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:
+    integers = _as_tensor(values, name)
+    if tuple(integers.shape) != (n,):
+        raise ValueError(
+            f"{name} has shape {list(integers.shape)}, but there are {n} data: one {what} per datum is needed"
+        )
+    if integers.is_floating_point() or integers.is_complex() or integers.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integers, got {integers.dtype}: convert them, if each stands for a {what}")
+    return integers.long()
 
 
 def as_vectors(name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype) -> Tensor:

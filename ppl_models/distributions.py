@@ -22,6 +22,7 @@ __all__ = [
     "RelaxedComponent",
     "RoundedLogistic",
     "diagonal_normal",
+    "mean_and_log_variance",
     "one_hot_of_largest",
 ]
 
@@ -66,13 +67,15 @@ class DiagonalNormal(dist.Independent):
 
 
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:
-    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``.
+    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``."""
+    loc, log_variance = mean_and_log_variance(raw)
+    return DiagonalNormal(loc, (0.5 * log_variance).exp())
 
-    The first half is the mean, the second the log-variance, softly bounded to +-10 so that no step can overflow.
-    """
+
+def mean_and_log_variance(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Halves of a head's output ``[..., 2 d]``, the log-variance softly bounded to +-10 so that no step overflows."""
     loc, log_variance = raw.chunk(2, -1)
-    bounded = MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
-    return DiagonalNormal(loc, (0.5 * bounded).exp())
+    return loc, MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
 
 
 class Component(dist.OneHotCategorical):

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import RoundedLogistic
 
-__all__ = ["Bernoulli", "ContinuousBernoulli", "DiscretizedLogistic", "Exact", "Likelihood", "Normal"]
+__all__ = [
+    "Bernoulli",
+    "ContinuousBernoulli",
+    "DiscretizedLogistic",
+    "Exact",
+    "HeteroscedasticNormal",
+    "Likelihood",
+    "Normal",
+]
 
 
 class Likelihood(Configurable, nn.Module):
@@ -19,6 +27,8 @@ class Likelihood(Configurable, nn.Module):
 
     #: inclusive range of the data that the density is defined on; 8-bit images are divided by 255 first
     support: tuple[float, float] = (-float("inf"), float("inf"))
+    #: how many numbers the decoder gives for each entry of x
+    parameters_per_entry = 1
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Bring a batch to the form that the density is written for; a second call changes nothing.
@@ -29,7 +39,10 @@ class Likelihood(Configurable, nn.Module):
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        """Distribution over x given the decoder's raw output, with the last ``event_dim`` axes as its event."""
+        """Distribution over x given the decoder's raw output, with the last ``event_dim`` axes as its event.
+
+        With several parameters for each entry the output has as many times the entries of x on its first event axis.
+        """
 
     def check(self, x: Tensor) -> None:
         """Refuse data outside the support.
@@ -117,6 +130,29 @@ class Normal(Likelihood):
 
     def extra_repr(self) -> str:
         return f"scale={float(self.scale):.4g}" + (", bounded=True" if self.bounded else "")
+
+
+class HeteroscedasticNormal(Likelihood):
+    """Independent entries whose mean and variance are both the decoder's: x ~ Normal(output, scale(output)).
+
+    :param bound: log-variances are ``bound * tanh``, as in ML-VAE (supplement, 2.1), so within plus and minus this.
+    :raises ValueError: if ``bound`` is not positive.
+    """
+
+    parameters_per_entry = 2
+
+    def __init__(self, bound: float = 5.0) -> None:
+        super().__init__()
+        if not bound > 0:
+            raise ValueError(f"bound is the largest log-variance and must be positive, got {bound}")
+        self.bound = bound
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        mean, raw = output.chunk(2, -event_dim)
+        return dist.Normal(mean, (0.5 * self.bound * raw.tanh()).exp()).to_event(event_dim)
+
+    def extra_repr(self) -> str:
+        return f"bound={self.bound}"
 
 
 class Exact(Likelihood):

@@ -25,7 +25,7 @@ class VQVAE(FacetModel):
     :class:`~guides.codebook.CodebookGuide`.
 
     :param x_shape: shape of one image.
-    :param num_codes: K; bears 128 in the authors' experiment.
+    :param num_codes: K; the authors' code has 128.
     :param code_dim: length of a code's vector.
     :param network: by default :class:`~ppl_models.networks.ConvGrid`, whose grid is a quarter as high and wide as x.
     :param name: the facet's name.

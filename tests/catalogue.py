@@ -14,11 +14,15 @@ from guides import (
     ConditionalGuide,
     FacetGuide,
     FlowGuide,
+    GroupedGuide,
     GumbelSoftmax,
     LadderGuide,
     MarginalGuide,
+    MixtureOfNormals,
     PointGuide,
     ScoreFunction,
+    SimilarContentGuide,
+    TableGuide,
     VaDEGuide,
 )
 from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, ScoreFunction_ELBO
@@ -27,6 +31,7 @@ from ppl_models import (
     IVAE,
     MFCVAE,
     MLP,
+    MLVAE,
     VAE,
     VLAC,
     VLAE,
@@ -43,11 +48,13 @@ from ppl_models import (
     DiscretizedLogistic,
     GaussianMixture,
     GMMFlow,
+    HeteroscedasticNormal,
     MLPLadder,
     Normal,
     ResNet,
     SharedMLP,
     StandardNormal,
+    StridedConvNet,
     VaDE,
     VampPrior,
 )
@@ -212,6 +219,27 @@ def autoencoder() -> PointGuide:
     return PointGuide(Autoencoder((1, 8, 8), 3, Normal(0.3), ConvGrid((4, 5))))
 
 
+def mlvae() -> GroupedGuide:
+    return GroupedGuide(MLVAE((6,), 3, 2, network=MLP((8,), "tanh", dropout=0)))
+
+
+def mlvae_one_draw_a_group_learned_variance() -> GroupedGuide:
+    model = MLVAE((2, 8, 8), 3, 2, HeteroscedasticNormal(), StridedConvNet((4, 5), hidden=6))
+    return GroupedGuide(model, 2, content="group")
+
+
+def mlvae_mixture_of_normals() -> GroupedGuide:
+    return GroupedGuide(MLVAE((6,), 3, 2, network=MLPLadder((8, 9))), 2, MixtureOfNormals())
+
+
+def mlvae_tables() -> TableGuide:
+    return TableGuide(MLVAE((6,), 3, 2, network=MLP((8,))), [0, 1, 1, 5, 5, 5, -2, 3, 3, 0, 9, 9], content="group")
+
+
+def mlvae_similar_contents() -> SimilarContentGuide:
+    return SimilarContentGuide(MLVAE((6,), 3, 2, network=MLP((8,))), penalty=0.7)
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -245,6 +273,11 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     flow,
     vqvae_two_draws,
     autoencoder,
+    mlvae,
+    mlvae_one_draw_a_group_learned_variance,
+    mlvae_mixture_of_normals,
+    mlvae_tables,
+    mlvae_similar_contents,
 ]
 
 
@@ -252,7 +285,9 @@ def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
     """What a model of this catalogue takes beside ``n`` data."""
     if isinstance(guide.model, ContinuousIVAE):
         return {"label": torch.randn(n, guide.model.num_label_features)}
-    return {"label": torch.arange(n) % 3} if "label" in guide.model.takes else {}
+    values = {"label": torch.arange(n) % 3, "group": torch.arange(n) // 2 % 3}
+    rows = {"row": torch.arange(n)} if isinstance(guide, TableGuide) else {}
+    return {name: values[name] for name in guide.model.takes} | rows
 
 
 OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
@@ -292,5 +327,8 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (flow, None, set(OBJECTIVES)),
     (vqvae_two_draws, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
     (autoencoder, None, set(OBJECTIVES)),
+    (mlvae, None, set(OBJECTIVES)),
+    (mlvae_mixture_of_normals, None, set(OBJECTIVES)),
+    (mlvae_similar_contents, None, set(OBJECTIVES)),
     (plain_vae, None, set(OBJECTIVES)),
 ]

@@ -118,8 +118,7 @@ def test_only_diagonal_mixtures_are_watched() -> None:
     full.fit(blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False)
     assert not any(name.startswith("condition") for name in full.history[0])
     few = runner_of(mixture(3)).fit(blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False)
-    assert few.history[0]["condition_cluster"] == float("inf")
-    assert "perturbed_cluster" not in few.history[0]
+    assert not {"condition_cluster", "perturbed_cluster"} & few.history[0].keys()
     with pytest.raises(ValueError, match="noise must be positive"):
         KeepIdentifiable(0)
 

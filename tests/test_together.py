@@ -13,9 +13,18 @@ import torch
 
 from guides import FacetGuide, VaDEGuide
 from inference import Constant, MeanField_ELBO, SVIRunner, fit_together
+from inference.batches import Rows
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
+from inference.training import Together, train
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
-from tests.catalogue import BUILDERS, flow, given, ivae, two_facets
+from ppl_models.data import Observed
+from tests.catalogue import (
+    BUILDERS,
+    flow,
+    given,
+    ivae,
+    two_facets,
+)
 
 
 def runners(build: Callable[[], FacetGuide], n: int, **options: Any) -> list[SVIRunner]:
@@ -35,7 +44,10 @@ def parameters(runner: SVIRunner) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in runner.loss.named_parameters()}
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+TOGETHER = [build for build in BUILDERS if "mlvae" not in build.__name__]  # whose batches differ in size
+
+
+@pytest.mark.parametrize("build", TOGETHER, ids=lambda f: f.__name__)
 def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> None:
     """Mapped over a single run the draws are the same, and so is everything else, epochs and logging included."""
     (alone,), (mapped,) = runners(build, 1), runners(build, 1)
@@ -68,17 +80,64 @@ def test_runs_without_draws_end_where_they_end_alone() -> None:
         assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-8)
 
 
-def test_runs_differ_in_networks_batches_and_draws() -> None:
-    group = runners(two_facets, 3)
-    same = group[0].guide.state_dict()
+def started_alike(n: int) -> list[SVIRunner]:
+    """Runs whose networks are the same, so that all that differs is what happens in training."""
+    group = runners(two_facets, n)
     for runner in group[1:]:
-        runner.guide.load_state_dict(same)  # the same start, so that all that differs is what happens in training
-    seen: list[torch.Tensor] = []
-    prepare = group[0].model.prepare
-    group[0].model.prepare = lambda x: (seen.append(x), prepare(x))[1]  # type: ignore[method-assign]
-    fit_together(group, data(group[0].guide), epochs=2, batch_size=4, progress=False)
-    ends = [runner.history[-1]["elbo"] for runner in group]
-    assert len(set(ends)) == 3
+        runner.guide.load_state_dict(group[0].guide.state_dict())
+    return group
+
+
+def test_runs_differ_in_their_draws() -> None:
+    """In a batch of all data nothing else can differ, in the first step."""
+    group = started_alike(3)
+    fit_together(group, data(group[0].guide), epochs=1, batch_size=12, progress=False)
+    assert len({runner.history[0]["objective"] for runner in group}) == 3
+
+
+def test_runs_differ_in_their_batches() -> None:
+    group = started_alike(3)
+    x = data(group[0].guide)
+    orders = []
+
+    class Recorded(Rows):
+        def order(self, data: Observed) -> torch.Tensor:
+            orders.append(super().order(data))
+            return orders[-1]
+
+    train(group, Together, x, 2, 5, 1, [[], [], []], False, Recorded(), {})
+    assert len(orders) == 6
+    assert len({tuple(order.tolist()) for order in orders}) == 6
+    assert all(sorted(order.tolist()) == list(range(12)) for order in orders)
+
+
+class AsTheyLie(Rows):
+    """Rows in their order, so that dealing takes no random numbers."""
+
+    def order(self, data: Observed) -> torch.Tensor:
+        return torch.arange(len(data))
+
+
+@pytest.mark.parametrize("build", TOGETHER, ids=lambda f: f.__name__)
+def test_each_of_three_runs_is_as_it_is_alone(build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same batches and draws for all: parameters, batch statistics, averages, histories of three."""
+    alone, together = (
+        [SVIRunner(runner.model, runner.guide, seed=0, lr=1e-2) for runner in runners(build, 3)] for _ in range(2)
+    )
+    x = data(alone[0].guide)
+    beside = given(alone[0].guide, 12)
+    for runner in alone:
+        runner.fit(x, 3, 6, batches=AsTheyLie(), progress=False, **beside)
+    mapped = torch.vmap
+    monkeypatch.setattr(torch, "vmap", lambda *args, **options: mapped(*args, **{**options, "randomness": "same"}))
+    train(together, Together, x, 3, 6, 1, [[], [], []], False, AsTheyLie(), beside)
+    for one, other in zip(alone, together, strict=True):
+        for name, p in parameters(one).items():
+            torch.testing.assert_close(parameters(other)[name], p, rtol=1e-5, atol=1e-8, msg=name)
+        for name, buffer in one.guide.named_buffers():
+            torch.testing.assert_close(other.guide.get_buffer(name), buffer, rtol=1e-5, atol=1e-8, msg=name)
+        assert other.history[-1]["objective"] == pytest.approx(one.history[-1]["objective"], rel=1e-5)
+        assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-5)
 
 
 def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
@@ -93,6 +152,8 @@ def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
     storages = [p.untyped_storage().data_ptr() for runner in group for p in runner.loss.parameters()]
     assert len(set(storages)) == len(storages)
     assert all(p.untyped_storage().nbytes() == p.nbytes for runner in group for p in runner.loss.parameters())
+    buffers = [id(buffer) for runner in group for buffer in runner.loss.buffers()]
+    assert len(set(buffers)) == len(buffers)
     loaded = SVIRunner.load(group[1].save(tmp_path / "one"))
     assert loaded.history == group[1].history
     assert (group[0].epoch, group[1].epoch) == (4, 2)
@@ -119,6 +180,27 @@ def test_callbacks_are_each_runs_own(tmp_path: Path) -> None:
         assert runner.history[-1]["lr"] == pytest.approx(runner.lr / 4)
 
 
+def test_what_is_frozen_stays_whatever_was_learned_before() -> None:
+    group = runners(two_facets, 2)
+    x = data(group[0].guide)
+    for runner in group:
+        runner.fit(x, epochs=1, progress=False)
+        runner.model.facets["digit"].loc.requires_grad_(False)
+    kept = [runner.model.facets["digit"].loc.clone() for runner in group]
+    fit_together(group, x, epochs=3, progress=False)
+    for runner, loc in zip(group, kept, strict=True):
+        assert torch.equal(runner.model.facets["digit"].loc, loc)
+
+
+def test_callbacks_in_the_form_of_fit_or_shared_are_refused() -> None:
+    group = runners(two_facets, 2)
+    with pytest.raises(ValueError, match="callbacks must be a function that gives a runner its own"):
+        fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)  # type: ignore[arg-type]
+    shared = ReduceOnPlateau()
+    with pytest.raises(ValueError, match="two runners got the same callback"):
+        fit_together(group, data(group[0].guide), 1, callbacks=lambda runner: [shared], progress=False)
+
+
 def other_schedule() -> list[SVIRunner]:
     return [*runners(two_facets, 1), *runners(two_facets, 1, schedule=Constant(2.0))]
 
@@ -130,6 +212,17 @@ def other_objective() -> list[SVIRunner]:
 def other_model() -> list[SVIRunner]:
     wider = lambda: VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((9,))))  # noqa: E731
     return [*runners(two_facets, 1), *runners(wider, 1)]
+
+
+def one_model_for_two() -> list[SVIRunner]:
+    model = two_facets().double().model
+    return [SVIRunner(model, VaDEGuide(model).double(), seed=seed) for seed in range(2)]
+
+
+def one_is_frozen() -> list[SVIRunner]:
+    group = runners(two_facets, 2)
+    group[1].model.facets["digit"].loc.requires_grad_(False)
+    return group
 
 
 def one_is_ahead() -> list[SVIRunner]:
@@ -145,10 +238,12 @@ def one_is_ahead() -> list[SVIRunner]:
         (other_objective, "differs from the first one in its objective"),
         (other_model, "differs from the first one in its guide and model"),
         (one_is_ahead, "differs from the first one in its steps"),
-        (lambda: runners(two_facets, 1) * 2, "two runners hold the same guide"),
+        (lambda: runners(two_facets, 1) * 2, "two runners hold the same parameters"),
+        (one_model_for_two, "two runners hold the same parameters"),
+        (one_is_frozen, "differs from the first one in its parameters that learn"),
         (list, "there are no runners"),
     ],
-    ids=["schedule", "objective", "model", "steps", "twice", "none"],
+    ids=["schedule", "objective", "model", "steps", "twice", "shared", "frozen", "none"],
 )
 def test_runs_that_are_not_of_a_kind_are_refused(group: Callable[[], list[SVIRunner]], words: str) -> None:
     made = group()

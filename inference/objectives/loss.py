@@ -108,16 +108,19 @@ class Loss(nn.Module):
     def model(self) -> FacetModel:
         return self.guide.model
 
-    def forward(self, x: Tensor, **given: Tensor) -> Tensor:
+    def forward(self, x: Tensor, size: float | None = None, **given: Tensor) -> Tensor:
         """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised.
 
+        :param size: how many data the batch stands for; B where not given.
         :param given: what model and guide take beside x.
         """
-        return self._per_datum(self.objective, x, given)
+        return self._per_datum(self.objective, x, given, size)
 
-    def _per_datum(self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-        prepared = self.model.prepare(x)
-        return objective.differentiable_loss(self.model, self.guide, prepared, **self.guide.options, **given) / len(x)
+    def _per_datum(self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor], size: float | None = None) -> Tensor:
+        loss = objective.differentiable_loss(
+            self.model, self.guide, self.model.prepare(x), **self.guide.options, **given
+        )
+        return loss / (len(x) if size is None else size)
 
     def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.

@@ -28,6 +28,8 @@ class MeanField_ELBO(Direct_ELBO):
         terms = []
         for name, site in site_densities(model_trace):
             terms.append(site["log_prob"] if site["is_observed"] else -_kl(name, guide_trace.nodes[name], site))
+        # What a guide adds to the objective by itself, such as a penalty (pyro.factor).
+        terms += [-site["log_prob"] for name, site in site_densities(guide_trace) if name not in model_trace.nodes]
         return torch.stack([term.sum() for term in terms]).sum()
 
 

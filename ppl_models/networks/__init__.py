@@ -9,6 +9,7 @@ from ppl_models.networks.ladder import Ladder, MLPLadder
 from ppl_models.networks.plain import MLP
 from ppl_models.networks.resnet import ResNet
 from ppl_models.networks.shared import SharedMLP
+from ppl_models.networks.strided import StridedConvNet
 
 __all__ = [
     "MLP",
@@ -24,4 +25,5 @@ __all__ = [
     "MLPLadder",
     "ResNet",
     "SharedMLP",
+    "StridedConvNet",
 ]

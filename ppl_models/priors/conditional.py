@@ -36,19 +36,22 @@ class ConditionalNormal(Prior):
         )
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
-        """p(z given u); ``component`` is u, ``[..., label_dim]``, drawn from a standard normal where not given."""
-        return diagonal_normal(self.network(self._draw_labels() if component is None else component))
+        """p(z given u).
+
+        :param component: u, ``[..., label_dim]``.
+        :raises ValueError: without u.
+        """
+        if component is None:
+            raise ValueError("a prior that is given by u needs it: latent(u)")
+        return diagonal_normal(self.network(component))
 
     def log_joint(self, z: Tensor) -> Tensor:
         raise ValueError("a prior that is given by u has no density of z alone: ask latent(u).log_prob(z)")
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        q = self.latent(self._draw_labels(n))
+        q = self.latent(torch.randn(n, self.label_dim).to(next(self.network.parameters())))
         return q.mean + temperature * (q.sample() - q.mean)
-
-    def _draw_labels(self, *batch: int) -> Tensor:
-        return torch.randn(*batch, self.label_dim).to(next(self.network.parameters()))
 
     def extra_repr(self) -> str:
         return f"label_dim={self.label_dim}, dim={self.dim}"

@@ -1,0 +1,135 @@
+"""Content from all members of a group, style from each (ML-VAE)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from guides.base import FacetGuide
+from guides.evidence import Evidence, ProductOfNormals
+from ppl_models.base import FacetModel
+from ppl_models.checks import check_one_of
+from ppl_models.data import group_sizes
+from ppl_models.distributions import diagonal_normal, mean_and_log_variance
+from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
+
+__all__ = ["GroupedGuide", "SimilarContentGuide"]
+
+
+class GroupedGuide(FacetGuide):
+    r"""q(content given the group) from what the encoder reads in each member, q(style given x) from each alone.
+
+    .. math:: q(C_G, S_G \mid X_G) = q(C_G \mid X_G) \prod_{i \in G} q(S_i \mid X_i)
+
+    Groups may be of any size, at training and after: ``embed(x, group=ids)`` uses all of a group's rows, and distinct
+    ids for all rows ask what each says alone.
+
+    :param model: an :class:`~ppl_models.mlvae.MLVAE`.
+    :param num_samples: L draws of content and style.
+    :param evidence: how members' Normals become one posterior; ``ProductOfNormals()`` where not given.
+    :param content: what a draw of the content is for, ``"member"``, ``"group"`` or ``"untied"``; see
+        :meth:`MLVAE.forward <ppl_models.mlvae.MLVAE.forward>`.
+    :raises ValueError: if the model is another, or an option is unknown.
+    """
+
+    takes = ("group",)
+
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, evidence: Evidence | None = None, content: str = "member"
+    ) -> None:
+        if not isinstance(model, MLVAE):
+            raise ValueError(f"{type(self).__name__} is for MLVAE, got {type(model).__name__}")
+        if not isinstance(evidence, Evidence | None):
+            raise ValueError(f"evidence must be such as ProductOfNormals() or MixtureOfNormals(), got {evidence!r}")
+        super().__init__(model, num_samples)
+        self.evidence = evidence if evidence is not None else ProductOfNormals()
+        self.content = check_one_of("content", content, CONTENT_DRAWS)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {**super().options, "content": self.content}
+
+    @property
+    def factorizes(self) -> bool:
+        return False
+
+    def forward(
+        self, x: Tensor, *, group: Tensor, num_samples: int | None = None, content: str = "member", **beside: Tensor
+    ) -> None:
+        model, heads = cast(MLVAE, self.model), self.heads(x, **beside)
+        with model.draws(self.num_samples if num_samples is None else num_samples):
+            with model.contents(group, content), model.weighted("z_content"):
+                pyro.sample("z_content", self.content_posterior(heads["content"], group, content))
+            with model.plate(x, len(x)), model.weighted("z_style"):
+                pyro.sample("z_style", self.latent_posterior("style", heads["style"]))
+
+    def content_posterior(self, head: Tensor, group: Tensor, content: str) -> dist.TorchDistribution:
+        """q(content given the group) from the members' heads ``[B, 2 d]``: batch ``[B]``, by member or by slot."""
+        if content == "untied":
+            return diagonal_normal(head)
+        rule = self.evidence.by_group if content == "group" else self.evidence.by_member
+        return rule(*mean_and_log_variance(head), group)
+
+    @torch.no_grad()
+    def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
+        """q(style given x) and q(content given the whole group), for every row: batch ``[N]``, event ``[d]``.
+
+        :param x: ``[N, *x_shape]``.
+        :param given: ``group``, ``[N]``.
+        """
+        group = self.observed(x, given).given["group"].to(self.model.gates.device)
+        heads = self._all_heads(x, given)
+        content = "untied" if self.content == "untied" else "member"
+        return {
+            "style": self.latent_posterior("style", heads["style"]),
+            "content": self.content_posterior(heads["content"], group, content),
+        }
+
+    def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
+        return super()._prepared_heads(prepared)
+
+
+class SimilarContentGuide(GroupedGuide):
+    r"""A VAE whose members of a group are pressed to have similar contents (ML-VAE's supplement, 8, Eq. 18).
+
+    Every row has a content of its own; from the objective is subtracted, for each group, the mean over pairs of its
+    members of the symmetrised KL divergence of their posteriors. With groups of one nothing is pressed.
+
+    :param model: an :class:`~ppl_models.mlvae.MLVAE`.
+    :param penalty: lambda, at least 0.
+    :raises ValueError: also if ``penalty`` is negative.
+    """
+
+    def __init__(self, model: FacetModel, num_samples: int = 1, penalty: float = 1.0) -> None:
+        if not 0 <= penalty < float("inf"):
+            raise ValueError(f"penalty must be a number of at least 0, got {penalty}")
+        super().__init__(model, num_samples, content="untied")
+        self.penalty = penalty
+
+    def forward(
+        self, x: Tensor, *, group: Tensor, num_samples: int | None = None, content: str = "untied", **beside: Tensor
+    ) -> None:
+        super().forward(x, group=group, num_samples=num_samples, content=content, **beside)
+        distances = self.distances(self.heads(x)["content"], group)
+        # Eq. 18 has it once a group where the other terms are once a row.
+        used = (group_sizes(group, distances.dtype) > 0).sum()
+        with pyro.plate("pairs", len(x), dim=-1):
+            pyro.factor("similarity", self.penalty * len(x) / used * distances, has_rsample=True)
+
+    def distances(self, head: Tensor, group: Tensor) -> Tensor:
+        """Of each slot, the mean symmetrised KL divergence over pairs of its members: ``[B]``, nats."""
+        order = group.argsort(stable=True)
+        sizes = group_sizes(group, head.dtype)
+        place = torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
+        one, other = order[:-1], order[1:]
+        paired = (group[one] == group[other]) & (place[:-1] % 2 == 0)
+        p, q = diagonal_normal(head[one]), diagonal_normal(head[other])
+        symmetric = 0.5 * (kl_divergence(p, q) + kl_divergence(q, p))
+        pairs = (sizes / 2).floor().clamp_min(1)
+        return torch.zeros_like(sizes).index_add(0, group[one], torch.where(paired, symmetric, 0.0)) / pairs

@@ -1,0 +1,79 @@
+"""Posteriors without an encoder: a table of parameters for every row and every group (SVI; ML-VAE's Fig. 3a)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from guides.evidence import Agreed
+from guides.grouped import GroupedGuide
+from ppl_models.base import FacetModel
+from ppl_models.data import Observed, as_groups
+from ppl_models.networks import Encoder
+
+__all__ = ["TableGuide"]
+
+
+class TableGuide(GroupedGuide):
+    """q(content) and q(style) with parameters of their own for each group and row: nothing is amortised.
+
+    It answers for the rows that it was built and fitted for, in their order, or for some of them where their numbers
+    are given as ``row=``. New data need tables of their own, fitted to the model as it is:
+    :func:`inference.infer_tables`.
+
+    :param model: an :class:`~ppl_models.mlvae.MLVAE`.
+    :param group: the group of every row, ``[N]``, integers.
+    :param content: ``"member"`` or ``"group"``; see :class:`~guides.grouped.GroupedGuide`.
+    :raises ValueError: if ``group`` is no vector of integers.
+    """
+
+    def __init__(
+        self, model: FacetModel, group: ArrayLike | Tensor, num_samples: int = 1, content: str = "member"
+    ) -> None:
+        super().__init__(model, num_samples, Agreed(), content)
+        groups = as_groups("group", group, len(torch.as_tensor(group)))
+        self.register_buffer("group_of_row", groups)
+        self.group_of_row: Tensor
+        sizes = {"style": len(groups), "content": int(groups.max()) + 1}
+        self.tables = nn.ParameterDict(
+            {name: 0.1 * torch.randn(sizes[name], self.head_size(name)) for name in model.priors}
+        )
+
+    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
+        beside = dict(given)
+        row = beside.pop("row", None)
+        data = super().observed(x, beside)
+        if row is None and len(data) != len(self.group_of_row):
+            raise ValueError(
+                f"TableGuide has tables for {len(self.group_of_row)} rows, got {len(data)}: say which they are (row=), "
+                "or fit tables of their own to new data (infer_tables)"
+            )
+        rows = torch.arange(len(data)) if row is None else as_rows(row, len(data), len(self.group_of_row))
+        return Observed(data.x, data.given | {"row": rows.to(data.x.device)})
+
+    def build_encoder(self) -> Encoder:
+        return _NoEncoder()
+
+    def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
+        row = given["row"]
+        return {"style": self.tables["style"][row], "content": self.tables["content"][self.group_of_row[row]]}
+
+
+def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:
+    """Numbers of rows ``[n]``, below ``rows``.
+
+    :raises ValueError: for another length or rows that there are not.
+    """
+    row = torch.as_tensor(values).long()
+    if tuple(row.shape) != (n,) or int(row.min()) < 0 or int(row.max()) >= rows:
+        raise ValueError(f"row must hold {n} numbers of rows from 0 to {rows - 1}, one for each datum")
+    return row
+
+
+class _NoEncoder(Encoder):
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        raise NotImplementedError("every row has parameters of its own")

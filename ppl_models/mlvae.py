@@ -1,0 +1,92 @@
+"""Multi-Level Variational Autoencoder (Bouchacourt, Tomioka and Nowozin, AAAI 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pyro
+from pyro import poutine
+from torch import Tensor
+
+from ppl_models.base import FacetModel
+from ppl_models.checks import check_one_of
+from ppl_models.data import as_groups, group_sizes
+from ppl_models.likelihoods import Likelihood
+from ppl_models.networks import Architecture
+from ppl_models.priors import StandardNormal
+
+__all__ = ["CONTENT_DRAWS", "MLVAE"]
+
+CONTENT_DRAWS = ("member", "group", "untied")
+
+
+class MLVAE(FacetModel):
+    r"""Observations in groups, which share their content and have each a style of their own.
+
+    The generative story (3.2; Fig. 3b):
+
+    * for each group G, a content :math:`C_G \sim \mathrm{Normal}(0, I)`;
+    * for each observation i in it, a style :math:`S_i \sim \mathrm{Normal}(0, I)`,
+    * and :math:`X_i \mid C_G, S_i \sim p(x \mid f(C_G, S_i))`.
+
+    Groups are given by integers of any values, one for each datum. The objective is the mean over groups of Eq. 3,
+    divided by the mean size of a group, so that it is in nats per datum.
+
+    :param x_shape: shape of one datum.
+    :param content_dim: length of the content.
+    :param style_dim: length of the style.
+    :raises ValueError: if a size is below 1.
+    """
+
+    takes = ("group",)
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        content_dim: int,
+        style_dim: int,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+    ) -> None:
+        facets = {"style": StandardNormal(style_dim), "content": StandardNormal(content_dim)}
+        super().__init__(x_shape, facets, likelihood, network)
+
+    def forward(
+        self, x: Tensor | None = None, *, group: Tensor, num_samples: int = 1, content: str = "group", **beside: Any
+    ) -> Tensor:
+        """The program. Sites: ``z_content``, ``z_style`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each entry of ``group``.
+        :param group: which group each row is of, numbered from 0 on, ``[B]``.
+        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1 / L.
+        :param content: what a draw of the content is for. ``"group"``: one for all members; ``z_content`` is then by
+            group, in B slots of which the first are used. ``"member"``: each member has a draw of its own, which counts
+            one by the group's size (Algorithm 1, step 9): the same expectation. ``"untied"``: each member is a group.
+        :param beside: what the guide takes and the model has no use for.
+        """
+        with self.draws(num_samples):
+            with self.contents(group, content), self.weighted("z_content"):
+                c = pyro.sample("z_content", self.priors["content"].latent())  # C_G ~ Normal(0, I)
+            if content == "group":
+                c = c[..., group, :]
+            with self.plate(x, len(group)):
+                with self.weighted("z_style"):
+                    s = pyro.sample("z_style", self.priors["style"].latent())  # S_i ~ Normal(0, I)
+                return pyro.sample("x", self.decode({"content": c, "style": s}), obs=x)  # X_i | C_G, S_i
+
+    @contextmanager
+    def contents(self, group: Tensor, content: str) -> Iterator[None]:
+        """The plate that contents are drawn in, B slots, each counting as ``content`` says."""
+        sizes = group_sizes(group, self.gates.dtype)
+        counted = {
+            "group": lambda: poutine.mask(mask=sizes > 0),
+            "member": lambda: poutine.scale(scale=1 / sizes[group]),
+            "untied": nullcontext,
+        }
+        with pyro.plate("contents", len(group), dim=-1), counted[check_one_of("content", content, CONTENT_DRAWS)]():
+            yield
+
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return as_groups(name, values, n)

@@ -1,0 +1,77 @@
+"""The convolutional network of ML-VAE (supplement, 2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from ppl_models.networks.base import ReadsImages
+from ppl_models.networks.layers import Batched, BatchNorm
+from ppl_models.networks.plain import Plain
+
+__all__ = ["StridedConvNet"]
+
+
+class StridedConvNet(ReadsImages, Plain):
+    """Strided convolutions and two fully connected layers (ML-VAE, supplement, 2.1).
+
+    Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch normalisation and ReLU; two
+    linear layers of ``hidden`` units, each with batch normalisation and concatenated ReLU, max(h, 0) beside max(-h, 0);
+    heads. Decoder: a linear layer, transposed convolutions of size 4 and stride 2 to all widths but the deepest, from
+    the deep ones on, each with batch normalisation and ReLU; a convolution of size 3. The paper does not say how its
+    decoder gets from a vector to the first image: here by that linear layer.
+
+    :param widths: channels, from the data inwards; the paper has (64, 128, 256, 512) for 64 x 64 images.
+    :param hidden: units of the two linear layers.
+    :raises ValueError: also, when a network is built, if the data are not images or do not halve so often.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (64, 128, 256, 512),
+        activation: str = "relu",
+        init: str = "pytorch",
+        hidden: int = 256,
+    ) -> None:
+        super().__init__(widths, activation, init)
+        self.hidden = hidden
+
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        height, width = self._halved(x_shape, len(self.widths))
+        layers: list[nn.Module] = []
+        for n, m in pairwise((x_shape[0], *self.widths)):
+            layers += [nn.Conv2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
+        for size in (self.widths[-1] * height * width, 2 * self.hidden):
+            layers += [
+                nn.Flatten(),
+                nn.Linear(size, self.hidden, bias=False),
+                BatchNorm(self.hidden),
+                _ConcatenatedReLU(),
+            ]
+        return Batched(3, *layers), 2 * self.hidden
+
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        start = (self.widths[-1], *self._halved(x_shape, len(self.widths) - 1))
+        layers = [nn.Linear(dim, prod(start)), nn.Unflatten(1, start)]
+        for n, m in pairwise(self.widths[::-1]):
+            layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
+        return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
+
+    def _halved(self, x_shape: tuple[int, ...], times: int) -> tuple[int, int]:
+        halvings = 2 ** len(self.widths)
+        if len(x_shape) != 3 or any(n % halvings for n in x_shape[1:]):
+            raise ValueError(
+                f"a StridedConvNet of {len(self.widths)} widths needs images (channels, height, width) whose height "
+                f"and width divide by {halvings}, got x_shape={x_shape}: pad the images, or give fewer widths"
+            )
+        return x_shape[1] // 2**times, x_shape[2] // 2**times
+
+
+class _ConcatenatedReLU(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.cat([relu(h), relu(-h)], 1)
