@@ -7,6 +7,7 @@ from inference.objectives import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, 
 from inference.runner import SVIRunner
 from inference.schedules import Constant, ProgressiveFadeIn, WarmUp
 from inference.training import fit_together
+from inference.without_encoder import infer_tables, learn_to_encode
 
 __all__ = [
     "Constant",
@@ -25,6 +26,8 @@ __all__ = [
     "elbo",
     "fit_mixtures",
     "fit_together",
+    "infer_tables",
+    "learn_to_encode",
     "mutual_information",
     "standard_normal_priors",
     "warm_start",

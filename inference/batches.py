@@ -31,6 +31,10 @@ class Batches(Configurable):
     def some(self, data: Observed, at_most: int) -> Observed:
         """About so many data, the same ones for the same data, as one batch."""
 
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
+        return f"{type(self).__name__}({arguments})"
+
 
 class Rows(Batches):
     """Row by row: ``batch_size`` rows a batch, the last one of a pass may be smaller."""

@@ -56,7 +56,7 @@ def cluster_gallery(
     for k in order:
         rows[f"{k}  ({(cluster == k).sum()})"] = x[_surest(cluster == k, certainty, columns)]
     title = f"{facet}: the data that each cluster is surest of"
-    return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster (number of data)")
+    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "cluster (number of data)")
 
 
 def facet_overview(
@@ -67,7 +67,7 @@ def facet_overview(
     :param rows: clusters of each facet, at most.
     """
     x = np.asarray(x)
-    shape = _image_shape(guide, image_shape)
+    shape = image_shape_of(guide, image_shape)
     facets = list(guide.model.inferred)
     figure, axes = _figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
     for facet, ax in zip(facets, axes.flat, strict=True):
@@ -109,7 +109,7 @@ def cluster_samples(
             z[facet] = model.priors[facet].sample(columns, int(k), temperature)
             rows[str(k)] = model.decode(z).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
-    return _image_rows(rows, _image_shape(guide, image_shape), columns, title, "cluster")
+    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "cluster")
 
 
 @torch.no_grad()
@@ -141,7 +141,7 @@ def facet_draws(
             z[facet] = torch.cat([means[facet][i : i + 1], drawn])
             images[str(i)] = np.concatenate([_values(datum[None]), model.decode(z).mean.cpu().numpy()])
     title = f"{facet} drawn anew; at the left the datum and its reconstruction"
-    return _image_rows(images, _image_shape(guide, image_shape), columns + 2, title, "datum")
+    return image_rows(images, image_shape_of(guide, image_shape), columns + 2, title, "datum")
 
 
 @torch.no_grad()
@@ -165,7 +165,9 @@ def facet_swaps(
             "reconstruction": guide.model.decode(means).mean.cpu().numpy(),
             f"with the other's {facet}": guide.model.decode(swapped).mean.cpu().numpy(),
         }
-    return _image_rows(rows, _image_shape(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", pair=True)
+    return image_rows(
+        rows, image_shape_of(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", pair=True
+    )
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
@@ -374,7 +376,7 @@ def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figur
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _image_rows(
+def image_rows(
     rows: Mapping[str, np.ndarray], shape: tuple[int, ...], columns: int, title: str, ylabel: str, pair: bool = False
 ) -> Figure:
     """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side."""
@@ -421,7 +423,7 @@ def _values(x: np.ndarray) -> np.ndarray:
     return x / 255 if x.dtype == np.uint8 else x
 
 
-def _image_shape(guide: FacetGuide, image_shape: Sequence[int] | None) -> tuple[int, ...]:
+def image_shape_of(guide: FacetGuide, image_shape: Sequence[int] | None) -> tuple[int, ...]:
     shape = tuple(image_shape if image_shape is not None else guide.model.x_shape)
     if len(shape) not in (2, 3) or int(np.prod(shape)) != int(np.prod(guide.model.x_shape)):
         raise ValueError(
