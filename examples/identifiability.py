@@ -51,8 +51,8 @@ class Settings:
     flow_components: int = 50
     flow_layers: int = 10
     flow_widths: tuple[int, ...] = (32, 32)
-    steps: int = 30_000
-    flow_steps: int = 10_000
+    steps: int = 15_000
+    flow_steps: int = 5_000
     batch_size: int = 256
     lr: float = 1e-3
     held_out: int = 200  # rows of each segment
