@@ -2,8 +2,9 @@
 
 After Hyvarinen and Morioka (2016) with the settings of Willetts and Paige (*I Don't Need u*, 4.1): within a segment the
 sources are independent Gaussians; their means and deviations are drawn anew for each segment, and the means are varied
-(older code fixes them at 0). An invertible network of square layers mixes them, orthogonal ones as in the iVAE authors' code: random matrices, even
-those that are each well conditioned, are together so ill conditioned that some sources are lost in any noise.
+(older code fixes them at 0). An invertible network of square layers mixes them. Its matrices are orthogonal, as in the
+iVAE authors' code: random ones, even such as are each well conditioned, are together so ill conditioned that some
+sources are lost in any noise.
 """
 
 from __future__ import annotations
