@@ -28,7 +28,13 @@ from inference import (
     warm_start,
 )
 from inference.callbacks import FitMixtures
-from inference.diagnostics import exact_objective, gradient_moments, log_importance_weights, loss_draws
+from inference.diagnostics import (
+    compare_estimators,
+    exact_objective,
+    gradient_moments,
+    log_importance_weights,
+    loss_draws,
+)
 from inference.figures import cluster_gallery
 from ppl_models import IVAE, MLP, ContinuousIVAE, ConvLadder, GaussianMixture, MLPLadder, Normal, VaDE
 
@@ -181,6 +187,10 @@ def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
     error = np.hypot(float(draws.std()) / 4000**0.5, float(alone.std()) / 20)
     assert abs(float(draws.mean() - alone.mean())) < 5 * error
     assert moments.trace > 0
+    analytic = Loss(guide.model, guide, MeanField_ELBO(max_plate_nesting=1))
+    reports = compare_estimators({"drawn": loss, "analytic": analytic}, X, loss, 2000, label=U)
+    for report in reports.values():
+        assert abs(report.bias) < 5 * report.bias_error
     for refusing in (lambda: exact_objective(guide.model, guide, X), lambda: log_importance_weights(guide, X, 3)):
         with pytest.raises(ValueError, match="ConditionalGuide"):
             refusing()

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import torch
@@ -51,6 +52,10 @@ class Reference:
     gradient: GradientMoments
 
 
+# Gradients that are timed, of which the median counts.
+REPEATS = 21
+
+
 def compare_estimators(
     estimators: Mapping[str, Loss],
     x: Tensor,
@@ -58,6 +63,7 @@ def compare_estimators(
     num_draws: int = 10_000,
     seed: int = 0,
     chunk: int = 256,
+    **given: Tensor,
 ) -> dict[str, EstimatorReport]:
     """Bias, variance, gradient and cost of several estimators of one loss on the same batch.
 
@@ -70,9 +76,10 @@ def compare_estimators(
     :param num_draws: of each loss; a tenth as many of its gradient.
     :param seed: of all draws; the caller's random state is left as it was.
     :param chunk: draws that are held at once, at most.
+    :param given: what the losses take beside x, such as ``label``.
     :raises ValueError: if ``num_draws`` is below 1.
     """
-    options = {"num_draws": num_draws, "seed": seed, "chunk": chunk}
+    options: dict[str, Any] = {"num_draws": num_draws, "seed": seed, "chunk": chunk, **given}
     if isinstance(reference, Loss):
         common = _drawn_reference(reference, x, **options)
     else:
@@ -80,10 +87,12 @@ def compare_estimators(
     return {name: _report(loss, x, common, **options) for name, loss in estimators.items()}
 
 
-def _report(loss: Loss, x: Tensor, reference: Reference, num_draws: int, seed: int, chunk: int) -> EstimatorReport:
-    draws = loss_draws(loss, x, num_draws, seed, chunk)
-    moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk).of(reference.gradient.mean)
-    milliseconds = _gradient_milliseconds(loss, x)
+def _report(
+    loss: Loss, x: Tensor, reference: Reference, num_draws: int, seed: int, chunk: int, **given: Tensor
+) -> EstimatorReport:
+    draws = loss_draws(loss, x, num_draws, seed, chunk, **given)
+    moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk, **given).of(reference.gradient.mean)
+    milliseconds = _gradient_milliseconds(loss, x, **given)
     return EstimatorReport(
         bias=float(draws.mean()) - reference.value,
         bias_error=math.hypot(float(draws.std()) / math.sqrt(num_draws), reference.error),
@@ -96,9 +105,9 @@ def _report(loss: Loss, x: Tensor, reference: Reference, num_draws: int, seed: i
     )
 
 
-def _drawn_reference(loss: Loss, x: Tensor, num_draws: int, seed: int, chunk: int) -> Reference:
-    draws = loss_draws(loss, x, 10 * num_draws, seed + 1, chunk)
-    gradient = gradient_moments(loss, x, max(num_draws, 2), seed + 1, chunk)
+def _drawn_reference(loss: Loss, x: Tensor, num_draws: int, seed: int, chunk: int, **given: Tensor) -> Reference:
+    draws = loss_draws(loss, x, 10 * num_draws, seed + 1, chunk, **given)
+    gradient = gradient_moments(loss, x, max(num_draws, 2), seed + 1, chunk, **given)
     return Reference(float(draws.mean()), float(draws.std()) / math.sqrt(len(draws)), gradient)
 
 
@@ -110,14 +119,14 @@ def _exact_reference(value: Tensor, loss: Loss) -> Reference:
     return Reference(float(value.detach()), 0.0, GradientMoments(mean, no_spread, 1))
 
 
-def _gradient_milliseconds(loss: nn.Module, x: Tensor, repeats: int = 21) -> float:
+def _gradient_milliseconds(loss: nn.Module, x: Tensor, **given: Tensor) -> float:
     parameters = [p for p in loss.parameters() if p.requires_grad]
     times = []
     with evaluating(loss), pyro.validation_enabled(False), seeded(0, x.device):
-        for _ in range(repeats):
+        for _ in range(REPEATS):
             started = time.perf_counter()
-            torch.autograd.grad(loss(x), parameters, allow_unused=True)
+            torch.autograd.grad(loss(x, **given), parameters, allow_unused=True)
             if x.is_cuda:  # kernels are only launched by now
                 torch.cuda.synchronize(x.device)
             times.append(time.perf_counter() - started)
-    return 1e3 * sorted(times)[repeats // 2]
+    return 1e3 * sorted(times)[REPEATS // 2]
