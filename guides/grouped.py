@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pyro
@@ -15,7 +17,7 @@ from guides.base import FacetGuide
 from guides.evidence import Evidence, ProductOfNormals
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_one_of
-from ppl_models.data import group_sizes
+from ppl_models.data import as_groups, group_sizes
 from ppl_models.distributions import diagonal_normal, mean_and_log_variance
 from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
 
@@ -59,14 +61,33 @@ class GroupedGuide(FacetGuide):
     def factorizes(self) -> bool:
         return False
 
+    @property
+    def needs(self) -> str:
+        return "grouping"
+
     def forward(
-        self, x: Tensor, *, group: Tensor, num_samples: int | None = None, content: str = "member", **beside: Tensor
+        self,
+        x: Tensor,
+        *,
+        group: Tensor,
+        num_samples: int | None = None,
+        content: str = "group",
+        size: float | None = None,
+        **beside: Tensor,
     ) -> None:
-        model, heads = cast(MLVAE, self.model), self.heads(x, **beside)
-        with model.draws(self.num_samples if num_samples is None else num_samples):
+        L = self.num_samples if num_samples is None else num_samples
+        self.draw(self.heads(x, **beside), group, L, content, size)
+
+    def draw(self, heads: dict[str, Tensor], group: Tensor, num_samples: int, content: str, size: float | None) -> None:
+        """The program, given what the encoder makes of each row.
+
+        :param size: how many data the batch stands for, where that is not its number of rows.
+        """
+        model = cast(MLVAE, self.model)
+        with model.draws(num_samples):
             with model.contents(group, content), model.weighted("z_content"):
                 pyro.sample("z_content", self.content_posterior(heads["content"], group, content))
-            with model.plate(x, len(x)), model.weighted("z_style"):
+            with model.plate(group, len(group)), model.weighted("z_style"):
                 pyro.sample("z_style", self.latent_posterior("style", heads["style"]))
 
     def content_posterior(self, head: Tensor, group: Tensor, content: str) -> dist.TorchDistribution:
@@ -83,8 +104,8 @@ class GroupedGuide(FacetGuide):
         :param x: ``[N, *x_shape]``.
         :param given: ``group``, ``[N]``.
         """
-        group = self.observed(x, given).given["group"].to(self.model.gates.device)
         heads = self._all_heads(x, given)
+        group = as_groups("group", given["group"], len(heads["content"])).to(self.model.gates.device)
         content = "untied" if self.content == "untied" else "member"
         return {
             "style": self.latent_posterior("style", heads["style"]),
@@ -98,8 +119,9 @@ class GroupedGuide(FacetGuide):
 class SimilarContentGuide(GroupedGuide):
     r"""A VAE whose members of a group are pressed to have similar contents (ML-VAE's supplement, 8, Eq. 18).
 
-    Every row has a content of its own; from the objective is subtracted, for each group, the mean over pairs of its
-    members of the symmetrised KL divergence of their posteriors. With groups of one nothing is pressed.
+    Every row has a content of its own. The objective is less, for each group, by the mean symmetrised KL divergence
+    between the posteriors of its members, taken two by two in the order of the rows; with groups of one nothing is
+    pressed. What the history and :func:`inference.elbo` report is the VAE's ELBO, without this.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param penalty: lambda, at least 0.
@@ -111,19 +133,27 @@ class SimilarContentGuide(GroupedGuide):
             raise ValueError(f"penalty must be a number of at least 0, got {penalty}")
         super().__init__(model, num_samples, content="untied")
         self.penalty = penalty
+        self.pressing = True
 
-    def forward(
-        self, x: Tensor, *, group: Tensor, num_samples: int | None = None, content: str = "untied", **beside: Tensor
-    ) -> None:
-        super().forward(x, group=group, num_samples=num_samples, content=content, **beside)
-        distances = self.distances(self.heads(x)["content"], group)
-        # Eq. 18 has it once a group where the other terms are once a row.
-        used = (group_sizes(group, distances.dtype) > 0).sum()
-        with pyro.plate("pairs", len(x), dim=-1):
-            pyro.factor("similarity", self.penalty * len(x) / used * distances, has_rsample=True)
+    def draw(self, heads: dict[str, Tensor], group: Tensor, num_samples: int, content: str, size: float | None) -> None:
+        super().draw(heads, group, num_samples, content, size)
+        if self.pressing:
+            distances = self.distances(heads["content"], group)
+            # A mean over groups, where the rest of Eq. 18 is one over the data that the batch stands for.
+            groups = (group_sizes(group, distances.dtype) > 0).sum()
+            weight = self.penalty * (len(group) if size is None else size) / groups
+            pyro.factor("similarity", weight * distances.sum(), has_rsample=True)
+
+    @contextmanager
+    def unrelaxed(self) -> Iterator[None]:
+        self.pressing = False
+        try:
+            yield
+        finally:
+            self.pressing = True
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
-        """Of each slot, the mean symmetrised KL divergence over pairs of its members: ``[B]``, nats."""
+        """Of each slot, the mean symmetrised KL divergence over its pairs: ``[B]``, nats."""
         order = group.argsort(stable=True)
         sizes = group_sizes(group, head.dtype)
         place = torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]

@@ -27,15 +27,15 @@ class TableGuide(GroupedGuide):
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param group: the group of every row, ``[N]``, integers.
-    :param content: ``"member"`` or ``"group"``; see :class:`~guides.grouped.GroupedGuide`.
-    :raises ValueError: if ``group`` is no vector of integers.
+    :param content: see :class:`~guides.grouped.GroupedGuide`; all have the same table.
+    :raises ValueError: if ``group`` is no vector of integers; and where rows are given other groups than these.
     """
 
     def __init__(
         self, model: FacetModel, group: ArrayLike | Tensor, num_samples: int = 1, content: str = "member"
     ) -> None:
         super().__init__(model, num_samples, Agreed(), content)
-        groups = as_groups("group", group, len(torch.as_tensor(group)))
+        groups = as_groups("group", group, torch.as_tensor(group).numel())
         self.register_buffer("group_of_row", groups)
         self.group_of_row: Tensor
         sizes = {"style": len(groups), "content": int(groups.max()) + 1}
@@ -53,6 +53,10 @@ class TableGuide(GroupedGuide):
                 "or fit tables of their own to new data (infer_tables)"
             )
         rows = torch.arange(len(data)) if row is None else as_rows(row, len(data), len(self.group_of_row))
+        ours, theirs = self.group_of_row.cpu()[rows], data.given["group"].cpu()
+        together = len(torch.stack([ours, theirs]).unique(dim=1)[0])
+        if not together == len(ours.unique()) == len(theirs.unique()):
+            raise ValueError("the rows were grouped in another way when TableGuide was built: give it the same groups")
         return Observed(data.x, data.given | {"row": rows.to(data.x.device)})
 
     def build_encoder(self) -> Encoder:

@@ -20,6 +20,10 @@ class Batches(Configurable):
     """A way of dealing."""
 
     @abstractmethod
+    def check(self, data: Observed) -> None:
+        """:raises ValueError: if such data cannot be dealt in this way."""
+
+    @abstractmethod
     def steps(self, data: Observed, batch_size: int) -> int:
         """How many batches a pass over ``data`` has."""
 
@@ -38,6 +42,10 @@ class Batches(Configurable):
 
 class Rows(Batches):
     """Row by row: ``batch_size`` rows a batch, the last one of a pass may be smaller."""
+
+    def check(self, data: Observed) -> None:
+        if "group" in data.given:
+            raise ValueError("Rows would cut the groups that were given: deal them by batches=Groups()")
 
     def steps(self, data: Observed, batch_size: int) -> int:
         return -(-len(data) // batch_size)
@@ -69,6 +77,10 @@ class Groups(Batches):
 
     def __init__(self, max_members: int | None = None) -> None:
         self.max_members = None if max_members is None else check_count("max_members", max_members)
+
+    def check(self, data: Observed) -> None:
+        if "group" not in data.given:
+            raise ValueError("Groups deals data in groups, and none were given: leave batches= out")
 
     def steps(self, data: Observed, batch_size: int) -> int:
         sizes = self.parts(data.given["group"].bincount())
@@ -110,7 +122,9 @@ class Groups(Batches):
             yield Observed(batch.x, batch.given | {"group": part[start:end] - i * M}, size * min(M, last) / M)
 
     def some(self, data: Observed, at_most: int) -> Observed:
+        rows = Observed(torch.arange(len(data))[:, None], {"group": data.given["group"].cpu()})
         with torch.random.fork_rng(devices=[]):
             torch.random.default_generator.manual_seed(0)
-            batch = next(self.deal(data.to(torch.device("cpu")), at_most))
-        return Observed(batch.x, batch.given).to(data.x.device)
+            batch = next(self.deal(rows, at_most))
+        chosen = data[batch.x[:, 0].to(data.x.device)]
+        return Observed(chosen.x, chosen.given | {"group": batch.given["group"].to(data.x.device)})

@@ -116,10 +116,11 @@ class ClassifierScores:
 def classifier_scores(
     train_z: ArrayLike, train_labels: ArrayLike, test: Sequence[tuple[ArrayLike, ArrayLike]], seed: int = 0
 ) -> list[ClassifierScores]:
-    """A classifier's scores on several test sets: two layers of 256 units, tanh (ML-VAE, supplement 3).
+    """A classifier's scores on several test sets, after ML-VAE's supplement 3.
 
-    scikit-learn's ``MLPClassifier``, latents scaled to the training set's mean and deviation, trained until its loss
-    stands still.
+    Two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear layers" may also be read as one hidden
+    layer): scikit-learn's ``MLPClassifier``, latents scaled to the training set's mean and deviation, trained until its
+    loss stands still; there is no validation set.
 
     :param train_z: latents ``[N, d]``.
     :param test: latents ``[M, d]`` and labels ``[M]`` of each test set, with labels that the training set has.

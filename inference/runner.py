@@ -104,13 +104,13 @@ class SVIRunner:
         A second call goes on where the first ended, the schedule and the random streams included.
 
         :param x: ``[N, *x_shape]``, array or tensor.
-        :param batch_size: at most this many rows a step, on average where whole groups are dealt; the last batch of an
-            epoch may be smaller.
+        :param batch_size: at most this many rows a step, or about as many on average where groups are dealt; the last
+            batch of an epoch may be smaller.
         :param callbacks: called with this runner and each new record, which they may add to; whatever they draw or
             compute, training is the same, unless they set the model's parameters.
         :param progress: show a bar.
         :param batches: how data are dealt: :class:`~inference.batches.Groups` for models that take groups, else
-            :class:`~inference.batches.Rows`.
+            :class:`~inference.batches.Rows`. Where groups are dealt in parts, the history is of parts too.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval whose objective is no longer finite.

@@ -221,6 +221,7 @@ def train(
     lead = runners[0]
     data = lead.guide.observed(x, given).to(lead.device)
     batches = batches if batches is not None else Groups() if "group" in data.given else Rows()
+    batches.check(data)
     steps_per_epoch = batches.steps(data, batch_size)
     weights = lead.schedule.bind(lead.model, steps_per_epoch, lead.step + epochs * steps_per_epoch)
     watched = batches.some(data, WATCHED_ROWS)
@@ -240,7 +241,7 @@ def train(
                 bar.set_postfix({name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")})
     for runner in runners:
         runner.loss.eval()
-        _warn_of_dead_facets(runner)
+        _warn_of_dead_facets(runner, watched)
 
 
 @contextmanager
@@ -344,13 +345,15 @@ def _watch(runner: SVIRunner, rows: Observed) -> dict[str, float]:
     return terms | {f"mutual_information_{name}": nats for name, nats in information.items()}
 
 
-def _warn_of_dead_facets(runner: SVIRunner) -> None:
+def _warn_of_dead_facets(runner: SVIRunner, watched: Observed) -> None:
     """Say so if a facet that is fully in ended without telling anything about the data."""
     last, model = runner.history[-1], runner.model
     for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
         measures = {}
         if not runner.guide.deterministic:
             measures["KL(z)"] = last[f"kl_z_{name}"] + last.get(f"kl_c_{name}", 0.0)
+            if name in model.shared:  # once a group, and not once a datum
+                measures["KL(z)"] *= len(watched) / len(watched.given["group"].unique())
         if name in model.inferred and prior.num_components > 1:
             measures["mutual information"] = last[f"mutual_information_{name}"]
         for measure, nats in measures.items():

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
 from guides.grouped import GroupedGuide
 from guides.tables import TableGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from inference.schedules import Constant
+from ppl_models.base import FacetModel, evaluating
 from ppl_models.checks import check_count
 from ppl_models.mlvae import MLVAE
 
@@ -55,7 +56,7 @@ def learn_to_encode(
     """
     model = guide.model
     ids = torch.arange(check_count("num_data", num_data))
-    with seeded(seed, model.gates.device), torch.no_grad():
+    with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
         z = {name: prior.sample(num_data) for name, prior in model.priors.items()}
         x = torch.cat(
             [
@@ -70,13 +71,16 @@ def learn_to_encode(
 
 
 @contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """Within this context nothing of the module learns."""
-    learning = [p for p in module.parameters() if p.requires_grad]
+def frozen(model: FacetModel) -> Iterator[None]:
+    """Within this context the model is as it is asked after training, and nothing of it changes."""
+    learning = [p for p in model.parameters() if p.requires_grad]
     for p in learning:
         p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in learning:
-            p.requires_grad_(True)
+    with evaluating(model), model.weights_set_to(model.kl_weights, model.gates):
+        model.train = lambda mode=True: model  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del model.train
+            for p in learning:
+                p.requires_grad_(True)

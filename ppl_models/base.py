@@ -46,6 +46,8 @@ class FacetModel(Configurable, nn.Module):
     gates: Tensor
     #: keywords of what the program takes beside x, one entry per datum
     takes: tuple[str, ...] = ()
+    #: facets with one latent for all members of a group
+    shared: tuple[str, ...] = ()
 
     def __init__(
         self,

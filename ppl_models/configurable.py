@@ -12,6 +12,7 @@ from abc import ABCMeta
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 __all__ = ["Configurable", "from_config", "to_config"]
 
@@ -44,7 +45,7 @@ def to_config(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.generic | np.ndarray):
+    if isinstance(value, np.generic | np.ndarray | Tensor):
         return value.tolist()
     if isinstance(value, Configurable):
         cls = type(value)

@@ -41,6 +41,7 @@ class MLVAE(FacetModel):
     """
 
     takes = ("group",)
+    shared = ("content",)
 
     def __init__(
         self,

@@ -286,8 +286,9 @@ def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
     if isinstance(guide.model, ContinuousIVAE):
         return {"label": torch.randn(n, guide.model.num_label_features)}
     values = {"label": torch.arange(n) % 3, "group": torch.arange(n) // 2 % 3}
-    rows = {"row": torch.arange(n)} if isinstance(guide, TableGuide) else {}
-    return {name: values[name] for name in guide.model.takes} | rows
+    if isinstance(guide, TableGuide):
+        return {"group": guide.group_of_row[:n], "row": torch.arange(n)}
+    return {name: values[name] for name in guide.model.takes}
 
 
 OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
@@ -302,6 +303,8 @@ OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
     "Pyro's Trace": lambda guide: Trace_ELBO(max_plate_nesting=guide.max_plate_nesting),
     "Pyro's TraceMeanField": lambda guide: TraceMeanField_ELBO(max_plate_nesting=guide.max_plate_nesting),
 }
+
+GROUPED = set(OBJECTIVES) - {"ScoreFunction", "ImportanceWeighted"}
 
 # What is said of objectives that do not suit a guide, and those that do; each guide is tried with all objectives.
 PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
@@ -327,8 +330,8 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (flow, None, set(OBJECTIVES)),
     (vqvae_two_draws, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
     (autoencoder, None, set(OBJECTIVES)),
-    (mlvae, None, set(OBJECTIVES)),
-    (mlvae_mixture_of_normals, None, set(OBJECTIVES)),
-    (mlvae_similar_contents, None, set(OBJECTIVES)),
+    (mlvae, "shares draws among the members of a group", GROUPED),
+    (mlvae_mixture_of_normals, "shares draws among the members of a group", GROUPED),
+    (mlvae_similar_contents, "shares draws among the members of a group", GROUPED),
     (plain_vae, None, set(OBJECTIVES)),
 ]

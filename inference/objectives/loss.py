@@ -46,6 +46,11 @@ class Need:
 # By what a guide says that it needs.
 NEEDS: dict[str, Need] = {
     "nothing": Need(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
+    "grouping": Need(
+        MeanField_ELBO,
+        (MeanField_ELBO, GuideEnum_ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO),
+        "shares draws among the members of a group, which {objective} would take for each row's own",
+    ),
     "enumeration": Need(
         GuideEnum_ELBO,
         (GuideEnum_ELBO, TraceEnum_ELBO),
@@ -111,15 +116,16 @@ class Loss(nn.Module):
     def forward(self, x: Tensor, size: float | None = None, **given: Tensor) -> Tensor:
         """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised.
 
-        :param size: how many data the batch stands for; B where not given.
+        :param size: how many data the batch stands for; B where not given. Programs are told where it is.
         :param given: what model and guide take beside x.
         """
         return self._per_datum(self.objective, x, given, size)
 
     def _per_datum(self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor], size: float | None = None) -> Tensor:
-        loss = objective.differentiable_loss(
-            self.model, self.guide, self.model.prepare(x), **self.guide.options, **given
-        )
+        beside: dict[str, Any] = {**self.guide.options, **given}
+        if size is not None:
+            beside["size"] = size
+        loss = objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **beside)
         return loss / (len(x) if size is None else size)
 
     def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:

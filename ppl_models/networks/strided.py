@@ -34,11 +34,10 @@ class StridedConvNet(ReadsImages, Plain):
     def __init__(
         self,
         widths: Sequence[int] = (64, 128, 256, 512),
-        activation: str = "relu",
         init: str = "pytorch",
         hidden: int = 256,
     ) -> None:
-        super().__init__(widths, activation, init)
+        super().__init__(widths, init=init)
         self.hidden = hidden
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:

@@ -12,7 +12,7 @@ from torch.distributions import Distribution as TorchDistribution
 from torch.distributions import Normal as TorchNormal
 
 from guides import Evidence, GroupedGuide, MixtureOfNormals, ProductOfNormals
-from inference import Loss, MeanField_ELBO
+from inference import GuideEnum_ELBO, Loss
 from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import MLP, MLVAE, Normal
 from ppl_models.data import group_sizes
@@ -81,7 +81,7 @@ CASES = [
 def test_expected_loss_is_eq_5(evidence: Evidence, content: str, num_samples: int) -> None:
     """A bias of 0.05 nats would be found with probability 0.99."""
     guide = build(evidence, content, num_samples)
-    loss = Loss(guide.model, guide)
+    loss = Loss(guide.model, guide, GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting))
     exact = float(exact_loss(guide).detach())
     pilot = float(loss_draws(loss, X, 2000, SEED + 1, group=GROUP).std())
     draws = loss_draws(loss, X, int((7.5 * pilot / 0.05) ** 2) + 2000, SEED, group=GROUP)
@@ -104,7 +104,7 @@ def test_expected_gradient_is_that_of_eq_5(evidence: Evidence, content: str) -> 
 
 def test_the_product_has_a_closed_form_of_its_kl() -> None:
     guide = build(ProductOfNormals(), "member")
-    loss = Loss(guide.model, guide, MeanField_ELBO(max_plate_nesting=1))
+    loss = Loss(guide.model, guide)
     exact = float(exact_loss(guide).detach())
     assert_unbiased(loss_draws(loss, X, 100_000, SEED, group=GROUP), exact, detectable=0.05)
 
