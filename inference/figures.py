@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide
@@ -272,7 +272,7 @@ def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
             ax.plot(np.full(len(groups[setting]), x), groups[setting], ".", color=color, markersize=3)
     ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
     _label(ax, xlabel, ylabel)
-    ax.legend(fontsize=7, frameon=False)
+    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values))
     return figure
 
 
@@ -301,11 +301,13 @@ def grouped_curves(
     """
     figure, axes = _figure(3 * len(curves), 2.8, 1, len(curves))
     for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
+        ax.sharey(axes.flat[0])
+        ax.xaxis.set_major_locator(MaxNLocator(4))
         for style, (setting, (x, y)) in zip(_styles(), lines.items(), strict=False):
             ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
         ax.set_title(name, fontsize=8)
         _label(ax, xlabel, ylabel if ax is axes.flat[0] else "")
-    axes.flat[0].legend(fontsize=7, frameon=False)
+    axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
