@@ -17,6 +17,8 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ppl_models.checks import check_count
+
 __all__ = [
     "ClassifierScores",
     "HeldOutCorrelation",
@@ -168,7 +170,11 @@ class HeldOutCorrelation:
 
 
 def held_out_correlation(
-    sources: ArrayLike, latents: ArrayLike, method: str = "pearson", align: bool = False
+    sources: ArrayLike,
+    latents: ArrayLike,
+    method: str = "pearson",
+    align: bool = False,
+    num_variates: int | None = None,
 ) -> HeldOutCorrelation:
     """MCC with the map from latents to sources found on the first half of the data and scored on both halves.
 
@@ -179,8 +185,10 @@ def held_out_correlation(
     :param sources: ``[N, d]``, true sources or another model's latents, in random order.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
+    :param num_variates: of the canonical variates, the best correlated first, those that count; all d where not given.
+        The paper's authors keep 20 of 50, 90 or 200, which leaves out the latents that a model does not use.
     :raises ValueError: as :func:`mean_correlation`; if a source is constant in a half; and, to align, if a half has
-        fewer data than 2 d.
+        fewer data than 2 d, or there are fewer variates than asked for.
     """
     s, z = _matching_columns(sources, latents, method)
     half = len(s) // 2
@@ -191,7 +199,10 @@ def held_out_correlation(
             raise ValueError(
                 f"{len(s)} data are too few to align {s.shape[1]} coordinates: give {4 * s.shape[1]} or more"
             )
-        map_ = CCA(n_components=s.shape[1], max_iter=5000).fit(z[:half], s[:half])
+        kept = s.shape[1] if num_variates is None else check_count("num_variates", num_variates)
+        if kept > s.shape[1]:
+            raise ValueError(f"{s.shape[1]} coordinates have as many canonical variates, fewer than {kept}")
+        map_ = CCA(n_components=kept, max_iter=5000).fit(z[:half], s[:half])
         z, s = map_.transform(z, s)
     first, second = (_correlations(s[rows], z[rows], method) for rows in (slice(half), slice(half, None)))
     match = linear_sum_assignment(np.abs(first), maximize=True)

@@ -131,6 +131,18 @@ def test_noise_correlates_in_sample_and_not_out_of_sample(align: bool) -> None:
     assert np.mean([trial.in_sample for trial in trials]) > 0.2
 
 
+def test_the_best_variates_alone_leave_out_what_is_not_shared() -> None:
+    """Three shared coordinates and two of noise, mixed: of five variates three are perfect and two are not."""
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(4000, 3))
+    one, other = (np.concatenate([shared, rng.normal(size=(4000, 2))], 1) @ rng.normal(size=(5, 5)) for _ in range(2))
+    best = held_out_correlation(one, other, align=True, num_variates=3)
+    assert (best.in_sample, best.out_of_sample) == (pytest.approx(1), pytest.approx(1))
+    assert held_out_correlation(one, other, align=True).out_of_sample == pytest.approx(0.6, abs=0.05)
+    with pytest.raises(ValueError, match="5 coordinates have as many canonical variates, fewer than 6"):
+        held_out_correlation(one, other, align=True, num_variates=6)
+
+
 def test_too_few_data_to_align_are_refused() -> None:
     with pytest.raises(ValueError, match="19 data are too few to align 5 coordinates: give 20 or more"):
         held_out_correlation(*np.random.default_rng(0).normal(size=(2, 19, 5)), align=True)
