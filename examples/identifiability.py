@@ -199,6 +199,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "steps": {"help": "of the two VAEs"},
         "flow_steps": {"help": "of the flow"},
         "lr": {"help": "Adam's rate at the start"},
+        "widths": {"help": "hidden units of the two VAEs' networks"},
     }
     add_setting_flags(parser, Settings(), **flags)
     parser.add_argument("--per-segment", type=int, nargs="+", default=argparse.SUPPRESS, help="rows, a data set each")
