@@ -60,7 +60,7 @@ class Settings:
     data_seed: int = 1
 
 
-SMOKE = Settings((20, 30), 2, (8,), flow_components=8, flow_layers=2, steps=60, flow_steps=20, held_out=10, records=2)
+SMOKE = Settings((20, 30), 2, (8,), flow_components=12, flow_layers=2, steps=60, flow_steps=20, held_out=10, records=2)
 
 
 def ivae(settings: Settings) -> FacetGuide:
