@@ -45,7 +45,7 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
-    assert len(figures) >= (1 if "vae" in flags else 3)
+    assert len(figures) >= (1 if {"vae", "similar"} & set(flags) else 3)
     assert all(figure.stat().st_size > 5000 for figure in figures)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     for facet, labels in scores.items():
