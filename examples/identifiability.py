@@ -27,7 +27,7 @@ from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
-from inference.figures import grouped_boxes, grouped_curves, grouped_points
+from inference.comparison_figures import grouped_boxes, grouped_curves, grouped_points
 from inference.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation, mean_correlation
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from guides.baselines import BASELINES
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_one_of
-from ppl_models.configurable import Configurable
+from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
 
 __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"]
@@ -57,7 +57,7 @@ class Enumerate(Discrete):
         return pyro.sample(f"c_{name}", Component(logits=logits), infer={"enumerate": "parallel"})
 
 
-class Annealed(Configurable):
+class Annealed(Options):
     """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps`` optimiser steps.
 
     In a shorter run it does not reach ``end``.
@@ -74,9 +74,6 @@ class Annealed(Configurable):
     def __call__(self, step: Tensor) -> Tensor:
         done = (step / self.steps).clamp(max=1)
         return self.start * (done * log(self.end / self.start)).exp()
-
-    def __repr__(self) -> str:
-        return f"Annealed(start={self.start}, end={self.end}, steps={self.steps})"
 
 
 class GumbelSoftmax(Discrete):

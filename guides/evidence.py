@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ppl_models.configurable import Configurable
+from ppl_models.configurable import Options
 from ppl_models.data import group_sizes
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 
@@ -44,7 +44,7 @@ def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tupl
     return mean, -torch.where(used, highest + total.log(), 0.0)
 
 
-class Evidence(Configurable):
+class Evidence(Options):
     """A rule: the members' Normals to the posterior of their group's content."""
 
     @abstractmethod
@@ -60,9 +60,6 @@ class Evidence(Configurable):
     def by_member(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
         """The same, once for each row: batch ``[B]``, event ``[d]``; draws are independent."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
 
 class ProductOfNormals(Evidence):
     r"""Precisions add up (Eq. 7).
@@ -75,8 +72,8 @@ class ProductOfNormals(Evidence):
         return DiagonalNormal(mean, (0.5 * log_variance).exp())
 
     def by_member(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
-        mean, log_variance = product_of_normals(loc, log_variance, group)
-        return DiagonalNormal(mean[group], (0.5 * log_variance[group]).exp())
+        product = self.by_group(loc, log_variance, group)
+        return DiagonalNormal(product.mean[group], product.stddev[group])
 
 
 class Agreed(Evidence):

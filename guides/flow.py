@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import pyro.distributions as dist
@@ -12,7 +11,7 @@ from torch import Tensor
 from guides.marginal import MarginalGuide
 from ppl_models.base import FacetModel
 from ppl_models.flow import GMMFlow
-from ppl_models.networks import Encoder
+from ppl_models.networks import Encoder, NoEncoder
 
 __all__ = ["FlowGuide"]
 
@@ -38,7 +37,7 @@ class FlowGuide(MarginalGuide):
         super().__init__(model, num_samples)
 
     def build_encoder(self) -> Encoder:
-        return _NoEncoder()
+        return NoEncoder()
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return dist.Delta(head[..., :-1], -head[..., -1], event_dim=1)
@@ -47,8 +46,3 @@ class FlowGuide(MarginalGuide):
         model = cast(GMMFlow, self.model)
         z, log_determinant = model.flow.invert(prepared)
         return {model.name: torch.cat([z, log_determinant.unsqueeze(-1)], -1)}
-
-
-class _NoEncoder(Encoder):
-    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        raise NotImplementedError("the decoder is run backwards")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from guides.evidence import Agreed
 from guides.grouped import GroupedGuide
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_groups
-from ppl_models.networks import Encoder
+from ppl_models.data import Observed, as_groups, as_integers
+from ppl_models.networks import Encoder, NoEncoder
 
 __all__ = ["TableGuide"]
 
@@ -60,7 +60,7 @@ class TableGuide(GroupedGuide):
         return Observed(data.x, data.given | {"row": rows.to(data.x.device)})
 
     def build_encoder(self) -> Encoder:
-        return _NoEncoder()
+        return NoEncoder()
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         row = given["row"]
@@ -70,14 +70,11 @@ class TableGuide(GroupedGuide):
 def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:
     """Numbers of rows ``[n]``, below ``rows``.
 
-    :raises ValueError: for another length or rows that there are not.
+    :raises ValueError: for another length, other numbers than integers, or rows that there are not.
     """
-    row = torch.as_tensor(values).long()
-    if tuple(row.shape) != (n,) or int(row.min()) < 0 or int(row.max()) >= rows:
-        raise ValueError(f"row must hold {n} numbers of rows from 0 to {rows - 1}, one for each datum")
+    row = as_integers("row", values, n, "number of a row")
+    if int(row.min()) < 0 or int(row.max()) >= rows:
+        raise ValueError(
+            f"row has numbers from {int(row.min())} to {int(row.max())}, but there are tables for {rows} rows"
+        )
     return row
-
-
-class _NoEncoder(Encoder):
-    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        raise NotImplementedError("every row has parameters of its own")

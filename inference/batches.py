@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ppl_models.checks import check_count
-from ppl_models.configurable import Configurable
+from ppl_models.configurable import Options
 from ppl_models.data import Observed
 
 __all__ = ["Batches", "Groups", "Rows"]
 
 
-class Batches(Configurable):
+class Batches(Options):
     """A way of dealing."""
 
     @abstractmethod
@@ -34,10 +34,6 @@ class Batches(Configurable):
     @abstractmethod
     def some(self, data: Observed, at_most: int) -> Observed:
         """About so many data, the same ones for the same data, as one batch."""
-
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
-        return f"{type(self).__name__}({arguments})"
 
 
 class Rows(Batches):

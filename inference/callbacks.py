@@ -89,6 +89,7 @@ class ReduceOnPlateau:
 
     :param patience: records without an improvement before the rate falls.
     :param threshold: what counts as an improvement, in nats per datum.
+    :raises ValueError: if ``factor`` is not between 0 and 1, or ``patience`` is below 1.
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide
@@ -28,10 +25,6 @@ __all__ = [
     "facet_draws",
     "facet_overview",
     "facet_swaps",
-    "grouped_boxes",
-    "grouped_curves",
-    "grouped_points",
-    "guide_comparison",
     "save_figures",
     "training_curves",
 ]
@@ -69,7 +62,7 @@ def facet_overview(
     x = np.asarray(x)
     shape = image_shape_of(guide, image_shape)
     facets = list(guide.model.inferred)
-    figure, axes = _figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
+    figure, axes = new_figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
     for facet, ax in zip(facets, axes.flat, strict=True):
         order, cluster, certainty = _surest_clusters(guide, x, facet)
         full = sorted(order, key=lambda k: (cluster == k).sum() < columns)  # clusters that fill a row come first
@@ -139,7 +132,7 @@ def facet_draws(
         for i, datum in enumerate(x):
             z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
             z[facet] = torch.cat([means[facet][i : i + 1], drawn])
-            images[str(i)] = np.concatenate([_values(datum[None]), model.decode(z).mean.cpu().numpy()])
+            images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z).mean.cpu().numpy()])
     title = f"{facet} drawn anew; at the left the datum and its reconstruction"
     return image_rows(images, image_shape_of(guide, image_shape), columns + 2, title, "datum")
 
@@ -176,7 +169,7 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
     :param history: of a runner, or of several in turn.
     """
     epochs = _running_epochs(history)
-    figure, axes = _figure(10, 3.2, 1, 3)
+    figure, axes = new_figure(10, 3.2, 1, 3)
     series = [
         (
             "nats per datum",
@@ -203,10 +196,7 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
     for ax, (label, lines) in zip(axes.flat, series, strict=True):
         for name, values in lines.items():
             ax.plot(epochs, values, label=name, linewidth=1.2)
-        ax.set_xlabel("epoch", **FONT)
-        ax.set_ylabel(label, **FONT)
-        ax.tick_params(labelsize=7)
-        ax.spines[["top", "right"]].set_visible(False)
+        label_axes(ax, "epoch", label)
         if lines:
             ax.legend(fontsize=7, frameon=False)
     elbo = np.array(_column(history, "elbo"))
@@ -214,114 +204,12 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
     return figure
 
 
-def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]) -> Figure:
-    """How tight each guide's bound becomes with more draws, and what each estimator's noise and time are.
-
-    :param bounds: by guide, the bound in nats per datum by number of draws.
-    :param noise: by estimator, milliseconds a step and the variance of the gradient.
-    """
-    figure, axes = _figure(10, 3.8, 1, 2)
-    left, right = axes.flat
-    for style, (name, curve) in zip(_styles(), bounds.items(), strict=False):
-        left.plot(list(curve), list(curve.values()), markersize=4, linewidth=1, label=name, **style)
-    left.set(xscale="log")
-    left.set_xlabel("draws", **FONT)
-    left.set_ylabel("importance-weighted bound, nats per datum", **FONT)
-    left.legend(fontsize=7, frameon=False)
-    for style, (name, (milliseconds, variance)) in zip(_styles(), noise.items(), strict=False):
-        right.plot(milliseconds, variance, markersize=6, linestyle="none", label=name, **style)
-    right.set(xscale="log", yscale="log")
-    for axis in (right.xaxis, right.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
-    right.margins(0.15)
-    right.set_xlabel("milliseconds a gradient", **FONT)
-    right.set_ylabel("variance of the gradient (trace)", **FONT)
-    right.legend(fontsize=7, frameon=False)
-    for ax in (left, right):
-        ax.tick_params(labelsize=7, which="both")
-        ax.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
-    """Boxes side by side, a group for each setting, with every value drawn as a point.
-
-    :param values: by what is compared, then by setting; the settings of the first one are the groups.
-    """
-    figure, axes = _figure(7, 3.4, 1, 1)
-    ax, settings = axes.flat[0], list(next(iter(values.values())))
-    width = 0.8 / len(values)
-    for i, (style, (name, groups)) in enumerate(zip(_styles(), values.items(), strict=False)):
-        at = np.arange(len(settings)) + (i - (len(values) - 1) / 2) * width
-        color = style["color"]
-        ax.boxplot(
-            [groups[setting] for setting in settings],
-            positions=at,
-            widths=0.7 * width,
-            patch_artist=True,
-            boxprops={"facecolor": color, "alpha": 0.35, "edgecolor": color},
-            medianprops={"color": color, "linewidth": 2},
-            whiskerprops={"color": color},
-            capprops={"color": color},
-            showfliers=False,
-            label=name,
-        )
-        for x, setting in zip(at, settings, strict=True):
-            ax.plot(np.full(len(groups[setting]), x), groups[setting], ".", color=color, markersize=3)
-    ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
-    _label(ax, xlabel, ylabel)
-    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values))
-    return figure
-
-
-def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
-    """Points, a panel for each group, with the straight line of least squares and Pearson's correlation.
-
-    :param points: by group, abscissae and ordinates.
-    """
-    figure, axes = _figure(2.4 * len(points), 2.5, 1, len(points))
-    for ax, style, (group, (x, y)) in zip(axes.flat, _styles(), points.items(), strict=False):
-        ax.plot(x, y, "o", color=style["color"], markersize=4)
-        slope, intercept = np.polyfit(x, y, 1)
-        ends = np.array([min(x), max(x)])
-        ax.plot(ends, slope * ends + intercept, color=style["color"], linewidth=1)
-        ax.set_title(f"{group}: r = {np.corrcoef(x, y)[0, 1]:.2f}", fontsize=8)
-        _label(ax, xlabel, ylabel if ax is axes.flat[0] else "")
-    return figure
-
-
-def grouped_curves(
-    curves: Mapping[str, Mapping[Any, tuple[Sequence[float], Sequence[float]]]], xlabel: str, ylabel: str
-) -> Figure:
-    """Curves, a panel for each of what is compared and a line for each setting.
-
-    :param curves: by what is compared, then by setting: abscissae and ordinates.
-    """
-    figure, axes = _figure(3 * len(curves), 2.8, 1, len(curves))
-    for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
-        ax.sharey(axes.flat[0])
-        ax.xaxis.set_major_locator(MaxNLocator(4))
-        for style, (setting, (x, y)) in zip(_styles(), lines.items(), strict=False):
-            ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
-        ax.set_title(name, fontsize=8)
-        _label(ax, xlabel, ylabel if ax is axes.flat[0] else "")
-    axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
-
-
-def _label(ax: Axes, xlabel: str, ylabel: str) -> None:
+def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
+    """Words at the axes, and the look of every plot here."""
     ax.set_xlabel(xlabel, **FONT)
     ax.set_ylabel(ylabel, **FONT)
     ax.tick_params(labelsize=7)
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def _styles() -> Iterator[dict[str, Any]]:
-    """Colours and markers that tell twenty lines apart."""
-    colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
-    return ({"color": c, "marker": m} for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False))
 
 
 def save_figures(
@@ -371,7 +259,7 @@ def _surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:
     return members[np.argsort(-certainty[members], kind="stable")][:n]
 
 
-def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
+def new_figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
     # A figure of its own, not pyplot's: no global state, no window, nothing to close.
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -384,7 +272,7 @@ def image_rows(
     """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side."""
     blocks = 1 if len(rows) <= 13 else 2
     height = ceil(len(rows) / blocks)
-    figure, axes = _figure(blocks * (0.48 * columns + 1.4), 0.48 * height + 0.7, 1, blocks)
+    figure, axes = new_figure(blocks * (0.48 * columns + 1.4), 0.48 * height + 0.7, 1, blocks)
     names = list(rows)
     for block, ax in enumerate(axes.flat):
         shown = names[block * height : (block + 1) * height]
@@ -416,12 +304,12 @@ def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, pair: bool) -> No
 
 def _as_images(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """``[n, *x_shape]`` to ``[n, H, W]`` or ``[n, H, W, C]`` with values in [0, 1]."""
-    images = _values(x).reshape(-1, *shape).clip(0, 1)
+    images = pixels(x).reshape(-1, *shape).clip(0, 1)
     return images if len(shape) == 2 else np.moveaxis(images, 1, -1)
 
 
-def _values(x: np.ndarray) -> np.ndarray:
-    """8-bit images as values in [0, 1]."""
+def pixels(x: np.ndarray) -> np.ndarray:
+    """8-bit images as values in [0, 1], as a decoder's are."""
     return x / 255 if x.dtype == np.uint8 else x
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from guides.grouped import GroupedGuide
-from inference.figures import image_rows, image_shape_of
+from inference.figures import image_rows, image_shape_of, pixels
 from inference.randomness import seeded
 from ppl_models.base import evaluating
 
@@ -40,7 +40,7 @@ def style_swaps(
     rows = {"contents of": np.concatenate([blank, content_x[first]])}
     for i, style in enumerate(styles):
         made = _decoded(guide, contents, np.repeat(style[None], len(contents), 0))
-        rows[f"style {i + 1}"] = np.concatenate([_like(style_x[i : i + 1]), made])
+        rows[f"style {i + 1}"] = np.concatenate([pixels(style_x[i : i + 1]), made])
     return _rows(guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content")
 
 
@@ -81,7 +81,7 @@ def group_generations(
     for g in np.unique(group):
         own = np.flatnonzero(group == g)
         made = _decoded(guide, np.repeat(contents[own[:1]], draws, 0), styles)
-        shown = _like(x[np.resize(own, members)])
+        shown = pixels(x[np.resize(own, members)])
         rows[f"group {g}"] = np.concatenate([shown, made])
     return _rows(guide, rows, members + draws, image_shape, f"{members} members, then drawn in their likeness")
 
@@ -93,7 +93,7 @@ def evidence_reconstructions(guide: GroupedGuide, x: ArrayLike, image_shape: Seq
     """
     x = np.asarray(x)
     rows = {
-        "data": _like(x),
+        "data": pixels(x),
         "alone": guide.reconstruct(x, group=np.arange(len(x))),
         "with evidence": guide.reconstruct(x, group=np.zeros(len(x), int)),
     }
@@ -106,13 +106,7 @@ def _decoded(guide: GroupedGuide, content: np.ndarray, style: np.ndarray) -> np.
         return guide.model.decode(z).mean.cpu().numpy()
 
 
-def _like(x: np.ndarray) -> np.ndarray:
-    """Data with values as the decoder's."""
-    return x / 255 if x.dtype == np.uint8 else x
-
-
 def _rows(
     guide: GroupedGuide, rows: dict[str, np.ndarray], columns: int, image_shape: Sequence[int] | None, title: str
 ) -> Figure:
-    rows = {name: _like(images) for name, images in rows.items()}
     return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "")

@@ -97,6 +97,7 @@ class KeepIdentifiable:
     number, and equal components alone are parted.
 
     :param noise: in units of the parameters' own size.
+    :raises ValueError: if ``noise`` is not positive.
     """
 
     def __init__(self, noise: float = 0.01) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_count
-from ppl_models.configurable import Configurable
+from ppl_models.configurable import Options
 
 __all__ = ["AbruptFadeInWarning", "Constant", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
 
@@ -27,7 +27,7 @@ class AbruptFadeInWarning(UserWarning):
     """A facet is let in so fast that it is likely to die."""
 
 
-class Schedule(Configurable):
+class Schedule(Options):
     """How weights change over a run."""
 
     @abstractmethod

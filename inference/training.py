@@ -65,6 +65,7 @@ def fit_together(
 
     :param runners: built alike but for parameters and seed: model, guide, objective, schedule, precision and device;
         as many steps behind each. Optimisers are their own, and so are rates.
+    :param x: data ``[N, *x_shape]``, for all runs; what else the models take (``given``) is for all as well.
     :param callbacks: gives a runner its own callbacks; those of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
     :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a kind.
     :raises FloatingPointError: at a logging interval where an objective is no longer finite, naming the run.
@@ -226,9 +227,10 @@ def train(
     weights = lead.schedule.bind(lead.model, steps_per_epoch, lead.step + epochs * steps_per_epoch)
     watched = batches.some(data, WATCHED_ROWS)
     checks = is_validation_enabled()
+    first = batches.some(data, batch_size)
     with lead.while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
         for runner in runners:
-            _check_first_step(runner, batches.some(data, batch_size), weights)
+            _check_first_step(runner, first, weights)
         with pyro.validation_enabled(False), _closing(kind(runners, weights, batches)) as steps:
             for records in _loop(steps, data, epochs, batch_size, log_every, bar):
                 with network_precision(None), pyro.validation_enabled(checks):

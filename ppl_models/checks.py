@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_count", "check_counts", "check_one_of", "check_shape"]
+__all__ = ["check_count", "check_counts", "check_images", "check_one_of", "check_shape"]
 
 
 def check_count(name: str, value: Any) -> int:
@@ -53,3 +53,20 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
     if not shape:
         raise ValueError(f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}")
     return shape
+
+
+def check_images(what: str, x_shape: Sequence[int], halvings: int, at_least: int = 1) -> tuple[int, int]:
+    """Height and width of images ``(channels, height, width)`` after so many halvings.
+
+    :param what: the network that needs them, for the message.
+    :param at_least: what must be left of each.
+    :raises ValueError: if the data are not images or do not halve so often.
+    """
+    factor = 2**halvings
+    if len(x_shape) != 3 or any(n % factor or n < at_least * factor for n in x_shape[1:]):
+        left = f" and leave {at_least} or more" if at_least > 1 else ""
+        raise ValueError(
+            f"{what} needs images (channels, height, width) whose height and width divide by {factor}{left}, "
+            f"got x_shape={tuple(x_shape)}: pad the images, or give fewer widths"
+        )
+    return x_shape[1] // factor, x_shape[2] // factor

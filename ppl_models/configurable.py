@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Configurable", "from_config", "to_config"]
+__all__ = ["Configurable", "Options", "from_config", "to_config"]
 
 # Marks a description as that of an object; no argument and no facet can have such a name.
 CLASS = "@class"
@@ -35,6 +35,14 @@ class _Recorder(ABCMeta):
 
 class Configurable(metaclass=_Recorder):
     """Mixin: :func:`to_config` can describe the object and :func:`from_config` can rebuild it."""
+
+
+class Options(Configurable):
+    """Base of what is no module and is all said by its attributes."""
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
+        return f"{type(self).__name__}({arguments})"
 
 
 def to_config(value: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ppl_models.base import FacetModel
 
-__all__ = ["Observed", "as_data", "as_groups", "as_labels", "as_observed", "as_vectors", "group_sizes"]
+__all__ = ["Observed", "as_data", "as_groups", "as_integers", "as_labels", "as_observed", "as_vectors", "group_sizes"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int) -
     :param name: the keyword that they were given by.
     :raises ValueError: for another length, other numbers than integers, or classes that there are not.
     """
-    labels = _as_integers(name, values, n, "class")
+    labels = as_integers(name, values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < 0 or high >= num_classes:
         raise ValueError(f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}")
@@ -104,7 +104,7 @@ def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
     :param name: the keyword that they were given by.
     :raises ValueError: for another length, or other numbers than integers.
     """
-    return _as_integers(name, values, n, "group").unique(return_inverse=True)[1]
+    return as_integers(name, values, n, "group").unique(return_inverse=True)[1]
 
 
 def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -116,7 +116,13 @@ def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros_like(ones).index_add(0, group, ones)
 
 
-def _as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:
+def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:
+    """Integers ``[n]``.
+
+    :param name: the keyword that they were given by.
+    :param what: what each of them stands for.
+    :raises ValueError: for another length, or other numbers than integers.
+    """
     integers = _as_tensor(values, name)
     if tuple(integers.shape) != (n,):
         raise ValueError(

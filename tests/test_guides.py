@@ -299,8 +299,6 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
         pyro.set_rng_seed(seed)
         guide = build()
         losses.append(Loss(guide.model, guide).double())  # batches of five, normalised, leave float32 few digits
-    if any(isinstance(prior, VampPrior) for prior in guide.model.priors.values()):
-        pytest.skip("a VampPrior holds its guide's encoder, which stacking does not replace")
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
     beside = given(guide, 5)
     parameters, buffers = torch.func.stack_module_state(losses)

@@ -1,6 +1,6 @@
 """Networks: an architecture is a recipe that builds a matching encoder (for the guide) and decoder (for the model)."""
 
-from ppl_models.networks.base import Architecture, Decoder, Encoder
+from ppl_models.networks.base import Architecture, Decoder, Encoder, NoEncoder
 from ppl_models.networks.convnet import ConvNet
 from ppl_models.networks.convolutional import ConvLadder
 from ppl_models.networks.flows import AutoregressiveFlow, FlowDecoder
@@ -23,6 +23,7 @@ __all__ = [
     "FlowDecoder",
     "Ladder",
     "MLPLadder",
+    "NoEncoder",
     "ResNet",
     "SharedMLP",
     "StridedConvNet",

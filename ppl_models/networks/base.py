@@ -12,10 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.checks import check_counts, check_one_of
-from ppl_models.configurable import Configurable
+from ppl_models.configurable import Options
 from ppl_models.precision import run_network
 
-__all__ = ["ACTIVATIONS", "INITIALIZERS", "Architecture", "Decoder", "Encoder", "ReadsImages", "concatenate"]
+__all__ = [
+    "ACTIVATIONS",
+    "INITIALIZERS",
+    "Architecture",
+    "Decoder",
+    "Encoder",
+    "NoEncoder",
+    "ReadsImages",
+    "concatenate",
+]
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
@@ -66,6 +75,13 @@ class Encoder(nn.Module):
         raise ValueError(f"{type(self).__name__} takes no components")
 
 
+class NoEncoder(Encoder):
+    """Of a guide that reads its latents elsewhere than in x."""
+
+    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        raise NotImplementedError("this guide has no encoder: its latents are not read off x by a network")
+
+
 class Decoder(nn.Module):
     """The likelihood's parameters from all latents, shallow to deep."""
 
@@ -77,7 +93,7 @@ class Decoder(nn.Module):
         return run_network(self.output, gates.device, z, gates)
 
 
-class Architecture(Configurable):
+class Architecture(Options):
     """A recipe: how to build an encoder and the decoder that mirrors it, for data and latents of any size.
 
     :param widths: units of the hidden layers from the data inwards.
@@ -131,10 +147,6 @@ class Architecture(Configurable):
 
     def _block(self, features_in: int, features_out: int) -> nn.Sequential:
         return nn.Sequential(nn.Linear(features_in, features_out), ACTIVATIONS[self.activation]())
-
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
-        return f"{type(self).__name__}({arguments})"
 
 
 class ReadsImages(Architecture):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from ppl_models.checks import check_images
 from ppl_models.networks.base import ACTIVATIONS, ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
@@ -63,10 +64,4 @@ class ConvNet(ReadsImages, Plain):
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the smallest image."""
-        halvings = 2 ** (len(self.widths) // 2)
-        if len(x_shape) != 3 or any(n % halvings for n in x_shape[1:]):
-            raise ValueError(
-                f"a ConvNet of {len(self.widths)} widths needs images (channels, height, width) whose height and width "
-                f"divide by {halvings}, got x_shape={x_shape}: pad the images, or give fewer widths"
-            )
-        return x_shape[1] // halvings, x_shape[2] // halvings
+        return check_images(f"a ConvNet of {len(self.widths)} widths", x_shape, len(self.widths) // 2)

@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import nn
 
+from ppl_models.checks import check_images
 from ppl_models.networks.base import ACTIVATIONS, NetworkT, ReadsImages
 from ppl_models.networks.ladder import Ladder
 from ppl_models.networks.layers import Batched, BatchNorm
@@ -99,13 +100,7 @@ class ConvLadder(ReadsImages, Ladder):
 
     def _image(self, x_shape: tuple[int, ...], level: int) -> tuple[int, int]:
         """Height and width of the features of ``level``."""
-        halvings = 2 ** (level + 1)
-        if len(x_shape) != 3 or any(n % halvings or n < 2 * halvings for n in x_shape[1:]):
-            raise ValueError(
-                f"level {level} of a ConvLadder needs images (channels, height, width) whose height and width divide "
-                f"by {halvings} and leave 2 or more, got x_shape={x_shape}: pad the images, or give fewer widths"
-            )
-        return x_shape[1] // halvings, x_shape[2] // halvings
+        return check_images(f"level {level} of a ConvLadder", x_shape, level + 1, at_least=2)
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         return super()._initialized(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -7,6 +7,7 @@ from math import prod
 
 from torch import Tensor, nn
 
+from ppl_models.checks import check_images
 from ppl_models.networks.base import ACTIVATIONS, Decoder, Encoder, ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 
@@ -56,13 +57,7 @@ class ConvGrid(ReadsImages):
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
 
     def _grid(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
-        halvings = 2 ** len(self.widths)
-        if len(x_shape) != 3 or any(n % halvings for n in x_shape[1:]):
-            raise ValueError(
-                f"a ConvGrid of {len(self.widths)} widths needs images (channels, height, width) whose height and "
-                f"width divide by {halvings}, got x_shape={x_shape}: pad the images, or give fewer widths"
-            )
-        return x_shape[1] // halvings, x_shape[2] // halvings
+        return check_images(f"a ConvGrid of {len(self.widths)} widths", x_shape, len(self.widths))
 
     def _depth(self, sizes: tuple[int, ...], x_shape: tuple[int, ...]) -> int:
         """How many numbers each place has."""

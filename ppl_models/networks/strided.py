@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from ppl_models.checks import check_images
 from ppl_models.networks.base import ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
@@ -41,7 +42,7 @@ class StridedConvNet(ReadsImages, Plain):
         self.hidden = hidden
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        height, width = self._halved(x_shape, len(self.widths))
+        height, width = self._smallest(x_shape)
         layers: list[nn.Module] = []
         for n, m in pairwise((x_shape[0], *self.widths)):
             layers += [nn.Conv2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
@@ -55,20 +56,16 @@ class StridedConvNet(ReadsImages, Plain):
         return Batched(3, *layers), 2 * self.hidden
 
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
-        start = (self.widths[-1], *self._halved(x_shape, len(self.widths) - 1))
+        height, width = self._smallest(x_shape)
+        start = (self.widths[-1], 2 * height, 2 * width)
         layers = [nn.Linear(dim, prod(start)), nn.Unflatten(1, start)]
         for n, m in pairwise(self.widths[::-1]):
             layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
 
-    def _halved(self, x_shape: tuple[int, ...], times: int) -> tuple[int, int]:
-        halvings = 2 ** len(self.widths)
-        if len(x_shape) != 3 or any(n % halvings for n in x_shape[1:]):
-            raise ValueError(
-                f"a StridedConvNet of {len(self.widths)} widths needs images (channels, height, width) whose height "
-                f"and width divide by {halvings}, got x_shape={x_shape}: pad the images, or give fewer widths"
-            )
-        return x_shape[1] // 2**times, x_shape[2] // 2**times
+    def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        """Height and width of the encoder's smallest image."""
+        return check_images(f"a StridedConvNet of {len(self.widths)} widths", x_shape, len(self.widths))
 
 
 class _ConcatenatedReLU(nn.Module):
