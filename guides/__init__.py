@@ -2,6 +2,7 @@
 
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
+from guides.classifier import ClassifierGuide
 from guides.codebook import CodebookGuide, PointGuide
 from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
@@ -18,6 +19,7 @@ from guides.vade import VaDEGuide
 __all__ = [
     "AmortizedGuide",
     "Annealed",
+    "ClassifierGuide",
     "CodebookGuide",
     "ConditionalGuide",
     "Enumerate",

@@ -47,10 +47,9 @@ class FacetGuide(Configurable, nn.Module):
         super().__init__()
         if set(model.takes) != set(self.takes):
             needed, taken = (" and ".join(names) or "nothing" for names in (model.takes, self.takes))
-            suitable = {"label": "ConditionalGuide", "group": "GroupedGuide"}.get(needed, "VaDEGuide")
             raise ValueError(
                 f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes {taken}: "
-                f"take a guide that suits the model, such as {suitable}"
+                f"take a guide that suits the model, such as {model.suitable_guide}"
             )
         self.model = model
         self.num_samples = check_count("num_samples", num_samples)
@@ -183,15 +182,24 @@ class FacetGuide(Configurable, nn.Module):
     @torch.no_grad()
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
-
-        device = self.model.gates.device
-        z = {name: torch.as_tensor(means).split(EVALUATION_BATCH) for name, means in self.embed(x, **given).items()}
+        z = {name: torch.as_tensor(means) for name, means in self.embed(x, **given).items()}
+        beside = self.decoder_given(x, given)
         with evaluating(self):
             parts = [
-                self.model.decode({name: part.to(device) for name, part in zip(z, batch, strict=True)}).mean
-                for batch in zip(*z.values(), strict=True)
+                self.model.decode(
+                    {name: means[rows] for name, means in z.items()},
+                    **{name: values[rows] for name, values in beside.items()},
+                ).mean
+                for rows in torch.arange(len(next(iter(z.values())))).split(EVALUATION_BATCH)
             ]
         return torch.cat(parts).cpu().numpy()
+
+    def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What the decoder reads beside latents, for data and what is given beside them: ``[N, ...]`` each."""
+        if not self.model.decodes:
+            return {}
+        data = self.observed(x, given)
+        return {name: data.given[name] for name in self.model.decodes}
 
     def _all_heads(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
         parts = list(self._map_batches(lambda batch: self.heads(batch.x, **batch.given), x, given))

@@ -8,12 +8,10 @@ from torch import Tensor
 
 from guides.base import FacetGuide
 from ppl_models.base import FacetModel
-from ppl_models.ivae import IVAE, ContinuousIVAE
+from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
 
 __all__ = ["ConditionalGuide"]
-
-Labelled = IVAE | ContinuousIVAE
 
 
 class ConditionalGuide(FacetGuide):
@@ -22,7 +20,8 @@ class ConditionalGuide(FacetGuide):
     The encoder reads x and the label's features (one-hot, or the vector itself) together, so that what it makes of one
     depends on the other: a network that reads images gets a plane for each feature, others all in a row.
 
-    :param model: an :class:`~ppl_models.ivae.IVAE` or :class:`~ppl_models.ivae.ContinuousIVAE`.
+    :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
+        :class:`~ppl_models.ivae.CVAE`.
     :param num_samples: L draws of z.
     :raises ValueError: if the model is another.
     """
@@ -30,8 +29,11 @@ class ConditionalGuide(FacetGuide):
     takes = ("label",)
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
-        if not isinstance(model, IVAE | ContinuousIVAE):
-            raise ValueError(f"ConditionalGuide is for IVAE and ContinuousIVAE, got {type(model).__name__}")
+        if not isinstance(model, Labelled):
+            raise ValueError(
+                f"ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got {type(model).__name__}: "
+                f"take {model.suitable_guide}"
+            )
         super().__init__(model, num_samples)
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:

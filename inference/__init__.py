@@ -3,18 +3,27 @@
 from inference.batches import Groups, Rows
 from inference.evaluation import elbo, mutual_information
 from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
-from inference.objectives import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO, ScoreFunction_ELBO
+from inference.objectives import (
+    GuideEnum_ELBO,
+    ImportanceWeighted_ELBO,
+    Loss,
+    MeanField_ELBO,
+    MeanFieldEnum_ELBO,
+    ScoreFunction_ELBO,
+)
 from inference.runner import SVIRunner
-from inference.schedules import Constant, ProgressiveFadeIn, WarmUp
+from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
 from inference.training import fit_together
 from inference.without_encoder import infer_tables, learn_to_encode
 
 __all__ = [
     "Constant",
+    "CoolDown",
     "Groups",
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",
+    "MeanFieldEnum_ELBO",
     "MeanField_ELBO",
     "ProgressiveFadeIn",
     "Rows",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_count
 from ppl_models.configurable import Options
 
-__all__ = ["AbruptFadeInWarning", "Constant", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
+__all__ = ["AbruptFadeInWarning", "Constant", "CoolDown", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
 
 # step -> (weights of the KL terms [J, 2], gates [J])
 Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -40,18 +40,20 @@ class Schedule(Options):
 
 
 class Constant(Schedule):
-    """The same weight for every KL term throughout: 1 gives the ELBO, above 1 a beta-VAE.
+    """The same weights throughout: 1 gives the ELBO, above 1 a beta-VAE.
 
-    :param weight: at least 0.
+    Binding raises ``ValueError`` if the model has no such site.
+
+    :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7), others staying at 1;
+        at least 0.
+    :raises ValueError: if a weight is negative.
     """
 
-    def __init__(self, weight: float = 1.0) -> None:
-        if not 0 <= weight < float("inf"):
-            raise ValueError(f"weight must be a number of at least 0, got {weight}")
-        self.weight = weight
+    def __init__(self, weight: float | Mapping[str, float] = 1.0) -> None:
+        self.weight = _checked(weight)
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
-        kl_weights = torch.full_like(model.kl_weights, self.weight)
+        kl_weights = _kl_weights(model, self.weight)
         gates = torch.ones_like(model.gates)
         return lambda step: (kl_weights, gates)
 
@@ -69,6 +71,31 @@ class WarmUp(Schedule):
         _check_end(self.steps, total_steps, "the warm-up")
         ones, gates = torch.ones_like(model.kl_weights), torch.ones_like(model.gates)
         return lambda step: (ones * (step / self.steps).clamp(max=1), gates)
+
+
+class CoolDown(Schedule):
+    r"""Weights fall from above 1 to 1 over the first ``steps`` steps, by the same factor in each.
+
+    .. math:: \beta_t = \beta_0^{1 - t / T}
+
+    What a latent may say is dear at first and costs what it should in the end: it learns what no other latent tells
+    cheaper. In ML-VAE the style would know the group else, which the content tells all members at once.
+
+    Binding raises ``ValueError`` if the model has no such site or the run is shorter.
+
+    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``, others staying at 1; positive.
+    :param steps: T, at least 1.
+    :raises ValueError: if a weight is not positive.
+    """
+
+    def __init__(self, start: float | Mapping[str, float], steps: int) -> None:
+        self.start = _checked(start, positive=True)
+        self.steps = check_count("steps", steps)
+
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        _check_end(self.steps, total_steps, "the cooling")
+        log_start, gates = _kl_weights(model, self.start).log(), torch.ones_like(model.gates)
+        return lambda step: ((log_start * (1 - (step / self.steps).clamp(max=1))).exp(), gates)
 
 
 class ProgressiveFadeIn(Schedule):
@@ -121,6 +148,25 @@ class ProgressiveFadeIn(Schedule):
             return torch.stack((kl_weight, kl_weight), -1), alpha
 
         return weights
+
+
+def _checked(weight: float | Mapping[str, float], positive: bool = False) -> float | dict[str, float]:
+    for value in weight.values() if isinstance(weight, Mapping) else (weight,):
+        if not 0 <= value < float("inf") or (positive and not value):
+            raise ValueError(f"weight must be a number {'above' if positive else 'of at least'} 0, got {value}")
+    return dict(weight) if isinstance(weight, Mapping) else weight
+
+
+def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tensor:
+    """``[J, 2]``: the same for all, or 1 but for those that are given by site."""
+    if not isinstance(weight, Mapping):
+        return torch.full_like(model.kl_weights, weight)
+    weights = torch.ones_like(model.kl_weights)
+    for site, value in weight.items():
+        if site not in model.kl_sites:
+            raise ValueError(f"there is no site {site!r}: this model has {list(model.kl_sites)}")
+        weights[model.kl_sites[site]] = value
+    return weights
 
 
 def _check_end(end: int, total_steps: int, what: str, of: str = "the run") -> None:

@@ -1,6 +1,7 @@
 """Generative programs and their parts: priors, likelihoods, networks."""
 
 from ppl_models.base import FacetModel
+from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow
 from ppl_models.ivae import IVAE, ContinuousIVAE
 from ppl_models.likelihoods import (
@@ -25,7 +26,9 @@ from ppl_models.networks import (
     SharedMLP,
     StridedConvNet,
 )
+from ppl_models.nvae import NVAE
 from ppl_models.priors import (
+    ClassBlocks,
     Codebook,
     ConditionalNormal,
     DirichletWeights,
@@ -41,11 +44,13 @@ from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder
 
 __all__ = [
+    "CVAE",
     "GMDGM",
     "IVAE",
     "MFCVAE",
     "MLP",
     "MLVAE",
+    "NVAE",
     "VAE",
     "VLAC",
     "VLAE",
@@ -53,6 +58,7 @@ __all__ = [
     "Autoencoder",
     "AutoregressiveFlow",
     "Bernoulli",
+    "ClassBlocks",
     "Codebook",
     "ConditionalNormal",
     "ContinuousBernoulli",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -39,6 +39,7 @@ class FacetModel(Configurable, nn.Module):
 
     :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective; fade-in, warm-up
         and beta are all this one number. The objective is the ELBO where all are 1.
+    :ivar kl_sites: place in ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's way into the decoder (MFCVAE, Eq. 88).
     """
 
@@ -48,6 +49,10 @@ class FacetModel(Configurable, nn.Module):
     takes: tuple[str, ...] = ()
     #: facets with one latent for all members of a group
     shared: tuple[str, ...] = ()
+    #: those of ``takes`` that the decoder reads
+    decodes: tuple[str, ...] = ()
+    #: name of a guide that suits, for messages
+    suitable_guide: ClassVar[str] = "VaDEGuide"
 
     def __init__(
         self,
@@ -62,18 +67,20 @@ class FacetModel(Configurable, nn.Module):
         self.likelihood = likelihood if likelihood is not None else Bernoulli()
         self.network = network if network is not None else _default_network(len(facets))
         output_shape = (self.likelihood.parameters_per_entry * self.x_shape[0], *self.x_shape[1:])
-        self.decoder = self.network.decoder(output_shape, self.dims)
+        self.decoder = self.network.decoder(output_shape, self.decoder_dims)
         self.register_buffer("kl_weights", torch.ones(len(facets), 2))
         self.register_buffer("gates", torch.ones(len(facets)))
-        names = list(facets)
-        self._weight_of = {
-            f"{letter}_{name}": (names.index(name), k) for k, letter in enumerate("zc") for name in names
-        }
+        self.kl_sites = {f"{letter}_{name}": (j, k) for k, letter in enumerate("zc") for j, name in enumerate(facets)}
 
     @property
     def dims(self) -> tuple[int, ...]:
         """Length of each facet's latent vector, shallow to deep."""
         return tuple(prior.dim for prior in self.priors.values())
+
+    @property
+    def decoder_dims(self) -> tuple[int, ...]:
+        """Length of what each facet gives to the decoder."""
+        return self.dims
 
     @property
     def priors(self) -> dict[str, Prior]:
@@ -86,7 +93,7 @@ class FacetModel(Configurable, nn.Module):
         return {name: prior for name, prior in self.facets.items() if isinstance(prior, Mixture)}
 
     @property
-    def inferred(self) -> dict[str, Mixture]:
+    def inferred(self) -> Mapping[str, Prior]:
         """The facets whose discrete variable is inferred, and not given."""
         return self.mixtures
 
@@ -106,7 +113,7 @@ class FacetModel(Configurable, nn.Module):
 
     def weighted(self, site: str) -> AbstractContextManager:
         """Scale the log-density of ``site`` (``"z_NAME"`` or ``"c_NAME"``) by its weight (MFCVAE, Eq. 89)."""
-        return poutine.scale(scale=self.kl_weights[self._weight_of[site]].clamp_min(TINY))
+        return poutine.scale(scale=self.kl_weights[self.kl_sites[site]].clamp_min(TINY))
 
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:
@@ -117,28 +124,39 @@ class FacetModel(Configurable, nn.Module):
                 stack.enter_context(poutine.scale(scale=1 / num_samples))
             yield
 
-    def decode(self, z: Mapping[str, Tensor]) -> dist.TorchDistribution:
-        """p(x given z): ``{name: [..., d]}`` to a distribution with batch ``[...]`` and event ``x_shape``.
+    def decode(self, z: Mapping[str, Tensor], **given: Any) -> dist.TorchDistribution:
+        """p(x given z): latents ``[..., d_j]`` by facet to a distribution with batch ``[...]`` and event ``x_shape``.
 
         Takes arrays as well, so that what a guide's ``embed`` gives can be decoded.
 
-        :raises ValueError: if a facet is missing from ``z`` or unknown.
+        :param given: what the decoder reads beside latents, ``decodes``, with batch ``[...]`` too.
+        :raises ValueError: if a facet, or something else, is missing or unknown.
         """
         if set(z) != set(self.priors):
             raise ValueError(f"decode needs a latent for each of the facets {list(self.priors)}, got {list(z)}")
-        latents = [torch.as_tensor(z[name], dtype=self.gates.dtype, device=self.gates.device) for name in self.priors]
-        output = self.decoder(latents, self.gates)
+        if set(given) != set(self.decodes):
+            needed = " and ".join(f"{name}=" for name in self.decodes) or "nothing"
+            raise ValueError(f"{type(self).__name__}.decode needs {needed} beside the latents, got {list(given)}")
+        latents = {
+            name: torch.as_tensor(z[name], dtype=self.gates.dtype, device=self.gates.device) for name in self.priors
+        }
+        output = self.decoder(self.decoder_inputs(latents, **given), self.gates)
         return self.likelihood(output, len(self.x_shape))
+
+    def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
+        """What the decoder reads of each facet: ``[..., decoder_dims[j]]``, in the facets' order."""
+        return list(z.values())
 
     @torch.no_grad()
     def generate(
-        self, n: int, facet: str | None = None, cluster: int | None = None, temperature: float = 1.0
+        self, n: int, facet: str | None = None, cluster: int | None = None, temperature: float = 1.0, **given: Any
     ) -> Tensor:
         """Draw latents from the prior and return the means of p(x given z), ``[n, *x_shape]`` (MFCVAE, Fig. 6).
 
         :param facet: the facet whose cluster is chosen; all others are drawn from their whole prior.
         :param cluster: component of ``facet`` to draw from.
         :param temperature: factor on the standard deviation within each component.
+        :param given: what the decoder reads beside latents, ``decodes``; drawn as well where not given.
         :raises ValueError: for an unknown facet, or a cluster that it does not have.
         """
         if (facet is None) != (cluster is None):
@@ -152,7 +170,14 @@ class FacetModel(Configurable, nn.Module):
             for name, prior in self.priors.items()
         }
         with evaluating(self):
-            return self.decode(z).mean
+            return self.decode(z, **(self.draw_given(n, cluster) | given)).mean
+
+    def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
+        """What the decoder reads beside latents, for ``n`` data that are drawn.
+
+        :param cluster: the cluster that was asked for.
+        """
+        return {}
 
     def prior(self, facet: str) -> Prior:
         """The prior of one facet.

@@ -85,16 +85,20 @@ def as_observed(x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetMod
     return Observed(data, {name: model.check_given(name, values, len(data)) for name, values in found.items()})
 
 
-def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int) -> Tensor:
+def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int, unknown: bool = False) -> Tensor:
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param name: the keyword that they were given by.
+    :param unknown: whether -1 may stand for a class that is not known.
     :raises ValueError: for another length, other numbers than integers, or classes that there are not.
     """
     labels = as_integers(name, values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
-    if low < 0 or high >= num_classes:
-        raise ValueError(f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}")
+    if low < (-1 if unknown else 0) or high >= num_classes:
+        marked = ", and -1 where it is not known" if unknown else ""
+        raise ValueError(
+            f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}{marked}"
+        )
     return labels
 
 

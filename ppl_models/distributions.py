@@ -10,7 +10,7 @@ import math
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import constraints, register_kl
 from torch.nn.functional import logsigmoid
 
@@ -19,10 +19,12 @@ __all__ = [
     "Component",
     "DiagonalNormal",
     "MarginalMixture",
+    "Proportions",
     "RelaxedComponent",
     "RoundedLogistic",
     "diagonal_normal",
     "mean_and_log_variance",
+    "one_hot_labels",
     "one_hot_of_largest",
 ]
 
@@ -114,6 +116,28 @@ def one_hot_of_largest(scores: Tensor) -> Tensor:
     """``[..., K]``, without torch's ``one_hot``, which looks at its values."""
     largest = scores.argmax(-1, keepdim=True)
     return (torch.arange(scores.shape[-1], device=scores.device) == largest).to(scores)
+
+
+def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
+    """Integers ``[...]`` as one-hot vectors ``[..., K]``; what is of the type of ``like`` is such already."""
+    label = torch.as_tensor(label, device=like.device)
+    return label if label.is_floating_point() else nn.functional.one_hot(label, num_classes).to(like)
+
+
+class Proportions(dist.Dirichlet):
+    """``Dirichlet(concentration)``, whose draws ``torch.vmap`` can map over.
+
+    A draw is made of Gamma variables, so its gradient follows these: another one than torch's, with the same mean.
+    """
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        concentration = self.concentration.expand(self._extended_shape(sample_shape))
+        # The smallest normal number in place of what underflows, as torch's Gamma has it.
+        gamma = torch._standard_gamma(concentration).clamp_min(torch.finfo(concentration.dtype).tiny)
+        return gamma / gamma.sum(-1, keepdim=True)
+
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> Proportions:
+        return Proportions(self.concentration.expand(*batch_shape, *self.event_shape), validate_args=False)
 
 
 class AveragedComponent(Component):

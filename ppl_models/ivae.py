@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,13 +17,25 @@ from ppl_models.checks import check_count
 from ppl_models.data import as_labels, as_vectors
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
-from ppl_models.priors import ConditionalNormal, GaussianMixture, Mixture
+from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
 from ppl_models.vade import VaDE
 
-__all__ = ["IVAE", "ContinuousIVAE"]
+__all__ = ["IVAE", "ContinuousIVAE", "Labelled"]
 
 
-class IVAE(VaDE):
+class Labelled(FacetModel):
+    """Base of the models whose latents' posterior is given by a label, which takes ``num_label_features`` numbers."""
+
+    takes = ("label",)
+    suitable_guide = "ConditionalGuide"
+    num_label_features: int
+
+    @abstractmethod
+    def label_features(self, label: Tensor) -> Tensor:
+        """The label as networks read it: ``[B, num_label_features]``."""
+
+
+class IVAE(Labelled, VaDE):
     r"""A VAE whose prior is given by a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u, \Sigma_u), x \mid z`.
 
     "Identifiable", as it was named; not the invariant VAE that shares its initials. That is
@@ -38,8 +51,6 @@ class IVAE(VaDE):
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
     """
-
-    takes = ("label",)
 
     def __init__(
         self,
@@ -69,7 +80,7 @@ class IVAE(VaDE):
         return poutine.condition(super().forward, data={self.site: known})(x, size=len(label), num_samples=num_samples)
 
     @property
-    def inferred(self) -> dict[str, Mixture]:
+    def inferred(self) -> Mapping[str, Prior]:
         return {}
 
     def weighted(self, site: str) -> AbstractContextManager:
@@ -83,7 +94,7 @@ class IVAE(VaDE):
         return one_hot(label, self.num_labels).to(self.gates)
 
 
-class ContinuousIVAE(FacetModel):
+class ContinuousIVAE(Labelled):
     r"""A VAE whose prior is given by a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u), \sigma(u)), x \mid z`.
 
     As :class:`IVAE`, with networks of u for the prior's mean and scale in place of a table (Khemakhem et al., 2020).
@@ -95,8 +106,6 @@ class ContinuousIVAE(FacetModel):
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
     """
-
-    takes = ("label",)
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class MLVAE(FacetModel):
     """
 
     takes = ("group",)
+    suitable_guide = "GroupedGuide"
     shared = ("content",)
 
     def __init__(

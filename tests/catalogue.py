@@ -10,6 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from guides import (
     AmortizedGuide,
     Annealed,
+    ClassifierGuide,
     CodebookGuide,
     ConditionalGuide,
     FacetGuide,
@@ -25,13 +26,15 @@ from guides import (
     TableGuide,
     VaDEGuide,
 )
-from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, ScoreFunction_ELBO
+from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, MeanFieldEnum_ELBO, ScoreFunction_ELBO
 from ppl_models import (
+    CVAE,
     GMDGM,
     IVAE,
     MFCVAE,
     MLP,
     MLVAE,
+    NVAE,
     VAE,
     VLAC,
     VLAE,
@@ -240,6 +243,22 @@ def mlvae_similar_contents() -> SimilarContentGuide:
     return SimilarContentGuide(MLVAE((6,), 3, 2, network=MLP((8,))), penalty=0.7)
 
 
+def nvae() -> ClassifierGuide:
+    return ClassifierGuide(NVAE((6,), 3, 2, 2, network=SharedMLP((8, 9))))
+
+
+def nvae_partly_labelled_two_draws() -> ClassifierGuide:
+    return ClassifierGuide(NVAE((1, 8, 8), 3, 2, 1, Normal(0.4), StridedConvNet((4, 5), hidden=6), 0.7), 2, 0.5)
+
+
+def nvae_dirichlet_without_bias() -> ClassifierGuide:
+    return ClassifierGuide(NVAE((6,), 3, 2, 2, network=MLP((8,)), concentration=1.0, class_bias=False))
+
+
+def cvae() -> ConditionalGuide:
+    return ConditionalGuide(CVAE((6,), 3, 2, network=MLP((8,))))
+
+
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     three_facets_full_covariance_two_draws,
@@ -278,7 +297,15 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     mlvae_mixture_of_normals,
     mlvae_tables,
     mlvae_similar_contents,
+    nvae,
+    nvae_partly_labelled_two_draws,
+    nvae_dirichlet_without_bias,
+    cvae,
 ]
+
+
+# Gamma variables, which torch.vmap draws anew for each, never the same for all.
+GAMMA_DRAWS = (nvae_partly_labelled_two_draws, nvae_dirichlet_without_bias)
 
 
 def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
@@ -288,11 +315,15 @@ def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
     values = {"label": torch.arange(n) % 3, "group": torch.arange(n) // 2 % 3}
     if isinstance(guide, TableGuide):
         return {"group": guide.group_of_row[:n], "row": torch.arange(n)}
+    if isinstance(guide.model, NVAE) and guide.num_samples == 2:
+        values["known"] = torch.arange(n) % 2 == 0
+        return {name: values[name] for name in ("label", "known")}
     return {name: values[name] for name in guide.model.takes}
 
 
 OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
     "GuideEnum": lambda guide: GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting),
+    "MeanFieldEnum": lambda guide: MeanFieldEnum_ELBO(max_plate_nesting=guide.max_plate_nesting),
     "MeanField": lambda guide: MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting),
     "ScoreFunction": lambda guide: ScoreFunction_ELBO(max_plate_nesting=guide.max_plate_nesting),
     "ImportanceWeighted": lambda guide: ImportanceWeighted_ELBO(3),
@@ -304,6 +335,7 @@ OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
     "Pyro's TraceMeanField": lambda guide: TraceMeanField_ELBO(max_plate_nesting=guide.max_plate_nesting),
 }
 
+CLASSIFYING = {"MeanFieldEnum", "GuideEnum", "Pyro's TraceEnum"}
 GROUPED = set(OBJECTIVES) - {"ScoreFunction", "ImportanceWeighted"}
 
 # What is said of objectives that do not suit a guide, and those that do; each guide is tried with all objectives.
@@ -334,4 +366,8 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (mlvae_mixture_of_normals, "shares draws among the members of a group", GROUPED),
     (mlvae_similar_contents, "shares draws among the members of a group", GROUPED),
     (plain_vae, None, set(OBJECTIVES)),
+    (nvae, "enumerates classes that are unknown", CLASSIFYING),
+    (nvae_partly_labelled_two_draws, "enumerates classes that are unknown", CLASSIFYING),
+    (nvae_dirichlet_without_bias, "enumerates classes that are unknown", CLASSIFYING),
+    (cvae, None, set(OBJECTIVES)),
 ]

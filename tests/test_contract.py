@@ -13,7 +13,7 @@ from pyro import poutine
 
 from guides import FacetGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo
-from ppl_models import MFCVAE, Autoencoder, Codebook, ConditionalNormal, Flat, GaussianMixture, MLPLadder
+from ppl_models import MFCVAE, Autoencoder, ClassBlocks, Codebook, ConditionalNormal, Flat, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
 
 # Priors that are no density of z alone, or that nothing can be drawn from.
@@ -36,7 +36,7 @@ def test_program_draws_data_without_observing_any(build: Callable[[], FacetGuide
     assert trace.nodes["x"]["value"].shape == (5, *guide.model.x_shape)
     for name, prior in guide.model.priors.items():
         assert trace.nodes[f"z_{name}"]["value"].shape == (5, prior.dim)
-        discrete = name in guide.model.mixtures or isinstance(prior, Codebook)
+        discrete = name in guide.model.mixtures or isinstance(prior, Codebook | ClassBlocks)
         assert (f"c_{name}" in trace.nodes) == discrete
 
 
@@ -70,14 +70,18 @@ def test_predictions_have_the_promised_shapes(build: Callable[[], FacetGuide], n
 def test_decode_and_generate(build: Callable[[], FacetGuide]) -> None:
     model = build().model
     z = {name: torch.randn(2, 5, prior.dim) for name, prior in model.priors.items()}
-    p = model.decode(z)
+    beside = {name: torch.arange(5) % 3 for name in model.decodes}
+    p = model.decode(z, **beside)
+    if beside:
+        with pytest.raises(ValueError, match=r"decode needs label= beside the latents, got \[\]"):
+            model.decode(z)
     assert (p.batch_shape, p.event_shape) == ((2, 5), model.x_shape)
     if any(isinstance(prior, WITHOUT_DRAWS) for prior in model.priors.values()):
         with pytest.raises(ValueError, match="has no draws"):
             model.generate(4)
         return
     assert model.generate(4).shape == (4, *model.x_shape)
-    for name, prior in model.mixtures.items():
+    for name, prior in model.inferred.items():
         cluster = prior.num_components - 1
         assert model.generate(3, facet=name, cluster=cluster, temperature=0.5).shape == (3, *model.x_shape)
 
@@ -110,7 +114,8 @@ def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide]
     for name, z in guide.embed(x, **beside).items():
         np.testing.assert_array_equal(loaded.guide.embed(x, **beside)[name], z)
     # What a guide gives, the model takes.
-    assert guide.model.decode(guide.embed(x, **beside)).batch_shape == (7,)
+    latents = guide.embed(x, **beside)
+    assert guide.model.decode(latents, **guide.decoder_given(x, beside)).batch_shape == (7,)
     for name, z in guide.embed(x, **beside).items():
         if not isinstance(prior := guide.model.priors[name], WITHOUT_DENSITY):
             assert prior.log_joint(z).shape == (7, prior.num_components)

@@ -18,7 +18,7 @@ from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, Progressive
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
 from ppl_models import Normal as NormalLikelihood
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
+from tests.catalogue import BUILDERS, GAMMA_DRAWS, OBJECTIVES, PAIRS, given
 
 BATCH, PIXELS = 6, 11
 
@@ -228,7 +228,7 @@ def refuse_second_guide() -> None:
         ),
         (
             lambda: Loss(m := two_facets(), VaDEGuide(m), ImportanceWeighted_ELBO(3)),
-            "which ImportanceWeighted_ELBO would sample once and score wrongly: use GuideEnum_ELBO or TraceEnum_ELBO",
+            "which ImportanceWeighted_ELBO would score wrongly: use GuideEnum_ELBO or TraceEnum_ELBO",
         ),
     ],
 )
@@ -291,7 +291,7 @@ def test_refit_in_the_middle_of_a_run() -> None:
             SVIRunner(model, guide).fit(x, epochs=1, callbacks=[bad], progress=False)
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", [b for b in BUILDERS if b not in GAMMA_DRAWS], ids=lambda f: f.__name__)
 def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
     """torch.vmap over stacked parameters gives each model the loss and the gradient that it has alone."""
     losses = []

@@ -222,7 +222,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: LadderGuide(build().model), "LadderGuide takes nothing"),
     (
         lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))),
-        "ConditionalGuide is for IVAE and ContinuousIVAE, got VaDE",
+        "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got VaDE: take VaDEGuide",
     ),
     (lambda: build().embed(X, label=U * 1j), "label must hold integers, got torch.complex"),
     (

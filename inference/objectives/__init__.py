@@ -3,7 +3,7 @@
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.importance import ImportanceWeighted_ELBO
 from inference.objectives.loss import NEEDS, Loss, default_objective
-from inference.objectives.mean_field import MeanField_ELBO
+from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",
+    "MeanFieldEnum_ELBO",
     "MeanField_ELBO",
     "ScoreFunction_ELBO",
     "default_objective",

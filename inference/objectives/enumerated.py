@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inference.objectives.direct import Direct_ELBO, densities, site_densities
 
-__all__ = ["GuideEnum_ELBO"]
+__all__ = ["GuideEnum_ELBO", "enumerated_probs", "expectation"]
 
 
 class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
@@ -41,9 +41,9 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
         self.strict_enumeration_warning = strict_enumeration_warning
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
-        probs = _enumerated_probs(model_trace, guide_trace)
-        log_p = [_expectation(term, probs) for term in densities(model_trace)]
-        log_q = [_expectation(term, probs) for term in densities(guide_trace)]
+        probs = enumerated_probs(model_trace, guide_trace)
+        log_p = [expectation(term, probs) for term in densities(model_trace)]
+        log_q = [expectation(term, probs) for term in densities(guide_trace)]
         return torch.stack(log_p).sum() - torch.stack(log_q).sum()
 
     def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
@@ -78,7 +78,7 @@ class _EnumerateSites(Messenger):
         self.dim -= 1
 
 
-def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
+def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
     """Probabilities of each enumerated guide site, by the dimension (from the right) that holds its values."""
     probs = {}
     for name, site in site_densities(guide_trace):
@@ -92,7 +92,7 @@ def _enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tenso
     return probs
 
 
-def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
+def expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
     """Sum over all dimensions of ``term``, those that are enumerated weighted by their probabilities."""
     for dim, prob in probs.items():
         if term.dim() >= -dim and term.shape[dim] > 1:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from guides.base import FacetGuide
 from inference.objectives.enumerated import GuideEnum_ELBO
-from inference.objectives.mean_field import MeanField_ELBO
+from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
 from ppl_models.base import FacetModel, evaluating
 
@@ -54,7 +54,13 @@ NEEDS: dict[str, Need] = {
     "enumeration": Need(
         GuideEnum_ELBO,
         (GuideEnum_ELBO, TraceEnum_ELBO),
-        "enumerates its clusters, which {objective} would sample once and score wrongly",
+        "enumerates its clusters, which {objective} would score wrongly",
+        unsuitable=(MeanFieldEnum_ELBO,),
+    ),
+    "classification": Need(
+        MeanFieldEnum_ELBO,
+        (MeanFieldEnum_ELBO, GuideEnum_ELBO, TraceEnum_ELBO),
+        "enumerates classes that are unknown, which {objective} would sample once and score wrongly",
     ),
     "relaxation": Need(
         MeanField_ELBO,

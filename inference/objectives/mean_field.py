@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine import Trace
@@ -9,8 +11,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from inference.objectives.direct import Direct_ELBO, site_densities
+from inference.objectives.enumerated import GuideEnum_ELBO, enumerated_probs, expectation
 
-__all__ = ["MeanField_ELBO"]
+__all__ = ["MeanFieldEnum_ELBO", "MeanField_ELBO"]
 
 
 class MeanField_ELBO(Direct_ELBO):
@@ -25,18 +28,39 @@ class MeanField_ELBO(Direct_ELBO):
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
-        terms = []
-        for name, site in site_densities(model_trace):
-            terms.append(site["log_prob"] if site["is_observed"] else -_kl(name, guide_trace.nodes[name], site))
-        # What a guide adds to the objective by itself, such as a penalty (pyro.factor).
-        terms += [-site["log_prob"] for name, site in site_densities(guide_trace) if name not in model_trace.nodes]
-        return torch.stack([term.sum() for term in terms]).sum()
+        return torch.stack([term.sum() for term in _terms(model_trace, guide_trace)]).sum()
+
+
+class MeanFieldEnum_ELBO(GuideEnum_ELBO):
+    r"""The same with the guide's discrete sites enumerated, where no posterior asks for the draw of another site.
+
+    .. math:: \mathbb{E}_{q(c)} \Big[\mathbb{E}_q[\log p(x \mid z, c)] -
+              \sum_s \mathrm{KL}(q_s \,\|\, p_s(\cdot \mid c))\Big]
+
+    Not for guides whose clusters follow from their draws, such as :class:`~guides.vade.VaDEGuide`: a KL in closed form
+    would average over draws that the cluster knows.
+
+    :raises NotImplementedError: as :class:`GuideEnum_ELBO`.
+    """
+
+    def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
+        probs = enumerated_probs(model_trace, guide_trace)
+        return torch.stack([expectation(term, probs) for term in _terms(model_trace, guide_trace)]).sum()
+
+
+def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:
+    """What is added up: densities of what is observed, less KLs, less what a guide adds by itself (pyro.factor)."""
+    for name, site in site_densities(model_trace):
+        yield site["log_prob"] if site["is_observed"] else -_kl(name, guide_trace.nodes[name], site)
+    for name, site in site_densities(guide_trace):
+        if name not in model_trace.nodes:
+            yield -site["log_prob"]
 
 
 def _kl(name: str, guide_site: dict, model_site: dict) -> Tensor:
     """KL of one site, or a draw that has it as its mean: batch ``[...]``, weighted as the site is."""
     q, p = guide_site["fn"], model_site["fn"]
-    if not q.has_rsample:
+    if not (q.has_rsample or "_enumerate_dim" in guide_site["infer"]):
         raise NotImplementedError(f"guide site {name!r} has no reparameterised draw")
     try:
         return scale_and_mask(kl_divergence(q, p), guide_site["scale"], guide_site["mask"])

@@ -1,6 +1,7 @@
 """Priors of one facet: what is drawn before the decoder sees it."""
 
 from ppl_models.priors.base import Mixture, Prior
+from ppl_models.priors.blocks import ClassBlocks
 from ppl_models.priors.codebook import Codebook
 from ppl_models.priors.conditional import ConditionalNormal
 from ppl_models.priors.flat import Flat
@@ -10,6 +11,7 @@ from ppl_models.priors.vamp import VampPrior
 from ppl_models.priors.weights import DirichletWeights
 
 __all__ = [
+    "ClassBlocks",
     "Codebook",
     "ConditionalNormal",
     "DirichletWeights",

@@ -1,0 +1,140 @@
+"""Latents and the class from one encoder (N-VAE)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from guides.base import FacetGuide
+from ppl_models.base import FacetModel
+from ppl_models.data import Observed, as_data
+from ppl_models.distributions import Component, Proportions, diagonal_normal, one_hot_labels
+from ppl_models.nvae import NVAE
+
+__all__ = ["ClassifierGuide"]
+
+# Log-odds of a class that is known: so high that every other one's probability is 0, and finite all the same.
+CERTAIN = 1e4
+
+
+class ClassifierGuide(FacetGuide):
+    r"""z ~ q(z given x) and y ~ q(y given x) from one encoder, where the class is not known.
+
+    .. math:: q(z_c, z_s, y, \pi \mid x) = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
+
+    (N-VAE, Eq. 4 and 5.) Three objectives that differ in how the classifier learns from known labels:
+
+    * Eq. 6, the paper's: a model without :math:`\pi`, and log q(y given x) is added to the ELBO. That is *not a bound*
+      on anything; ``elbo`` and the history's ``elbo`` are without it.
+    * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y \mid x))`, and the KL
+      in closed form, as the default objective has it.
+    * Eq. 2: the same with :math:`\pi` drawn, by ``objective=GuideEnum_ELBO(...)``.
+
+    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the best posterior is within reach: the expectation
+    of Eq. 3 over y given x is at its highest where q(y given x) is the class's true probability.
+
+    Labels are integers from 0 to L - 1, and -1 where unknown, or left out; a datum whose class is unknown is seen as of
+    every class, weighted by q(y given x). Predictions never look at labels.
+
+    :param model: an :class:`~ppl_models.nvae.NVAE`.
+    :param num_samples: draws of z.
+    :param label_weight: of log q(y given x) in the objective; where not given, 1 for a model without :math:`\pi` (Eq.
+        6), else 0.
+    :raises ValueError: if the model is another, or the weight is negative.
+    """
+
+    takes = ("label",)
+
+    def __init__(self, model: FacetModel, num_samples: int = 1, label_weight: float | None = None) -> None:
+        if not isinstance(model, NVAE):
+            raise ValueError(f"ClassifierGuide is for NVAE, got {type(model).__name__}: take {model.suitable_guide}")
+        if label_weight is None:
+            label_weight = 1.0 if model.concentration is None else 0.0
+        if not 0 <= label_weight < float("inf"):
+            raise ValueError(f"label_weight must be a number of at least 0, got {label_weight}")
+        super().__init__(model, num_samples)
+        self.label_weight = label_weight
+        self.teaching = True
+
+    @property
+    def needs(self) -> str:
+        return "classification"
+
+    def forward(self, x: Tensor, *, label: Tensor, known: Tensor | None = None, num_samples: int | None = None) -> None:
+        model = cast(NVAE, self.model)
+        heads = self.heads(x)
+        logits = self.class_logits(heads["class"])
+        with model.plate(x, len(x)):
+            with model.weighted("c_class"):
+                if known is not None:
+                    q = Component(logits=self.decided(logits, label, known))
+                    pyro.sample("c_class", q, infer={"enumerate": "parallel"})
+                if model.concentration is not None:
+                    pyro.sample("pi", Proportions(model.concentration + logits.softmax(-1)))  # Eq. 4
+            if self.teaching and self.label_weight:
+                pyro.factor("classified", -self.label_weight * self.lesson(logits, label, known), has_rsample=True)
+            L = self.num_samples if num_samples is None else num_samples
+            with model.draws(L):
+                for name, head in heads.items():
+                    with model.weighted(f"z_{name}"):
+                        pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
+
+    @contextmanager
+    def unrelaxed(self) -> Iterator[None]:
+        self.teaching = False
+        try:
+            yield
+        finally:
+            self.teaching = True
+
+    def decided(self, logits: Tensor, label: Tensor, known: Tensor) -> Tensor:
+        """Logits of the class ``[B, L]``: the classifier's where it is not known."""
+        return torch.where(known[:, None], CERTAIN * one_hot_labels(label, logits.shape[-1], logits), logits)
+
+    def lesson(self, logits: Tensor, label: Tensor, known: Tensor | None) -> Tensor:
+        """log q(label given x), 0 where the label is unknown: ``[B]``."""
+        log_q = Component(logits=logits).log_prob(one_hot_labels(label, logits.shape[-1], logits))
+        return log_q if known is None else known * log_q
+
+    # How the encoder's output is read: 2 d numbers for z, and L for the class behind those of the classes' latents.
+
+    def head_size(self, name: str) -> int:
+        return super().head_size(name) + (cast(NVAE, self.model).num_classes if name == "class" else 0)
+
+    def class_logits(self, head: Tensor) -> Tensor:
+        """Logits of q(y given x): ``[..., size] -> [..., L]``."""
+        return head[..., super().head_size("class") :]
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        return diagonal_normal(head[..., : super().head_size(name)])
+
+    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+        return self.class_logits(head).softmax(-1)
+
+    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
+        beside = dict(given)
+        known = beside.pop("known", None)
+        if beside.get("label") is None:
+            beside["label"] = np.full(len(as_data(x, self.model)), -1)
+        data = super().observed(x, beside)
+        label = data.given["label"]
+        known = label >= 0 if known is None else known
+        if bool(known.all()):
+            return data
+        return Observed(data.x, {"label": label.clamp_min(0), "known": known})
+
+    def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        data = self.observed(x, given)
+        label = data.given["label"]
+        if "known" not in data.given:
+            return {"label": label}
+        predicted = torch.as_tensor(self.predict(data.x)["class"], device=label.device)
+        return {"label": torch.where(data.given["known"], label, predicted)}

@@ -1,0 +1,79 @@
+"""Conditional VAE (Sohn, Lee and Yan, NeurIPS 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+
+from ppl_models.checks import check_count
+from ppl_models.data import as_labels
+from ppl_models.distributions import one_hot_labels
+from ppl_models.ivae import Labelled
+from ppl_models.likelihoods import Likelihood
+from ppl_models.networks import Architecture, SharedMLP
+from ppl_models.networks.base import concatenate
+from ppl_models.priors import StandardNormal
+
+__all__ = ["CVAE"]
+
+
+class CVAE(Labelled):
+    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, the label u being given.
+
+    N-VAE's baseline: here the decoder reads the label and the prior does not. The objective is a bound on
+    log p(x given u). ``generate`` draws labels uniformly where none are given.
+
+    :param x_shape: shape of one datum.
+    :param num_labels: how many values u takes.
+    :param dim: length of the latent vector.
+    :param name: the facet's name.
+    :raises ValueError: if a size is below 1.
+    """
+
+    decodes = ("label",)
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        num_labels: int,
+        dim: int,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        name: str = "z",
+    ) -> None:
+        self.num_labels = self.num_label_features = check_count("num_labels", num_labels)
+        network = network if network is not None else SharedMLP()
+        super().__init__(x_shape, {name: StandardNormal(dim)}, likelihood, network)
+        self.name = name
+
+    @property
+    def decoder_dims(self) -> tuple[int, ...]:
+        return (self.dims[0] + self.num_labels,)
+
+    def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
+        """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
+        :param label: u, integers ``[B]``.
+        """
+        with self.plate(x, len(label)), self.draws(num_samples):
+            with self.weighted(f"z_{self.name}"):
+                z = pyro.sample(f"z_{self.name}", self.priors[self.name].latent())  # z ~ Normal(0, I)
+            return pyro.sample("x", self.decode({self.name: z}, label=label), obs=x)  # x | z, u
+
+    def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
+        return [concatenate(self.label_features(given["label"]), z[self.name])]
+
+    def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
+        return {"label": torch.randint(self.num_labels, (n,), device=self.gates.device)}
+
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return as_labels(name, values, n, self.num_labels)
+
+    def label_features(self, label: Tensor) -> Tensor:
+        """The label as networks read it: one-hot, ``[B] -> [B, num_labels]``."""
+        return one_hot_labels(label, self.num_labels, self.gates)

@@ -1,0 +1,132 @@
+"""Natural-clustering Variational Autoencoder (Antorán and Miguel, 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pyro
+import torch
+from torch import Tensor
+
+from ppl_models.base import FacetModel
+from ppl_models.data import as_labels
+from ppl_models.distributions import Proportions, one_hot_labels
+from ppl_models.likelihoods import Likelihood
+from ppl_models.networks import Architecture, SharedMLP
+from ppl_models.networks.base import concatenate
+from ppl_models.priors import ClassBlocks, StandardNormal
+
+__all__ = ["NVAE"]
+
+
+class NVAE(FacetModel):
+    r"""Factors of variation that belong to one class, and factors that all classes share.
+
+    The generative story (III; Fig. 4), for each datum:
+
+    * class probabilities :math:`\pi \sim \mathrm{Dirichlet}(\alpha_p, \ldots, \alpha_p)`, and a class
+      :math:`y \sim \mathrm{Cat}(\pi)`;
+    * latents of every class, :math:`z_{c1}, \ldots, z_{cL} \sim \mathrm{Normal}(0, I)`, and shared ones,
+      :math:`z_s \sim \mathrm{Normal}(0, I)`;
+    * then :math:`x \mid y, z \sim p(x \mid f(y, z_{cy}, z_s))`: of the classes' latents the decoder sees those of y
+      alone, the others are 0, and beside them y itself, one-hot (Appendix B).
+
+    The class may be given for all data, for some (-1 stands for unknown), or for none: then it is inferred. Where it
+    is given the objective bounds log p(x, y), else log p(x). The facets are ``shared`` and ``class``.
+
+    :param x_shape: shape of one datum.
+    :param num_classes: L.
+    :param class_dim: length of each class's latents.
+    :param shared_dim: length of the shared latents.
+    :param concentration: :math:`\alpha_p`; where ``None``, :math:`\pi` is summed out: :math:`y \sim \mathrm{Cat}(1/L)`.
+    :param class_bias: whether the decoder sees y itself; without it a class can only be told by what its latents say,
+        and has to say much (Fig. 10).
+    :raises ValueError: if a size is below 1 or ``concentration`` is not positive.
+    """
+
+    takes = ("label",)
+    decodes = ("label",)
+    suitable_guide = "ClassifierGuide"
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        num_classes: int,
+        class_dim: int,
+        shared_dim: int,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        concentration: float | None = None,
+        class_bias: bool = True,
+    ) -> None:
+        if concentration is not None and not 0 < concentration < float("inf"):
+            raise ValueError(f"concentration must be positive, or None to sum pi out, got {concentration}")
+        self.class_bias, self.concentration = class_bias, concentration
+        facets = {"shared": StandardNormal(shared_dim), "class": ClassBlocks(num_classes, class_dim)}
+        super().__init__(x_shape, facets, likelihood, network if network is not None else SharedMLP())
+
+    @property
+    def blocks(self) -> ClassBlocks:
+        """The prior of the classes' latents."""
+        return cast(ClassBlocks, self.facets["class"])
+
+    @property
+    def num_classes(self) -> int:
+        return self.blocks.num_components
+
+    @property
+    def inferred(self) -> dict[str, ClassBlocks]:
+        return {"class": self.blocks}
+
+    @property
+    def decoder_dims(self) -> tuple[int, ...]:
+        shared, blocks = self.dims
+        return shared, blocks + self.num_classes * self.class_bias
+
+    def forward(
+        self,
+        x: Tensor | None = None,
+        *,
+        label: Tensor | None = None,
+        known: Tensor | None = None,
+        size: int = 1,
+        num_samples: int = 1,
+    ) -> Tensor:
+        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (but where it is summed out),
+        ``z_shared`` and ``z_class`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
+        :param label: y, integers ``[B]``; without it, ``size`` data are drawn, of any class.
+        :param known: which labels are known, ``[B]``; where given, the class is not observed: a guide infers it.
+        :param num_samples: L of :class:`~ppl_models.mfcvae.MFCVAE`, draws of the latents.
+        """
+        given = self.one_hot(label) if label is not None and known is None else None
+        with self.plate(x, size if label is None else len(label)):
+            with self.weighted("c_class"):
+                y = pyro.sample("c_class", self.blocks.component(), obs=given)  # y ~ Cat(1 / L)
+                if self.concentration is not None:
+                    # As much as pi ~ Dirichlet(alpha), y | pi ~ Cat(pi), told in the other order.
+                    pyro.sample("pi", Proportions(self.concentration + y))  # pi | y ~ Dirichlet(alpha + y)
+            with self.draws(num_samples):
+                z = {}
+                for name, prior in self.priors.items():
+                    with self.weighted(f"z_{name}"):
+                        z[name] = pyro.sample(f"z_{name}", prior.latent())  # z ~ Normal(0, I)
+                return pyro.sample("x", self.decode(z, label=y), obs=x)  # x | y, z_cy, z_s
+
+    def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
+        y = self.one_hot(given["label"])
+        own = self.blocks.chosen(z["class"], y)
+        return [z["shared"], concatenate(y, own) if self.class_bias else own]
+
+    def one_hot(self, label: Tensor) -> Tensor:
+        """Integers ``[...]`` as one-hot vectors ``[..., L]``; what is such already stays."""
+        return one_hot_labels(label, self.num_classes, self.gates)
+
+    def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
+        drawn = torch.randint(self.num_classes, (n,), device=self.gates.device)
+        return {"label": drawn if cluster is None else torch.full_like(drawn, cluster)}
+
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return as_labels(name, values, n, self.num_classes, unknown=True)

@@ -1,0 +1,53 @@
+"""A block of latents for each class, of which the class chooses one."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from ppl_models.checks import check_count
+from ppl_models.distributions import Component, DiagonalNormal
+from ppl_models.priors.base import Prior
+
+__all__ = ["ClassBlocks"]
+
+
+class ClassBlocks(Prior):
+    r"""A class and a block of latents for each: :math:`y \sim \mathrm{Cat}(1 / K), z_1, \ldots, z_K \sim
+    \mathrm{Normal}(0, I)`.
+
+    The class does not change the density of the latents: it says which block is looked at (N-VAE, III B), see
+    :meth:`chosen`.
+
+    :param num_components: K, how many classes there are.
+    :param block_dim: length of each class's block; z is all blocks in a row.
+    :raises ValueError: if a size is below 1.
+    """
+
+    def __init__(self, num_components: int, block_dim: int) -> None:
+        super().__init__()
+        self.num_components = check_count("num_components", num_components)
+        self.block_dim = check_count("block_dim", block_dim)
+        self.dim = self.num_components * self.block_dim
+        self.register_buffer("logits", torch.zeros(self.num_components), persistent=False)
+        self.logits: Tensor
+
+    def component(self) -> Component:
+        return Component(logits=self.logits)
+
+    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+        loc = self.logits.new_zeros(self.dim)
+        return DiagonalNormal(loc, torch.ones_like(loc))
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        z = torch.as_tensor(z, dtype=self.logits.dtype, device=self.logits.device)
+        return self.latent().log_prob(z).unsqueeze(-1) + self.component().log_probs
+
+    def chosen(self, z: Tensor, component: Tensor) -> Tensor:
+        """Latents ``[..., dim]`` with 0 in every block but that of the class, one-hot ``[..., K]`` (its Fig. 4)."""
+        blocks = z.unflatten(-1, (self.num_components, self.block_dim))
+        return (component.unsqueeze(-1) * blocks).flatten(-2)
+
+    def extra_repr(self) -> str:
+        return f"num_components={self.num_components}, block_dim={self.block_dim}, dim={self.dim}"

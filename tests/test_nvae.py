@@ -1,0 +1,352 @@
+"""N-VAE: its objectives from the paper's formulas, labels that are known in part, and what it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from scipy.special import digamma, gammaln
+from torch import Tensor
+from torch.distributions import Dirichlet, kl_divergence
+from torch.distributions import Normal as TorchNormal
+
+from guides import ClassifierGuide, ConditionalGuide, VaDEGuide
+from inference import Constant, Loss, MeanFieldEnum_ELBO, SVIRunner, elbo
+from inference.diagnostics import loss_draws
+from ppl_models import CVAE, MLP, NVAE, VAE, GaussianMixture, Normal, StandardNormal, VaDE
+from ppl_models.distributions import Proportions
+from ppl_models.priors import ClassBlocks
+
+CLASSES, D_CLASS, D_SHARED, PIXELS, SCALE = 3, 2, 1, 5, 0.625  # which float32 can hold
+X = torch.rand(4, PIXELS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+LABEL = torch.tensor([2, 0, 1, 2])
+KNOWN = torch.tensor([True, False, True, False])
+
+
+def build(seed: int = 0, num_samples: int = 1, label_weight: float | None = None, **options: Any) -> ClassifierGuide:
+    torch.manual_seed(seed)
+    model = NVAE((PIXELS,), CLASSES, D_CLASS, D_SHARED, Normal(SCALE), MLP((7,), "tanh", dropout=0), **options)
+    guide = ClassifierGuide(model, num_samples, label_weight).double()
+    for p in guide.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    return guide
+
+
+def dirichlet_kl(a: np.ndarray, b: np.ndarray) -> float:
+    """KL(Dirichlet(a) || Dirichlet(b)), from the densities' normalising constants and E log pi."""
+    return float(
+        gammaln(a.sum())
+        - gammaln(b.sum())
+        + (gammaln(b) - gammaln(a)).sum()
+        + ((a - b) * (digamma(a) - digamma(a.sum()))).sum()
+    )
+
+
+def parts(guide: ClassifierGuide) -> tuple[TorchNormal, TorchNormal, Tensor]:
+    """q(z_s given x), q(z_c given x), and the classifier's log-probabilities, from the bare encoder."""
+    shared, classes = guide.encoder(X)
+
+    def normal(raw: Tensor) -> TorchNormal:
+        loc, log_variance = raw.chunk(2, -1)
+        return TorchNormal(loc, torch.exp(5 * torch.tanh(log_variance / 10)))
+
+    return normal(shared), normal(classes[:, : 2 * CLASSES * D_CLASS]), classes[:, -CLASSES:].log_softmax(-1)
+
+
+def log_likelihood(guide: ClassifierGuide, i: int, y: int, z_s: Tensor, z_c: Tensor) -> Tensor:
+    """log p(x_i given y, z), the decoder's input put together entry by entry (III B and Appendix B)."""
+    own = [0.0 * z for z in z_c]
+    for j in range(D_CLASS):
+        own[y * D_CLASS + j] = z_c[y * D_CLASS + j]
+    one_hot = [torch.tensor(float(k == y), dtype=X.dtype) for k in range(CLASSES)]
+    read = torch.stack([*z_s, *(one_hot if guide.model.class_bias else []), *own])
+    return TorchNormal(guide.model.decoder.trunk(read), SCALE).log_prob(X[i]).sum()
+
+
+def standard_kl(q: TorchNormal, i: int) -> Tensor:
+    return kl_divergence(q, TorchNormal(torch.zeros_like(q.loc), 1.0))[i].sum()
+
+
+@pytest.mark.parametrize("concentration", [None, 0.4, 1.0])
+@pytest.mark.parametrize("class_bias", [True, False])
+@pytest.mark.parametrize("partly", [True, False])
+def test_the_objective_is_the_papers(concentration: float | None, class_bias: bool, partly: bool) -> None:
+    """Eq. 6 and Eq. 3 with log p(y) = -log L, draw by draw in float64; a class that is not known is summed over."""
+    guide = build(concentration=concentration, class_bias=class_bias)
+    with pyro.poutine.trace() as trace:
+        torch.manual_seed(3)
+        guide(X, label=LABEL)
+    z_s, z_c = (trace.trace.nodes[f"z_{name}"]["value"] for name in ("shared", "class"))
+    q_s, q_c, log_q = parts(guide)
+
+    def bound(i: int, y: int) -> Tensor:
+        """Eq. 3, but for the KL of the latents."""
+        found = log_likelihood(guide, i, y, z_s[i], z_c[i]) - math.log(CLASSES)
+        if concentration is not None:
+            a, b = concentration + log_q[i].exp().detach().numpy(), np.full(CLASSES, concentration)
+            b[y] += 1
+            found = found - dirichlet_kl(a, b)
+        return found
+
+    total = torch.zeros((), dtype=X.dtype)
+    for i, y in enumerate(LABEL.tolist()):
+        total = total - standard_kl(q_s, i) - standard_kl(q_c, i)
+        if KNOWN[i] or not partly:
+            total = total + bound(i, y) + (log_q[i, y] if concentration is None else 0.0)
+        else:
+            total = total + sum(log_q[i, k].exp() * (bound(i, k) - log_q[i, k]) for k in range(CLASSES))
+    torch.manual_seed(3)
+    given = {"label": LABEL, "known": KNOWN} if partly else {"label": LABEL}
+    loss = Loss(guide.model, guide)(X, **given)
+    assert float(loss) == pytest.approx(-float(total) / 4, rel=1e-10)
+
+
+def test_the_kl_of_dirichlets_is_pytorchs() -> None:
+    """In float64, concentrations from 0.05 to 200; torch's own, ours, and the formula."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        a, b = np.exp(rng.uniform(np.log(0.05), np.log(200), (2, 10)))
+        theirs = float(kl_divergence(Dirichlet(torch.tensor(a)), Dirichlet(torch.tensor(b))))
+        ours = float(kl_divergence(Proportions(torch.tensor(a)), Proportions(torch.tensor(b))))
+        assert ours == theirs
+        assert ours == pytest.approx(dirichlet_kl(a, b), rel=1e-9, abs=1e-9)
+
+
+def test_the_best_posterior_of_pi_is_at_the_true_probabilities() -> None:
+    """Of q = Dirichlet(alpha + r), the mean over y of KL(q || p(pi given y)) is least at r = p(y given x)."""
+    truth, alpha = np.array([0.6, 0.3, 0.1]), 0.7
+
+    def mean_kl(r: np.ndarray) -> float:
+        return sum(p * dirichlet_kl(alpha + r, alpha + np.eye(3)[y]) for y, p in enumerate(truth))
+
+    rng = np.random.default_rng(0)
+    assert all(mean_kl(truth) < mean_kl(rng.dirichlet(np.ones(3))) for _ in range(200))
+
+
+def test_draws_of_proportions_have_a_dirichlets_moments() -> None:
+    """Means and variances of 100,000 draws within five standard errors, for concentrations of 0.1 to 30."""
+    concentration = torch.tensor([0.1, 1.0, 4.0, 30.0], dtype=torch.float64)
+    torch.manual_seed(0)
+    draws, reference = Proportions(concentration).rsample((100_000,)), Dirichlet(concentration)
+    for power, wanted in ((1, reference.mean), (2, reference.variance + reference.mean**2)):
+        error = (draws**power).std(0) / math.sqrt(len(draws))
+        assert (((draws**power).mean(0) - wanted).abs() < 5 * error).all()
+
+
+def test_known_classes_that_are_enumerated_are_the_same_as_observed_ones() -> None:
+    for concentration in (None, 0.5):
+        guide = build(concentration=concentration)
+        found = []
+        for given in ({}, {"known": torch.ones(4, dtype=torch.bool)}):
+            torch.manual_seed(1)
+            guide.zero_grad()
+            loss = Loss(guide.model, guide)(X, label=LABEL, **given)
+            loss.backward()
+            found.append((loss, [p.grad.clone() for p in guide.parameters() if p.grad is not None]))
+        (one, its), (other, others) = found
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+        for g, h in zip(its, others, strict=True):
+            torch.testing.assert_close(g, h, rtol=1e-9, atol=1e-12)
+
+
+def test_terms_add_up_and_leave_the_classifiers_lesson_out() -> None:
+    """The ELBO of known labels is without log q(y given x): of two guides that differ in its weight it is the same."""
+    for concentration in (None, 1.0):
+        terms = []
+        for weight in (0.0, 7.0):
+            guide = build(concentration=concentration, label_weight=weight)
+            torch.manual_seed(0)
+            terms.append(Loss(guide.model, guide).terms(X, label=LABEL))
+        assert terms[0] == terms[1]
+        kls = sum(value for name, value in terms[0].items() if name.startswith("kl"))
+        torch.testing.assert_close(terms[0]["reconstruction"] - kls, terms[0]["elbo"])
+        _, q_c, log_q = parts(guide)
+        assert float(terms[0]["kl_z_class"]) == pytest.approx(float(sum(standard_kl(q_c, i) for i in range(4))) / 4)
+        wanted = math.log(CLASSES)
+        if concentration is not None:
+            a, b = 1 + log_q.exp().detach().numpy(), 1 + np.eye(CLASSES)[LABEL]
+            wanted += np.mean([dirichlet_kl(*pair) for pair in zip(a, b, strict=True)])
+        assert float(terms[0]["kl_c_class"]) == pytest.approx(wanted)
+
+
+def test_beta_c_multiplies_the_kl_of_the_classes_latents_alone() -> None:
+    """Eq. 7: raising the weight of z_class to 2 costs one more KL of it and nothing else."""
+    guide = build(concentration=1.0)
+    q_c = parts(guide)[1]
+    losses = []
+    for weights in ({}, {"z_class": 2.0}):
+        kl_weights, _ = Constant(weights).bind(guide.model, 1, 1)(torch.tensor(0))
+        torch.manual_seed(0)
+        with guide.model.weights_set_to(kl_weights):
+            losses.append(float(Loss(guide.model, guide)(X, label=LABEL)))
+    assert losses[1] - losses[0] == pytest.approx(float(sum(standard_kl(q_c, i) for i in range(4))) / 4)
+
+
+def test_cvae_is_its_formula() -> None:
+    """E log p(x given z, u) - KL(q(z given x, u) || Normal(0, I)), draw by draw."""
+    torch.manual_seed(0)
+    model = CVAE((PIXELS,), CLASSES, 2, Normal(SCALE), MLP((7,), "tanh", dropout=0))
+    guide = ConditionalGuide(model).double()
+    one_hot = torch.eye(CLASSES, dtype=X.dtype)[LABEL]
+    loc, log_variance = guide.encoder(torch.cat([X, one_hot], 1))[0].chunk(2, -1)
+    q = TorchNormal(loc, torch.exp(5 * torch.tanh(log_variance / 10)))
+    torch.manual_seed(4)
+    with pyro.poutine.trace() as trace:
+        guide(X, label=LABEL)
+    z = trace.trace.nodes["z_z"]["value"]
+    mean = model.decoder.trunk(torch.cat([one_hot, z], 1))
+    kl = q.log_prob(z).sum() - TorchNormal(0.0, 1.0).log_prob(z).sum()
+    wanted = TorchNormal(mean, SCALE).log_prob(X).sum() - kl
+    torch.manual_seed(4)
+    assert float(Loss(model, guide)(X, label=LABEL)) == pytest.approx(-float(wanted) / 4, rel=1e-10)
+    assert model.generate(3, label=torch.tensor([0, 2, 1])).shape == (3, PIXELS)
+
+
+def test_predictions_never_look_at_labels_and_reconstructions_do() -> None:
+    guide = build()
+    for name, proba in guide.predict_proba(X).items():
+        np.testing.assert_array_equal(proba, guide.predict_proba(X, label=LABEL)[name])
+    for name, z in guide.embed(X).items():
+        np.testing.assert_array_equal(z, guide.embed(X, label=LABEL)[name])
+    predicted = guide.predict(X)["class"]
+    np.testing.assert_array_equal(guide.reconstruct(X), guide.reconstruct(X, label=predicted))
+    assert np.abs(guide.reconstruct(X) - guide.reconstruct(X, label=(predicted + 1) % CLASSES)).max() > 1e-3
+    half = np.where(np.arange(4) < 2, predicted, -1)
+    np.testing.assert_array_equal(guide.reconstruct(X, label=half), guide.reconstruct(X))
+
+
+def test_only_the_block_of_the_class_is_decoded() -> None:
+    """Moving another class's latents changes nothing, moving one's own does."""
+    model = build().model
+    z = {"shared": torch.zeros(CLASSES, D_SHARED), "class": torch.zeros(CLASSES, CLASSES * D_CLASS)}
+    y, before = torch.arange(CLASSES), model.decode(z, label=torch.arange(CLASSES)).mean
+    for k in range(CLASSES):
+        moved = z["class"].clone()
+        moved[:, k * D_CLASS] = 2.0
+        changed = (model.decode({**z, "class": moved}, label=y).mean - before).abs().amax(-1) > 1e-6
+        assert changed.tolist() == (y == k).tolist()
+
+
+def test_images_of_a_class_are_generated() -> None:
+    """Of each class as that class's label decodes them, and of all classes where none is asked for."""
+    model = build().model
+    torch.manual_seed(0)
+    made = model.generate(50, facet="class", cluster=1, temperature=0.0)
+    z = {name: torch.zeros(1, prior.dim) for name, prior in model.priors.items()}
+    torch.testing.assert_close(made, model.decode(z, label=torch.tensor([1])).mean.expand(50, -1))
+    assert len(model.generate(200, temperature=0.0).round(decimals=6).unique(dim=0)) == CLASSES
+
+
+def blobs(n: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two classes apart in two pixels; one pixel varies in class 1 alone, another in both."""
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.arange(n) % 2
+    own, both = torch.randn(n, generator=generator), torch.randn(n, generator=generator)
+    side = 2.0 * label - 1
+    x = torch.stack([side, side, label * own, both, torch.zeros(n)], 1)
+    return x + 0.1 * torch.randn(n, 5, generator=generator), label
+
+
+@pytest.mark.parametrize("concentration", [None, 1.0])
+def test_it_parts_what_one_class_has_from_what_both_share(concentration: float | None) -> None:
+    """The class's own factor goes to its block, the shared one to z_s, and the others stay at their prior."""
+    pyro.set_rng_seed(0)
+    x, label = blobs()
+    model = NVAE((5,), 2, 1, 1, Normal(0.2), MLP((32,), "tanh", dropout=0), concentration=concentration)
+    guide = ClassifierGuide(model)
+    runner = SVIRunner(model, guide, lr=1e-2, schedule=Constant({"z_class": 2.0}))
+    runner.fit(x, epochs=60, batch_size=100, progress=False, label=label)
+    assert (guide.predict(x)["class"] == label.numpy()).mean() > 0.98
+    z = guide.embed(x)
+    of_one = label == 1
+    assert abs(np.corrcoef(z["class"][of_one, 1], x[of_one, 2])[0, 1]) > 0.9
+    assert abs(np.corrcoef(z["shared"][:, 0], x[:, 3])[0, 1]) > 0.9
+    variance = z["class"].var(0)
+    assert variance[0] < 0.05 < 0.5 < z["class"][of_one, 1].var()
+    assert z["class"][~of_one, 1].var() < 0.1
+
+
+def test_few_labels_and_many_rows_without() -> None:
+    """Ten labels of six hundred rows; all without a label are classified, and it survives saving."""
+    pyro.set_rng_seed(0)
+    x, label = blobs()
+    some = np.where(np.arange(600) < 10, label, -1)
+    guide = ClassifierGuide(NVAE((5,), 2, 1, 1, Normal(0.2), MLP((32,), "tanh", dropout=0)), label_weight=10)
+    runner = SVIRunner(guide.model, guide, lr=1e-2)
+    runner.fit(x, epochs=30, batch_size=100, progress=False, label=some)
+    assert (guide.predict(x)["class"] == label.numpy()).mean() > 0.98
+    assert {"kl_c_class", "mutual_information_class"} <= runner.history[-1].keys()
+    none_at_all = SVIRunner(guide.model, guide).fit(x, epochs=1, progress=False)
+    assert np.isfinite(none_at_all.history[-1]["elbo"])
+
+
+def test_a_run_is_saved_with_its_options(tmp_path: Path) -> None:
+    guide = build(concentration=0.5, class_bias=False, num_samples=2, label_weight=3.0).float()
+    loaded = SVIRunner.load(SVIRunner(guide.model, guide).save(tmp_path)).guide
+    assert (loaded.label_weight, loaded.num_samples, loaded.model.concentration) == (3.0, 2, 0.5)
+    np.testing.assert_array_equal(loaded.predict_proba(X)["class"], guide.predict_proba(X)["class"])
+
+
+def test_the_elbo_of_rows_without_labels_is_below_that_of_the_best_class() -> None:
+    """log p(x) is at least log p(x, y) for every y, and the bound that sums over y knows it: E_q max, less its KL."""
+    guide = build()
+    of_x = -loss_draws(Loss(guide.model, guide), X, 4000, label=LABEL, known=torch.zeros(4, dtype=torch.bool)).mean()
+    bounds = [elbo(guide.model, guide, X, num_draws=2000, label=torch.full((4,), k))[0] for k in range(CLASSES)]
+    assert min(bounds) - 0.05 < of_x < max(bounds) + math.log(CLASSES) + 0.05
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: build().predict(X, label=[0, 1, 2, 3]), "label has classes from 0 to 3, but the model was built for 0 to"),
+    (lambda: build().predict(X, label=[0, 1, 2, -2]), "from -2 to 2, but the model was built for 0 to 2, and -1 where"),
+    (lambda: build().predict(X, label=[0, 1, 2]), r"label has shape \[3\], but there are 4 data"),
+    (lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])), "label must hold integers, got torch.float64"),
+    (lambda: build().predict(X, label=[True, False, True, True]), "label must hold integers, got torch.bool"),
+    (lambda: build().predict(X, labels=LABEL), "NVAE takes label beside x, got labels: is that a misspelt option"),
+    (lambda: NVAE((5,), 0, 1, 1), "num_components must be an integer of at least 1, got 0"),
+    (lambda: NVAE((5,), 3, 1, 1, concentration=0.0), "concentration must be positive, or None to sum pi out, got 0"),
+    (lambda: ClassifierGuide(VAE((5,), 2)), "VAE takes nothing beside x and ClassifierGuide takes label|is for NVAE"),
+    (lambda: ClassifierGuide(build().model, label_weight=-1), "label_weight must be a number of at least 0, got -1"),
+    (lambda: VaDEGuide(build().model), "take a guide that suits the model, such as ClassifierGuide"),
+    (lambda: ConditionalGuide(build().model), "ConditionalGuide is for .* got NVAE: take ClassifierGuide"),
+    (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
+    (lambda: CVAE((5,), 0, 2), "num_labels must be an integer of at least 1"),
+    (lambda: Constant({"z_digit": 2.0}).bind(build().model, 1, 1), r"no site 'z_digit': this model has \['z_shared'"),
+    (lambda: Constant({"z_class": -2.0}), "weight must be a number of at least 0, got -2"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_a_label_that_training_refuses_changes_nothing() -> None:
+    guide = build()
+    before = [p.detach().clone() for p in guide.parameters()]
+    runner = SVIRunner(guide.model, guide)
+    with pytest.raises(ValueError, match="label has classes from 0 to 9"):
+        runner.fit(X, epochs=1, progress=False, label=[0, 1, 2, 9])
+    assert not runner.history
+    assert all(torch.equal(p, q) for p, q in zip(guide.parameters(), before, strict=True))
+
+
+def test_blocks_are_a_prior_like_others() -> None:
+    prior = ClassBlocks(3, 2).double()
+    z = torch.randn(7, 6, dtype=torch.float64)
+    plain = StandardNormal(6).double().log_prob(z)
+    torch.testing.assert_close(prior.log_prob(z), plain)
+    torch.testing.assert_close(prior.log_joint(z), (plain - math.log(3))[:, None].expand(-1, 3))
+    assert (prior.dim, prior.num_components) == (6, 3)
+
+
+def test_an_enumerating_mean_field_does_not_suit_clusters_that_follow_from_draws() -> None:
+    guide = VaDEGuide(VaDE((5,), GaussianMixture(3, 2)))
+    with pytest.raises(ValueError, match="MeanFieldEnum_ELBO would score wrongly"):
+        Loss(guide.model, guide, MeanFieldEnum_ELBO(max_plate_nesting=1))
