@@ -104,7 +104,7 @@ def test_the_objective_is_the_papers(concentration: float | None, class_bias: bo
     torch.manual_seed(3)
     given = {"label": LABEL, "known": KNOWN} if partly else {"label": LABEL}
     loss = Loss(guide.model, guide)(X, **given)
-    assert float(loss) == pytest.approx(-float(total) / 4, rel=1e-10)
+    assert loss.item() == pytest.approx(-total.item() / 4, rel=1e-10)
 
 
 def test_the_kl_of_dirichlets_is_pytorchs() -> None:
@@ -167,12 +167,12 @@ def test_terms_add_up_and_leave_the_classifiers_lesson_out() -> None:
         kls = sum(value for name, value in terms[0].items() if name.startswith("kl"))
         torch.testing.assert_close(terms[0]["reconstruction"] - kls, terms[0]["elbo"])
         _, q_c, log_q = parts(guide)
-        assert float(terms[0]["kl_z_class"]) == pytest.approx(float(sum(standard_kl(q_c, i) for i in range(4))) / 4)
+        assert terms[0]["kl_z_class"].item() == pytest.approx(sum(standard_kl(q_c, i).item() for i in range(4)) / 4)
         wanted = math.log(CLASSES)
         if concentration is not None:
             a, b = 1 + log_q.exp().detach().numpy(), 1 + np.eye(CLASSES)[LABEL]
             wanted += np.mean([dirichlet_kl(*pair) for pair in zip(a, b, strict=True)])
-        assert float(terms[0]["kl_c_class"]) == pytest.approx(wanted)
+        assert terms[0]["kl_c_class"].item() == pytest.approx(wanted)
 
 
 def test_beta_c_multiplies_the_kl_of_the_classes_latents_alone() -> None:
@@ -184,8 +184,8 @@ def test_beta_c_multiplies_the_kl_of_the_classes_latents_alone() -> None:
         kl_weights, _ = Constant(weights).bind(guide.model, 1, 1)(torch.tensor(0))
         torch.manual_seed(0)
         with guide.model.weights_set_to(kl_weights):
-            losses.append(float(Loss(guide.model, guide)(X, label=LABEL)))
-    assert losses[1] - losses[0] == pytest.approx(float(sum(standard_kl(q_c, i) for i in range(4))) / 4)
+            losses.append(Loss(guide.model, guide)(X, label=LABEL).item())
+    assert losses[1] - losses[0] == pytest.approx(sum(standard_kl(q_c, i).item() for i in range(4)) / 4)
 
 
 def test_cvae_is_its_formula() -> None:
@@ -204,7 +204,7 @@ def test_cvae_is_its_formula() -> None:
     kl = q.log_prob(z).sum() - TorchNormal(0.0, 1.0).log_prob(z).sum()
     wanted = TorchNormal(mean, SCALE).log_prob(X).sum() - kl
     torch.manual_seed(4)
-    assert float(Loss(model, guide)(X, label=LABEL)) == pytest.approx(-float(wanted) / 4, rel=1e-10)
+    assert Loss(model, guide)(X, label=LABEL).item() == pytest.approx(-wanted.item() / 4, rel=1e-10)
     assert model.generate(3, label=torch.tensor([0, 2, 1])).shape == (3, PIXELS)
 
 
