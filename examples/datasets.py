@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from examples import shapes
+from examples.faces import read_faces
 
 __all__ = [
     "DATASETS",
@@ -21,11 +22,13 @@ __all__ = [
     "coloured",
     "digits",
     "drawn_shapes",
+    "fashion_mnist",
     "load",
     "mnist",
     "shapes3d",
     "some_rows",
     "svhn",
+    "yale_faces",
 ]
 
 Labels = dict[str, np.ndarray]
@@ -65,24 +68,46 @@ def mnist(root: str | Path | None = None) -> Dataset:
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
     """
+    return _of_torchvision("MNIST", "digit", root)
+
+
+def fashion_mnist(root: str | Path | None = None) -> Dataset:
+    """Fashion-MNIST, as :func:`mnist`."""
+    return _of_torchvision("FashionMNIST", "article", root)
+
+
+def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
     folder = data_root(root)
-    if not (folder / "MNIST" / "raw").is_dir():
+    if not (folder / name / "raw").is_dir():
         raise FileNotFoundError(
-            f"no MNIST in {folder}: the folder MNIST/raw with the four idx files, in torchvision's layout, is needed\n"
-            "  Try one of:\n  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where MNIST is\n"
-            "  - torchvision.datasets.MNIST(FOLDER, download=True), once, where there is a network\n"
+            f"no {name} in {folder}: the folder {name}/raw with the four idx files, in torchvision's layout, is needed"
+            f"\n  Try one of:\n  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where {name} is\n"
+            f"  - torchvision.datasets.{name}(FOLDER, download=True), once, where there is a network\n"
             "  - --dataset digits, which needs no files"
         )
-    MNIST = torchvision_datasets().MNIST
-    train, test = MNIST(folder, train=True), MNIST(folder, train=False)
+    kind = getattr(torchvision_datasets(), name)
+    train, test = kind(folder, train=True), kind(folder, train=False)
     return Dataset(
-        "mnist",
+        name.replace("MNIST", "-MNIST").lower().removeprefix("-"),
         train.data.flatten(1).numpy(),
         test.data.flatten(1).numpy(),
-        {"digit": train.targets.numpy()},
-        {"digit": test.targets.numpy()},
+        {label: train.targets.numpy()},
+        {label: test.targets.numpy()},
         (28, 28),
     )
+
+
+def yale_faces(root: str | Path | None = None, seed: int = 0) -> Dataset:
+    """Faces under many lights, 64x64 in grey, from the folder ``CroppedYale``; 80 % train, 20 % test.
+
+    :param seed: of the split, which is stratified by person.
+    :raises FileNotFoundError: as :func:`~examples.faces.read_faces`.
+    :raises ValueError: as there.
+    """
+    x, known = read_faces(data_root(root) / "CroppedYale")
+    train, test = train_test_split(np.arange(len(x)), test_size=0.2, random_state=seed, stratify=known["person"])
+    labels = ({name: values[rows] for name, values in known.items()} for rows in (train, test))
+    return Dataset("yale", x[train], x[test], *labels, (1, 64, 64))
 
 
 def svhn(root: str | Path | None = None) -> Dataset:
@@ -206,6 +231,8 @@ def _coloured_split(
 DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "digits": digits,
     "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "yale": yale_faces,
     "svhn": svhn,
     "shapes": drawn_shapes,
     "shapes3d-1": partial(shapes3d, 1),

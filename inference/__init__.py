@@ -1,7 +1,7 @@
 """Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics, figures."""
 
 from inference.batches import Groups, Rows
-from inference.evaluation import elbo, mutual_information
+from inference.evaluation import elbo, kl_by_dimension, mutual_information
 from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
 from inference.objectives import (
     GuideEnum_ELBO,
@@ -36,6 +36,7 @@ __all__ = [
     "fit_mixtures",
     "fit_together",
     "infer_tables",
+    "kl_by_dimension",
     "learn_to_encode",
     "mutual_information",
     "standard_normal_priors",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from inference.figures import label_axes, new_figure
+from inference.figures import label_axes, new_figure, styles
 
 __all__ = ["grouped_boxes", "grouped_curves", "grouped_points", "guide_comparison"]
 
@@ -24,12 +22,12 @@ def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[s
     """
     figure, axes = new_figure(10, 3.8, 1, 2)
     left, right = axes.flat
-    for style, (name, curve) in zip(_styles(), bounds.items(), strict=False):
+    for style, (name, curve) in zip(styles(), bounds.items(), strict=False):
         left.plot(list(curve), list(curve.values()), markersize=4, linewidth=1, label=name, **style)
     left.set(xscale="log")
     label_axes(left, "draws", "importance-weighted bound, nats per datum")
     left.legend(fontsize=7, frameon=False)
-    for style, (name, (milliseconds, variance)) in zip(_styles(), noise.items(), strict=False):
+    for style, (name, (milliseconds, variance)) in zip(styles(), noise.items(), strict=False):
         right.plot(milliseconds, variance, markersize=6, linestyle="none", label=name, **style)
     right.set(xscale="log", yscale="log")
     for axis in (right.xaxis, right.yaxis):
@@ -52,7 +50,7 @@ def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
     figure, axes = new_figure(7, 3.4, 1, 1)
     ax, settings = axes.flat[0], list(next(iter(values.values())))
     width = 0.8 / len(values)
-    for i, (style, (name, groups)) in enumerate(zip(_styles(), values.items(), strict=False)):
+    for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
         at = np.arange(len(settings)) + (i - (len(values) - 1) / 2) * width
         color = style["color"]
         ax.boxplot(
@@ -81,7 +79,7 @@ def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]]
     :param points: by group, abscissae and ordinates.
     """
     figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
-    for ax, style, (group, (x, y)) in zip(axes.flat, _styles(), points.items(), strict=False):
+    for ax, style, (group, (x, y)) in zip(axes.flat, styles(), points.items(), strict=False):
         ax.plot(x, y, "o", color=style["color"], markersize=4)
         slope, intercept = np.polyfit(x, y, 1)
         ends = np.array([min(x), max(x)])
@@ -102,15 +100,9 @@ def grouped_curves(
     for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
         ax.sharey(axes.flat[0])
         ax.xaxis.set_major_locator(MaxNLocator(4))
-        for style, (setting, (x, y)) in zip(_styles(), lines.items(), strict=False):
+        for style, (setting, (x, y)) in zip(styles(), lines.items(), strict=False):
             ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
         ax.set_title(name, fontsize=8)
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
     axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
-
-
-def _styles() -> Iterator[dict[str, Any]]:
-    """Colours and markers that tell twenty lines apart."""
-    colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
-    return ({"color": c, "marker": m} for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.stats import entropy
 from torch import Tensor
+from torch.distributions import Independent, kl_divergence
 
 from guides.base import FacetGuide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel, evaluating
 from ppl_models.data import Observed
 
-__all__ = ["elbo", "mutual_information"]
+__all__ = ["elbo", "kl_by_dimension", "mutual_information"]
 
 
 @torch.no_grad()
@@ -61,4 +63,21 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
     return {
         name: float(entropy(proba.mean(0)) - entropy(proba, axis=-1).mean())
         for name, proba in guide.predict_proba(x, **given).items()
+    }
+
+
+@torch.no_grad()
+def kl_by_dimension(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+    """KL(q(z given x) || p(z)) of every latent dimension: ``{name: [N, d]}``, nats.
+
+    Of facets whose prior has no clusters, which are those where it is a sum over dimensions.
+
+    :param x: ``[N, *x_shape]``.
+    :param given: what the model takes beside x, one entry per datum.
+    :raises ValueError: if ``x`` does not fit the model.
+    """
+    return {
+        name: kl_divergence(q.base_dist, guide.model.priors[name].latent().base_dist).cpu().numpy()
+        for name, q in guide.posterior(x, **given).items()
+        if isinstance(q, Independent) and name not in guide.model.mixtures
     }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -210,6 +212,12 @@ def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
     ax.set_ylabel(ylabel, **FONT)
     ax.tick_params(labelsize=7)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def styles() -> Iterator[dict[str, Any]]:
+    """Colours and markers that tell twenty lines apart."""
+    colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
+    return ({"color": c, "marker": m} for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False))
 
 
 def save_figures(

@@ -28,7 +28,7 @@ class CVAE(Labelled):
     log p(x given u). ``generate`` draws labels uniformly where none are given.
 
     :param x_shape: shape of one datum.
-    :param num_labels: how many values u takes.
+    :param num_classes: how many values u takes.
     :param dim: length of the latent vector.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
@@ -39,20 +39,20 @@ class CVAE(Labelled):
     def __init__(
         self,
         x_shape: Sequence[int],
-        num_labels: int,
+        num_classes: int,
         dim: int,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
         name: str = "z",
     ) -> None:
-        self.num_labels = self.num_label_features = check_count("num_labels", num_labels)
+        self.num_classes = self.num_label_features = check_count("num_classes", num_classes)
         network = network if network is not None else SharedMLP()
         super().__init__(x_shape, {name: StandardNormal(dim)}, likelihood, network)
         self.name = name
 
     @property
     def decoder_dims(self) -> tuple[int, ...]:
-        return (self.dims[0] + self.num_labels,)
+        return (self.dims[0] + self.num_classes,)
 
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
@@ -69,11 +69,11 @@ class CVAE(Labelled):
         return [concatenate(self.label_features(given["label"]), z[self.name])]
 
     def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
-        return {"label": torch.randint(self.num_labels, (n,), device=self.gates.device)}
+        return {"label": torch.randint(self.num_classes, (n,), device=self.gates.device)}
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        return as_labels(name, values, n, self.num_labels)
+        return as_labels(name, values, n, self.num_classes)
 
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as networks read it: one-hot, ``[B] -> [B, num_labels]``."""
-        return one_hot_labels(label, self.num_labels, self.gates)
+        """The label as networks read it: one-hot, ``[B] -> [B, num_classes]``."""
+        return one_hot_labels(label, self.num_classes, self.gates)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
+from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
 from examples import shapes
@@ -171,3 +172,49 @@ def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert isinstance(data, Dataset)
     assert (data.train.shape, data.test.shape) == ((5, 3, 32, 32), (3, 3, 32, 32))
     np.testing.assert_array_equal(data.train_labels["digit"], [0, 1, 9, 2, 5])
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    """A file in MNIST's format: two zeros, the type of bytes, the number of axes, their lengths, and the values."""
+    lengths = b"".join(length.to_bytes(4, "big") for length in values.shape)
+    path.write_bytes(bytes([0, 0, 8, values.ndim]) + lengths + values.tobytes())
+
+
+def test_fashion_mnist_is_read_where_it_is_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no FashionMNIST in .*FashionMNIST/raw with the four idx files"):
+        load("fashion-mnist", tmp_path)
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, n in (("train", 4), ("t10k", 2)):
+        write_idx(raw / f"{split}-images-idx3-ubyte", np.arange(n * 784, dtype=np.uint8).reshape(n, 28, 28))
+        write_idx(raw / f"{split}-labels-idx1-ubyte", np.arange(n, dtype=np.uint8))
+    data = load("fashion-mnist", tmp_path)
+    assert (data.name, data.train.shape, data.test.shape) == ("fashion-mnist", (4, 784), (2, 784))
+    np.testing.assert_array_equal(data.train_labels["article"], range(4))
+    np.testing.assert_array_equal(data.train[0], np.arange(784, dtype=np.uint8))
+
+
+def test_faces_are_read_where_they_are_found(tmp_path: Path) -> None:
+    """Two persons; light from 100 degrees or more, ambient light and damaged files are left out."""
+    with pytest.raises(FileNotFoundError, match=r"no faces in .*CroppedYale.*a folder for each person"):
+        load("yale", tmp_path)
+    names = ["A+000E+00", "A-035E+15", "A+070E-35", "A-060E+20", "A+095E+00", "A+110E+15", "A-130E+20", "_Ambient"]
+    for person in ("yaleB01", "yaleB39"):
+        folder = tmp_path / "CroppedYale" / person
+        folder.mkdir(parents=True)
+        for i, name in enumerate(names):
+            shade = Image.fromarray(np.full((192, 168), 10 * i + 5, np.uint8))
+            shade.save(folder / f"{person}_P00{name}.pgm")
+        (folder / f"{person}_P00A+020E+10.pgm.bad").write_bytes(b"")
+    data = load("yale", tmp_path)
+    assert (data.name, data.train.shape, data.test.shape) == ("yale", (8, 1, 64, 64), (2, 1, 64, 64))
+    assert data.train.dtype == np.uint8
+    azimuth = np.concatenate([data.train_labels["azimuth"], data.test_labels["azimuth"]])
+    assert sorted(azimuth) == sorted([0, -35, 70, -60, 95] * 2)
+    images = np.concatenate([data.train, data.test])
+    of_light = dict(zip([0, -35, 70, -60, 95], [5, 15, 25, 35, 45], strict=True))
+    assert all((image == of_light[angle]).all() for image, angle in zip(images, azimuth, strict=True))
+    assert set(data.test_labels["person"]) == {0, 1}
+    (tmp_path / "CroppedYale" / "yaleB01" / "yaleB01_P00A+000E+00.pgm").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"yaleB01_P00A\+000E\+00.pgm cannot be read"):
+        load("yale", tmp_path)

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
-EXAMPLES = [*RUNS, "compare_guides", "identifiability", "identifiability_images"]
+EXAMPLES = [*RUNS, "nvae", "augmentation", "compare_guides", "identifiability", "identifiability_images"]
 # Modules that examples share; they are not run.
-HELPERS = {"__init__", "common", "datasets", "shapes", "sources"}
+HELPERS = {"__init__", "common", "datasets", "faces", "shapes", "sources"}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
@@ -75,6 +75,54 @@ def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tm
     assert (tmp_path / "run" / "figures" / "comparison.png").stat().st_size > 20_000
 
 
+NVAE_RUNS = [
+    ([], 10),
+    (["--objective", "dirichlet", "--labels", "100"], 10),
+    (["--objective", "sampled", "--no-class-bias"], 10),
+    (["--model", "cvae"], 5),
+    (["--model", "vae", "--beta", "4"], 3),
+]
+
+
+@pytest.mark.parametrize(("flags", "figures"), NVAE_RUNS, ids=["-".join(flags) for flags, _ in NVAE_RUNS])
+def test_nvae_leaves_error_nats_and_figures(flags: list[str], figures: int, tmp_path: Path) -> None:
+    done = run("examples.nvae", *flags, "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert ("error" in scores) == ("--model" not in flags)
+    assert ("error_of_a_classifier_alone" in scores) == ("--labels" in flags)
+    for kind, nats in scores["kl"].items():
+        assert f"KL of {kind}" in done.stdout
+        assert len(nats) == 2
+        assert min(nats) >= 0
+    made = list((tmp_path / "run" / "figures").glob("*.png"))
+    assert len(made) == figures
+    assert all(figure.stat().st_size > 5000 for figure in made)
+
+
+def test_too_few_labels_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = run("examples.nvae", "--smoke", "--labels", "5", "--out", str(tmp_path / "run"))
+    assert "--labels must be from 10, the number of classes, to" in done.stderr
+    done = run("examples.nvae", "--smoke", "--labels", "50", "--model", "cvae", "--out", str(tmp_path / "run"))
+    assert "--labels is for --model nvae" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
+    arguments = ["examples.augmentation", "--smoke", "--repeats", "1", "--out", str(tmp_path / "run")]
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert len(results) == 1 + 2 * 2 * 2
+    assert all(0 <= error <= 1 for errors in results.values() for error in errors)
+    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == {"error_0.4.png", "error_1.png"}
+    again = run(*arguments, cwd=tmp_path)
+    assert again.stdout.count("made with the same settings") == len(results)
+    heading = "images of"
+    assert again.stdout[again.stdout.index(heading) :] == done.stdout[done.stdout.index(heading) :]
+
+
 MANY = [
     ("identifiability", [], {"VaDE-20", "iVAE-30", "GMM-flow-20"}, "median MCC"),
     (
@@ -120,16 +168,18 @@ def test_flags(name: str) -> None:
 def test_smoke_sets_sizes_only(name: str) -> None:
     """The smoke run goes through the same code: sizes and lengths differ from the full run's, and flags still count."""
     example = importlib.import_module(f"examples.{name}")
-    full, smoke, asked = (example.parse(argv)[1] for argv in ([], ["--smoke"], ["--smoke", "--lr", "0.5"]))
+    full, smoke = (example.parse(argv)[1] for argv in ([], ["--smoke"]))
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
         "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every",
         "repeats", "importance_draws", "gradient_draws", "train_rows", "phases",
         "per_segment", "seeds", "flow_components", "flow_layers", "steps", "flow_steps", "held_out", "records",
         "hash_bits", "num_codes", "code_dim", "grid_widths", "looks",
-        "evidence", "trials",
+        "evidence", "trials", "class_dim", "shared_dim", "scales", "classifier_widths", "classifier_epochs",
     }  # fmt: skip
-    assert asked == replace(smoke, lr=0.5)
+    flag = "lr" if hasattr(full, "lr") else "epochs"
+    asked = example.parse(["--smoke", f"--{flag}", "7"])[1]
+    assert asked == replace(smoke, **{flag: type(getattr(full, flag))(7)})
 
 
 def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from torch.distributions import Dirichlet, kl_divergence
 from torch.distributions import Normal as TorchNormal
 
 from guides import ClassifierGuide, ConditionalGuide, VaDEGuide
-from inference import Constant, Loss, MeanFieldEnum_ELBO, SVIRunner, elbo
+from inference import Constant, Loss, MeanFieldEnum_ELBO, SVIRunner, elbo, kl_by_dimension
+from inference.class_figures import (
+    class_samples,
+    class_traversals,
+    kl_by_class,
+    kl_of_blocks,
+    latent_scatter,
+    shared_traversals,
+)
 from inference.diagnostics import loss_draws
 from ppl_models import CVAE, MLP, NVAE, VAE, GaussianMixture, Normal, StandardNormal, VaDE
 from ppl_models.distributions import Proportions
@@ -296,8 +304,8 @@ def test_a_run_is_saved_with_its_options(tmp_path: Path) -> None:
 def test_the_elbo_of_rows_without_labels_is_below_that_of_the_best_class() -> None:
     """log p(x) is at least log p(x, y) for every y, and the bound that sums over y knows it: E_q max, less its KL."""
     guide = build()
-    of_x = -loss_draws(Loss(guide.model, guide), X, 4000, label=LABEL, known=torch.zeros(4, dtype=torch.bool)).mean()
-    bounds = [elbo(guide.model, guide, X, num_draws=2000, label=torch.full((4,), k))[0] for k in range(CLASSES)]
+    of_x = -loss_draws(Loss(guide.model, guide), X, 2000, label=LABEL, known=torch.zeros(4, dtype=torch.bool)).mean()
+    bounds = [elbo(guide.model, guide, X, num_draws=200, label=torch.full((4,), k))[0] for k in range(CLASSES)]
     assert min(bounds) - 0.05 < of_x < max(bounds) + math.log(CLASSES) + 0.05
 
 
@@ -315,7 +323,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: VaDEGuide(build().model), "take a guide that suits the model, such as ClassifierGuide"),
     (lambda: ConditionalGuide(build().model), "ConditionalGuide is for .* got NVAE: take ClassifierGuide"),
     (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
-    (lambda: CVAE((5,), 0, 2), "num_labels must be an integer of at least 1"),
+    (lambda: CVAE((5,), 0, 2), "num_classes must be an integer of at least 1"),
     (lambda: Constant({"z_digit": 2.0}).bind(build().model, 1, 1), r"no site 'z_digit': this model has \['z_shared'"),
     (lambda: Constant({"z_class": -2.0}), "weight must be a number of at least 0, got -2"),
 ]
@@ -335,6 +343,43 @@ def test_a_label_that_training_refuses_changes_nothing() -> None:
         runner.fit(X, epochs=1, progress=False, label=[0, 1, 2, 9])
     assert not runner.history
     assert all(torch.equal(p, q) for p, q in zip(guide.parameters(), before, strict=True))
+
+
+FIGURES: dict[str, Callable[[ClassifierGuide], Any]] = {
+    "class traversals": lambda guide: class_traversals(guide, 1, (1, 5)),
+    "shared traversals": lambda guide: shared_traversals(guide, 0, (1, 5)),
+    "samples": lambda guide: class_samples(guide, (1, 5), scale=1.4),
+    "KL by class": lambda guide: kl_by_class(kl_by_dimension(guide, X)["class"], LABEL, D_CLASS),
+    "KL of blocks": lambda guide: kl_of_blocks({"one": {"shared": [1.0, 0.2], "right class": [0.4]}}),
+    "scatter": lambda guide: latent_scatter(guide.embed(X)["class"], LABEL),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_and_leave_randomness_alone(name: str) -> None:
+    guide = build().float()
+    before = torch.random.get_rng_state()
+    figure = FIGURES[name](guide)
+    assert figure.axes
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_figures_of_other_models_are_refused() -> None:
+    guide = VaDEGuide(VAE((5,), 2))
+    with pytest.raises(ValueError, match="VAE has no latents of classes: NVAE has"):
+        class_traversals(guide)
+    with pytest.raises(ValueError, match="VAE has no classes that its decoder reads: NVAE and CVAE have"):
+        class_samples(guide)
+
+
+def test_kl_by_dimension_is_the_formula() -> None:
+    """(mean^2 + variance - 1 - log variance) / 2 of every latent; facets with clusters are left out."""
+    guide = build()
+    for name, q in guide.posterior(X).items():
+        wanted = 0.5 * (q.mean**2 + q.variance - 1 - q.variance.log())
+        np.testing.assert_allclose(kl_by_dimension(guide, X)[name], wanted, rtol=1e-9)
+    clustered = VaDEGuide(VaDE((5,), GaussianMixture(3, 2)))
+    assert kl_by_dimension(clustered, X.float()) == {}
 
 
 def test_blocks_are_a_prior_like_others() -> None:

@@ -1,0 +1,170 @@
+"""Does a classifier gain by generated images? (N-VAE, Fig. 9)
+
+python -m examples.augmentation --dataset mnist --data-root DATA
+
+N-VAE and a conditional VAE are trained; then a classifier, with a share of its images replaced by generated ones of the
+same class, whose latents are drawn with a standard deviation of 1 or more. Reported is its error on the test images,
+mean and sample deviation over repeats, each with its own generative model. What is in the run folder already, made with
+the same settings, is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+
+from examples import nvae
+from examples.common import add_setting_flags, build_parser, once, open_run_folder, resolve
+from examples.datasets import Dataset, load
+from inference import SVIRunner
+from inference.callbacks import JSONLines
+from inference.comparison_figures import grouped_boxes
+from inference.randomness import seeded
+from ppl_models import CVAE, NVAE
+
+MODELS = ("nvae", "cvae")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Standard deviations, shares and repeats are the paper's; it does not give its classifier, which is our choice."""
+
+    scales: tuple[float, ...] = (1.0, 1.4, 2.0)
+    shares: tuple[float, ...] = (0.4, 1.0)
+    repeats: int = 3
+    epochs: int = 40  # of the generative models
+    precision: str = "float32"
+    classifier_widths: tuple[int, ...] = (256,)
+    classifier_epochs: int = 10
+
+
+SMOKE = replace(Settings(), scales=(1.0, 2.0), repeats=2, epochs=2, classifier_widths=(16,), classifier_epochs=3)
+
+
+def generator(model: str, data: Dataset, of: str, settings: Settings, seed: int, out: Path) -> NVAE | CVAE:
+    """The generative model of one repeat, trained, or loaded where it was."""
+    of_model = replace(nvae.IMAGES if data.train.ndim > 2 else nvae.Settings(), precision=settings.precision)
+    of_model = replace(of_model, epochs=settings.epochs)
+    label, folder = data.train_labels[of], out / model / f"seed-{seed}"
+
+    def train() -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        pyro.set_rng_seed(seed)
+        guide = nvae.build(model, "simplified", data, int(label.max()) + 1, of_model)
+        runner = nvae.make_runner(guide, "simplified", of_model, seed)
+        callbacks = [JSONLines(folder / "metrics.jsonl")]
+        runner.fit(data.train, of_model.epochs, of_model.batch_size, callbacks=callbacks, label=label)
+        runner.save(folder)
+        return {"history": runner.history}
+
+    once(folder / "results.json", {"data": data.name, **asdict(of_model)}, train)
+    return SVIRunner.load(folder).model  # type: ignore[return-value]
+
+
+def mixed(x: np.ndarray, label: np.ndarray, model: NVAE | CVAE, share: float, scale: float, seed: int) -> np.ndarray:
+    """Images ``[N, D]``, of which about this share are generated anew, of the same class."""
+    replaced = np.flatnonzero(np.random.default_rng(seed).random(len(x)) < share)
+    made = x.copy()
+    with seeded(seed, torch.device("cpu")):
+        for rows in np.array_split(replaced, max(1, len(replaced) // 4096)):
+            images = model.generate(len(rows), temperature=scale, label=torch.as_tensor(label[rows]))
+            made[rows] = images.flatten(1).numpy()
+    return made
+
+
+def error(x: np.ndarray, label: np.ndarray, data: Dataset, of: str, settings: Settings, seed: int) -> float:
+    """Test error of a classifier that was trained on ``x``."""
+    network = MLPClassifier(settings.classifier_widths, max_iter=settings.classifier_epochs, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it trains for as many epochs as it was given
+        network.fit(x, label)
+    return float(1 - network.score(nvae.flat(data.test), data.test_labels[of]))
+
+
+def cells(settings: Settings) -> Iterator[tuple[str, float, float]]:
+    """What is compared: model, share and standard deviation."""
+    yield "baseline", 0.0, 1.0
+    yield from product(MODELS, settings.shares, settings.scales)
+
+
+def measure(data: Dataset, of: str, settings: Settings, first_seed: int, out: Path) -> dict[tuple, list[float]]:
+    x, label = nvae.flat(data.train), data.train_labels[of]
+    found: dict[tuple, list[float]] = {cell: [] for cell in cells(settings)}
+    for seed in range(first_seed, first_seed + settings.repeats):
+        for model, share, scale in found:
+
+            def make(model: str = model, share: float = share, scale: float = scale, seed: int = seed) -> dict:
+                if model == "baseline":
+                    return {"error": error(x, label, data, of, settings, seed)}
+                made = mixed(x, label, generator(model, data, of, settings, seed, out), share, scale, seed)
+                return {"error": error(made, label, data, of, settings, seed)}
+
+            sizes = {
+                name: value for name, value in asdict(settings).items() if name not in ("scales", "shares", "repeats")
+            }
+            place = out / "cells" / f"{model}-{share:g}-{scale:g}-{seed}.json"
+            cell = {"data": data.name, "model": model, "share": share, "scale": scale, "seed": seed, **sizes}
+            found[model, share, scale].append(once(place, cell, make)["error"])
+    return found
+
+
+def format_table(found: dict[tuple, list[float]]) -> str:
+    lines = [f"{'images of':12s}{'share':>8s}{'deviation':>12s}{'test error, %':>20s}"]
+    for (model, share, scale), errors in found.items():
+        value = f"{100 * mean(errors):.2f} ({100 * stdev(errors):.2f})" if len(errors) > 1 else f"{100 * errors[0]:.2f}"
+        lines.append(f"{model:12s}{share:8.2g}{scale:12.2g}{value:>20s}")
+    return "\n".join(lines)
+
+
+def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    parser = build_parser(__doc__, "augmentation")
+    parser.add_argument("--dataset", choices=("mnist", "fashion-mnist", "digits"), default="mnist")
+    flags: dict[str, dict[str, Any]] = {
+        "epochs": {"help": "of the generative models"},
+        "repeats": {"help": "of everything, from --seed on"},
+        "precision": {"help": "of the generative models' networks", "choices": ("float32", "bf16"), "metavar": None},
+        "classifier_epochs": {"help": "of the classifiers"},
+    }
+    add_setting_flags(parser, Settings(), **flags)
+    args = parser.parse_args(argv)
+    return args, resolve(args, Settings(), SMOKE)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args, settings = parse(argv)
+    data = load("digits" if args.smoke else args.dataset, args.data_root)
+    of = nvae.CLASS_OF[data.name]
+    out = open_run_folder(args, settings, data)
+    found = measure(data, of, settings, args.seed, out)
+    named = {" ".join(map(str, cell)): errors for cell, errors in found.items()}
+    (out / "results.json").write_text(json.dumps(named, indent=2) + "\n")
+    print(format_table(found))
+    folder = out / "figures"
+    folder.mkdir(exist_ok=True)
+    for share in settings.shares:
+        boxes = {
+            model: {scale: [100 * e for e in found[model, share, scale]] for scale in settings.scales}
+            for model in MODELS
+        }
+        boxes["no generated images"] = {
+            scale: [100 * e for e in found["baseline", 0.0, 1.0]] for scale in settings.scales
+        }
+        figure = grouped_boxes(boxes, "standard deviation of the latents", f"test error, %, share {share:g}")
+        figure.savefig(folder / f"error_{share:g}.png", dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Pictures of what belongs to a class and what all share (N-VAE, Fig. 1 to 11). Each function returns a new figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from guides.base import FacetGuide
+from inference.figures import image_rows, image_shape_of, label_axes, new_figure, styles
+from inference.randomness import seeded
+from ppl_models import CVAE, NVAE
+from ppl_models.base import evaluating
+
+__all__ = ["class_samples", "class_traversals", "kl_by_class", "kl_of_blocks", "latent_scatter", "shared_traversals"]
+
+# Latents are moved within three standard deviations of their prior, as in the paper's figures.
+REACH = 3.0
+
+
+@torch.no_grad()
+def class_traversals(
+    guide: FacetGuide, dimension: int = 0, image_shape: Sequence[int] | None = None, columns: int = 9
+) -> Figure:
+    """One latent of each class's own block from -3 to 3, all others at 0: a class a row (Fig. 1, 6).
+
+    :param guide: of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: which latent of the blocks.
+    """
+    model = _nvae(guide)
+    blocks, steps = model.blocks, torch.linspace(-REACH, REACH, columns)
+    z = torch.zeros(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
+    for k in range(blocks.num_components):
+        z[k, :, k, dimension] = steps
+    shared = torch.zeros(blocks.num_components, columns, model.prior("shared").dim)
+    title = f"latent {dimension + 1} of each class's own, from {-REACH:g} to {REACH:g}"
+    return _decoded_rows(guide, {"shared": shared, "class": z.flatten(2)}, image_shape, title)
+
+
+@torch.no_grad()
+def shared_traversals(
+    guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None, columns: int = 9
+) -> Figure:
+    """One shared latent from -3 to 3, all others at 0: a class a row (Fig. 2, 7, 8).
+
+    :param guide: of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: which shared latent.
+    """
+    model = _nvae(guide)
+    shared = torch.zeros(model.num_classes, columns, model.prior("shared").dim)
+    shared[..., dimension] = torch.linspace(-REACH, REACH, columns)
+    z = {"shared": shared, "class": torch.zeros(model.num_classes, columns, model.blocks.dim)}
+    return _decoded_rows(guide, z, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}")
+
+
+def class_samples(
+    guide: FacetGuide, image_shape: Sequence[int] | None = None, columns: int = 10, scale: float = 1.0, seed: int = 0
+) -> Figure:
+    """Draws of every class, a class a row, latents from Normal(0, scale) (Fig. 11).
+
+    :param guide: of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE` or
+        :class:`~ppl_models.cvae.CVAE`.
+    :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
+    """
+    model = guide.model
+    if not isinstance(model, NVAE | CVAE):
+        raise ValueError(f"{type(model).__name__} has no classes that its decoder reads: NVAE and CVAE have")
+    classes = np.arange(model.num_classes)
+    with seeded(seed, model.gates.device):
+        label = torch.as_tensor(classes.repeat(columns))
+        made = model.generate(len(label), temperature=scale, label=label).cpu().numpy()
+    rows = dict(zip(map(str, classes), made.reshape(len(classes), columns, *made.shape[1:]), strict=True))
+    title = f"samples of each class, latents with standard deviation {scale:g}"
+    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "class")
+
+
+def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
+    """Mean KL of every latent of all blocks, a row for the data of each class (Fig. 10).
+
+    :param kl: nats, ``[N, L * block_dim]``.
+    :param label: classes ``[N]``.
+    :param block_dim: latents of a block.
+    """
+    kl, label = np.asarray(kl), np.asarray(label)
+    classes = np.unique(label)
+    table = np.stack([kl[label == k].mean(0) for k in classes])
+    figure, axes = new_figure(1.5 + 0.16 * table.shape[1], 1 + 0.2 * len(classes), 1, 1)
+    ax = axes.flat[0]
+    drawn = ax.imshow(table, aspect="auto", cmap="Blues", vmin=0)
+    for edge in range(block_dim, table.shape[1], block_dim):
+        ax.axvline(edge - 0.5, color="0.8", linewidth=0.6)
+    ax.set_xticks(np.arange(0, table.shape[1], block_dim) + (block_dim - 1) / 2, [str(k) for k in classes])
+    ax.set_yticks(range(len(classes)), [str(k) for k in classes])
+    label_axes(ax, "latents, a block for each class", "class of the data")
+    figure.colorbar(drawn, ax=ax).set_label("KL, nats", fontsize=8)
+    return figure
+
+
+def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """KL of each latent, the most telling first: shared ones, those of the right class, those of others (Fig. 5).
+
+    :param kl: by what is compared, then by kind of latent: nats.
+    """
+    figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
+    for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
+        ax.sharey(axes.flat[0])
+        start = 0
+        for style, (kind, values) in zip(styles(), kinds.items(), strict=False):
+            ax.bar(start + np.arange(len(values)), sorted(values, reverse=True), color=style["color"], label=kind)
+            start += len(values) + 1
+        ax.set_title(name, fontsize=8)
+        ax.set_xticks([])
+        label_axes(ax, "latents", "KL, nats per datum" if ax is axes.flat[0] else "")
+    axes.flat[-1].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int = 0) -> Figure:
+    """Posterior means of two latents, coloured by class (Fig. 3).
+
+    :param z: ``[N, d]``; the two that vary most are drawn.
+    :param label: classes ``[N]``.
+    :param rows: drawn at random, at most.
+    """
+    z, label = np.asarray(z), np.asarray(label)
+    chosen = np.random.default_rng(seed).permutation(len(z))[:rows]
+    first, second = np.argsort(-z.var(0))[:2] if z.shape[1] > 1 else (0, 0)
+    figure, axes = new_figure(4.6, 3.8, 1, 1)
+    ax = axes.flat[0]
+    for style, k in zip(styles(), np.unique(label), strict=False):
+        own = chosen[label[chosen] == k]
+        ax.plot(z[own, first], z[own, second], ".", color=style["color"], markersize=3, label=str(k))
+    label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
+    ax.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=3, title="class")
+    return figure
+
+
+def _nvae(guide: FacetGuide) -> NVAE:
+    if not isinstance(guide.model, NVAE):
+        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: NVAE has")
+    return guide.model
+
+
+def _decoded_rows(
+    guide: FacetGuide, z: Mapping[str, torch.Tensor], image_shape: Sequence[int] | None, title: str
+) -> Figure:
+    """Images of latents ``[L, columns, d]``, a row for each class."""
+    K, columns = z["shared"].shape[:2]
+    label = torch.arange(K)[:, None].expand(K, columns)
+    with evaluating(guide):
+        made = guide.model.decode(z, label=label).mean.cpu().numpy()
+    rows = {str(k): made[k] for k in range(K)}
+    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "class")
