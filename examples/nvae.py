@@ -47,10 +47,14 @@ MODELS = ("nvae", "cvae", "vae")
 
 @dataclass(frozen=True)
 class Settings:
-    """The paper gives beta_c alone; sizes, networks, rate and epochs are our choice."""
+    """The paper gives beta_c alone; sizes, networks, rate and epochs are our choice.
 
-    class_dim: int = 3
-    shared_dim: int = 10
+    With many shared latents the classes' own say nothing: what several classes can tell is cheaper told by all. The
+    baselines have as many latents as N-VAE's decoder sees of one datum.
+    """
+
+    class_dim: int = 4
+    shared_dim: int = 4
     widths: tuple[int, ...] = (512, 256)
     beta_c: float = 2.0  # of the classes' latents (Eq. 7)
     beta: float = 1.0  # of the baselines' latents
@@ -77,10 +81,11 @@ def build(
     model: str, objective: str, data: Dataset, num_classes: int, settings: Settings, class_bias: bool = True
 ) -> FacetGuide:
     x_shape, parts = data.train.shape[1:], {"network": network(data, settings)}
+    dim = settings.shared_dim + settings.class_dim
     if model == "vae":
-        return VaDEGuide(VAE(x_shape, settings.shared_dim, **parts))
+        return VaDEGuide(VAE(x_shape, dim, **parts))
     if model == "cvae":
-        return ConditionalGuide(CVAE(x_shape, num_classes, settings.shared_dim, **parts))
+        return ConditionalGuide(CVAE(x_shape, num_classes, dim, **parts))
     concentration = None if objective == "simplified" else 1.0
     dims = (num_classes, settings.class_dim, settings.shared_dim)
     weight = settings.label_weight if settings.labels else None
