@@ -31,7 +31,7 @@ from examples.common import add_setting_flags, build_parser, once, open_run_fold
 from examples.datasets import Dataset, load
 from inference import SVIRunner
 from inference.callbacks import JSONLines
-from inference.comparison_figures import grouped_boxes
+from inference.comparison_figures import grouped_means
 from inference.randomness import seeded
 from ppl_models import CVAE, NVAE
 
@@ -54,23 +54,26 @@ class Settings:
 SMOKE = replace(Settings(), scales=(1.0, 2.0), repeats=2, epochs=2, classifier_widths=(16,), classifier_epochs=3)
 
 
-def generator(model: str, data: Dataset, of: str, settings: Settings, seed: int, out: Path) -> NVAE | CVAE:
+def of_generators(settings: Settings) -> nvae.Settings:
+    """The generative models' own settings."""
+    return replace(nvae.Settings(), precision=settings.precision, epochs=settings.epochs)
+
+
+def generator(model: str, data: Dataset, of: str, settings: Settings, seed: int, device: str, out: Path) -> NVAE | CVAE:
     """The generative model of one repeat, trained, or loaded where it was."""
-    of_model = replace(nvae.IMAGES if data.train.ndim > 2 else nvae.Settings(), precision=settings.precision)
-    of_model = replace(of_model, epochs=settings.epochs)
-    label, folder = data.train_labels[of], out / model / f"seed-{seed}"
+    chosen, label, folder = of_generators(settings), data.train_labels[of], out / model / f"seed-{seed}"
 
     def train() -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         pyro.set_rng_seed(seed)
-        guide = nvae.build(model, "simplified", data, int(label.max()) + 1, of_model)
-        runner = nvae.make_runner(guide, "simplified", of_model, seed)
+        guide = nvae.build(model, "simplified", data, int(label.max()) + 1, chosen)
+        runner = nvae.make_runner(guide, "simplified", chosen, seed, device)
         callbacks = [JSONLines(folder / "metrics.jsonl")]
-        runner.fit(data.train, of_model.epochs, of_model.batch_size, callbacks=callbacks, label=label)
+        runner.fit(data.train, chosen.epochs, chosen.batch_size, callbacks=callbacks, label=label)
         runner.save(folder)
         return {"history": runner.history}
 
-    once(folder / "results.json", {"data": data.name, **asdict(of_model)}, train)
+    once(folder / "results.json", {"data": data.name, **asdict(chosen)}, train)
     return SVIRunner.load(folder).model  # type: ignore[return-value]
 
 
@@ -100,7 +103,9 @@ def cells(settings: Settings) -> Iterator[tuple[str, float, float]]:
     yield from product(MODELS, settings.shares, settings.scales)
 
 
-def measure(data: Dataset, of: str, settings: Settings, first_seed: int, out: Path) -> dict[tuple, list[float]]:
+def measure(
+    data: Dataset, of: str, settings: Settings, first_seed: int, device: str, out: Path
+) -> dict[tuple, list[float]]:
     x, label = nvae.flat(data.train), data.train_labels[of]
     found: dict[tuple, list[float]] = {cell: [] for cell in cells(settings)}
     for seed in range(first_seed, first_seed + settings.repeats):
@@ -109,7 +114,7 @@ def measure(data: Dataset, of: str, settings: Settings, first_seed: int, out: Pa
             def make(model: str = model, share: float = share, scale: float = scale, seed: int = seed) -> dict:
                 if model == "baseline":
                     return {"error": error(x, label, data, of, settings, seed)}
-                made = mixed(x, label, generator(model, data, of, settings, seed, out), share, scale, seed)
+                made = mixed(x, label, generator(model, data, of, settings, seed, device, out), share, scale, seed)
                 return {"error": error(made, label, data, of, settings, seed)}
 
             sizes = {
@@ -148,21 +153,17 @@ def main(argv: list[str] | None = None) -> None:
     data = load("digits" if args.smoke else args.dataset, args.data_root)
     of = nvae.CLASS_OF[data.name]
     out = open_run_folder(args, settings, data)
-    found = measure(data, of, settings, args.seed, out)
+    found = measure(data, of, settings, args.seed, args.device, out)
     named = {" ".join(map(str, cell)): errors for cell, errors in found.items()}
     (out / "results.json").write_text(json.dumps(named, indent=2) + "\n")
     print(format_table(found))
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
+    percent = {cell: [100 * value for value in errors] for cell, errors in found.items()}
     for share in settings.shares:
-        boxes = {
-            model: {scale: [100 * e for e in found[model, share, scale]] for scale in settings.scales}
-            for model in MODELS
-        }
-        boxes["no generated images"] = {
-            scale: [100 * e for e in found["baseline", 0.0, 1.0]] for scale in settings.scales
-        }
-        figure = grouped_boxes(boxes, "standard deviation of the latents", f"test error, %, share {share:g}")
+        of_share = {model: {scale: percent[model, share, scale] for scale in settings.scales} for model in MODELS}
+        of_share["none generated"] = dict.fromkeys(settings.scales, percent["baseline", 0.0, 1.0])
+        figure = grouped_means(of_share, "standard deviation of the latents", f"test error, %, share {share:g}")
         figure.savefig(folder / f"error_{share:g}.png", dpi=150)
 
 

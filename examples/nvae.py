@@ -63,7 +63,7 @@ class Settings:
     epochs: int = 40
     precision: str = "float32"
     labels: int = 0  # training images whose label is known; 0 for all
-    label_weight: float = 20.0  # of log q(y | x) where some labels are unknown
+    label_weight: float = 20.0  # of log q(y | x) in the simplified objective where some labels are unknown
     labelled_share: float = 0.1  # of the rows of a pass: labelled rows are repeated to make so many
 
 
@@ -88,7 +88,7 @@ def build(
         return ConditionalGuide(CVAE(x_shape, num_classes, dim, **parts))
     concentration = None if objective == "simplified" else 1.0
     dims = (num_classes, settings.class_dim, settings.shared_dim)
-    weight = settings.label_weight if settings.labels else None
+    weight = settings.label_weight if settings.labels and objective == "simplified" else None
     return ClassifierGuide(
         NVAE(x_shape, *dims, **parts, concentration=concentration, class_bias=class_bias), label_weight=weight
     )
@@ -122,13 +122,13 @@ def some_labels(label: np.ndarray, known: int, share: float, seed: int) -> tuple
         own = order[label[order] == k]
         place[own] = np.arange(len(own))
     labelled = order[np.argsort(place[order], kind="stable")][:known]  # as many of each class as can be
-    repeated = np.resize(labelled, max(known, round(share / (1 - share) * len(label))))
+    repeated = np.resize(labelled, max(known, round(share / (1 - share) * (len(label) - known))))
     rows = np.concatenate([np.setdiff1d(np.arange(len(label)), labelled), repeated])
     return rows, np.concatenate([np.full(len(label) - known, -1), label[repeated]]), labelled
 
 
 def classifier_alone(x: np.ndarray, label: np.ndarray, settings: Settings, seed: int) -> MLPClassifier:
-    """A classifier with the encoder's hidden layers, trained on these images alone, to a loss that stands still."""
+    """A fully connected classifier of the same widths, trained on these images alone, to a loss that stands still."""
     return MLPClassifier(settings.widths, max_iter=500, random_state=seed).fit(flat(x), label)
 
 
@@ -206,6 +206,8 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     settings = resolve(args, IMAGES if args.dataset in ("shapes", "yale") else Settings(), SMOKE)
     if settings.labels and args.model != "nvae":
         parser.error("--labels is for --model nvae: the baselines are given all labels, or none")
+    if args.model != "nvae" and (args.no_class_bias or args.objective != "simplified"):
+        parser.error("--objective and --no-class-bias are for --model nvae")
     return args, settings
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from guides.base import FacetGuide
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_data
+from ppl_models.data import Observed, as_data, as_mask
 from ppl_models.distributions import Component, Proportions, diagonal_normal, one_hot_labels
 from ppl_models.nvae import NVAE
 
@@ -42,7 +42,8 @@ class ClassifierGuide(FacetGuide):
     of Eq. 3 over y given x is at its highest where q(y given x) is the class's true probability.
 
     Labels are integers from 0 to L - 1, and -1 where unknown, or left out; a datum whose class is unknown is seen as of
-    every class, weighted by q(y given x). Predictions never look at labels.
+    every class, weighted by q(y given x). (``known=``, truth values, may say so instead of -1.) Predictions never look
+    at labels.
 
     :param model: an :class:`~ppl_models.nvae.NVAE`.
     :param num_samples: draws of z.
@@ -89,11 +90,11 @@ class ClassifierGuide(FacetGuide):
 
     @contextmanager
     def unrelaxed(self) -> Iterator[None]:
-        self.teaching = False
+        kept, self.teaching = self.teaching, False
         try:
             yield
         finally:
-            self.teaching = True
+            self.teaching = kept
 
     def decided(self, logits: Tensor, label: Tensor, known: Tensor) -> Tensor:
         """Logits of the class ``[B, L]``: the classifier's where it is not known."""
@@ -126,7 +127,7 @@ class ClassifierGuide(FacetGuide):
             beside["label"] = np.full(len(as_data(x, self.model)), -1)
         data = super().observed(x, beside)
         label = data.given["label"]
-        known = label >= 0 if known is None else known
+        known = (label >= 0) & (True if known is None else as_mask("known", known, len(label)).to(label.device))
         if bool(known.all()):
             return data
         return Observed(data.x, {"label": label.clamp_min(0), "known": known})

@@ -21,7 +21,7 @@ class ConditionalGuide(FacetGuide):
     depends on the other: a network that reads images gets a plane for each feature, others all in a row.
 
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
-        :class:`~ppl_models.ivae.CVAE`.
+        :class:`~ppl_models.cvae.CVAE`.
     :param num_samples: L draws of z.
     :raises ValueError: if the model is another.
     """

@@ -51,7 +51,7 @@ class Discrete(Configurable, nn.Module):
 class Enumerate(Discrete):
     """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z depends on c."""
 
-    needs = "enumeration"
+    needs = "free enumeration"
 
     def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
         return pyro.sample(f"c_{name}", Component(logits=logits), infer={"enumerate": "parallel"})

@@ -146,11 +146,11 @@ class SimilarContentGuide(GroupedGuide):
 
     @contextmanager
     def unrelaxed(self) -> Iterator[None]:
-        self.pressing = False
+        kept, self.pressing = self.pressing, False
         try:
             yield
         finally:
-            self.pressing = True
+            self.pressing = kept
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
         """Of each slot, the mean symmetrised KL divergence over its pairs: ``[B]``, nats."""

@@ -14,6 +14,7 @@ from inference.figures import image_rows, image_shape_of, label_axes, new_figure
 from inference.randomness import seeded
 from ppl_models import CVAE, NVAE
 from ppl_models.base import evaluating
+from ppl_models.checks import check_one_of
 
 __all__ = ["class_samples", "class_traversals", "kl_by_class", "kl_of_blocks", "latent_scatter", "shared_traversals"]
 
@@ -29,9 +30,11 @@ def class_traversals(
 
     :param guide: of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: which latent of the blocks.
+    :raises ValueError: if there is no such latent, or the model has no blocks.
     """
     model = _nvae(guide)
     blocks, steps = model.blocks, torch.linspace(-REACH, REACH, columns)
+    check_one_of("dimension", dimension, range(blocks.block_dim))
     z = torch.zeros(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
     for k in range(blocks.num_components):
         z[k, :, k, dimension] = steps
@@ -48,8 +51,10 @@ def shared_traversals(
 
     :param guide: of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: which shared latent.
+    :raises ValueError: if there is no such latent, or the model has none.
     """
     model = _nvae(guide)
+    check_one_of("dimension", dimension, range(model.prior("shared").dim))
     shared = torch.zeros(model.num_classes, columns, model.prior("shared").dim)
     shared[..., dimension] = torch.linspace(-REACH, REACH, columns)
     z = {"shared": shared, "class": torch.zeros(model.num_classes, columns, model.blocks.dim)}
@@ -85,14 +90,14 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     :param block_dim: latents of a block.
     """
     kl, label = np.asarray(kl), np.asarray(label)
-    classes = np.unique(label)
+    classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
     figure, axes = new_figure(1.5 + 0.16 * table.shape[1], 1 + 0.2 * len(classes), 1, 1)
     ax = axes.flat[0]
     drawn = ax.imshow(table, aspect="auto", cmap="Blues", vmin=0)
     for edge in range(block_dim, table.shape[1], block_dim):
         ax.axvline(edge - 0.5, color="0.8", linewidth=0.6)
-    ax.set_xticks(np.arange(0, table.shape[1], block_dim) + (block_dim - 1) / 2, [str(k) for k in classes])
+    ax.set_xticks(np.arange(0, table.shape[1], block_dim) + (block_dim - 1) / 2, map(str, blocks))
     ax.set_yticks(range(len(classes)), [str(k) for k in classes])
     label_axes(ax, "latents, a block for each class", "class of the data")
     figure.colorbar(drawn, ax=ax).set_label("KL, nats", fontsize=8)
@@ -132,7 +137,7 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     ax = axes.flat[0]
     for style, k in zip(styles(), np.unique(label), strict=False):
         own = chosen[label[chosen] == k]
-        ax.plot(z[own, first], z[own, second], ".", color=style["color"], markersize=3, label=str(k))
+        ax.plot(z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style)
     label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
     ax.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=3, title="class")
     return figure

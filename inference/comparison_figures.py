@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from inference.figures import label_axes, new_figure, styles
 
-__all__ = ["grouped_boxes", "grouped_curves", "grouped_points", "guide_comparison"]
+__all__ = ["grouped_boxes", "grouped_curves", "grouped_means", "grouped_points", "guide_comparison"]
 
 
 def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]) -> Figure:
@@ -70,6 +70,24 @@ def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
     ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
     label_axes(ax, xlabel, ylabel)
     ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values))
+    return figure
+
+
+def grouped_means(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """Means with their sample deviations, a line for each of what is compared, for few values a setting.
+
+    :param values: by what is compared, then by setting.
+    """
+    figure, axes = new_figure(4.6, 3.2, 1, 1)
+    ax, settings = axes.flat[0], list(next(iter(values.values())))
+    for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
+        at = np.arange(len(settings)) + 0.06 * (i - (len(values) - 1) / 2)
+        means = [np.mean(groups[setting]) for setting in settings]
+        errors = [np.std(groups[setting], ddof=1) if len(groups[setting]) > 1 else 0.0 for setting in settings]
+        ax.errorbar(at, means, errors, **style, markersize=4, linewidth=1, capsize=3, label=name)
+    ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
+    label_axes(ax, xlabel, ylabel)
+    ax.legend(fontsize=7, frameon=False)
     return figure
 
 

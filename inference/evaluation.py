@@ -16,6 +16,7 @@ from guides.base import FacetGuide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel, evaluating
 from ppl_models.data import Observed
+from ppl_models.priors import ClassBlocks, StandardNormal
 
 __all__ = ["elbo", "kl_by_dimension", "mutual_information"]
 
@@ -70,7 +71,7 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
 def kl_by_dimension(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
     """KL(q(z given x) || p(z)) of every latent dimension: ``{name: [N, d]}``, nats.
 
-    Of facets whose prior has no clusters, which are those where it is a sum over dimensions.
+    Of facets whose prior is a standard normal, with a class beside it or without.
 
     :param x: ``[N, *x_shape]``.
     :param given: what the model takes beside x, one entry per datum.
@@ -79,5 +80,5 @@ def kl_by_dimension(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> d
     return {
         name: kl_divergence(q.base_dist, guide.model.priors[name].latent().base_dist).cpu().numpy()
         for name, q in guide.posterior(x, **given).items()
-        if isinstance(q, Independent) and name not in guide.model.mixtures
+        if isinstance(q, Independent) and isinstance(guide.model.priors[name], StandardNormal | ClassBlocks)
     }

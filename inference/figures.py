@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from guides.base import FacetGuide
 from inference.randomness import seeded
 from ppl_models.base import evaluating
-from ppl_models.priors import Mixture
 
 __all__ = [
     "cluster_gallery",
@@ -64,6 +63,10 @@ def facet_overview(
     x = np.asarray(x)
     shape = image_shape_of(guide, image_shape)
     facets = list(guide.model.inferred)
+    if not facets:
+        raise ValueError(
+            f"{type(guide.model).__name__} has no clusters that are inferred: there is nothing to group by"
+        )
     figure, axes = new_figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
     for facet, ax in zip(facets, axes.flat, strict=True):
         order, cluster, certainty = _surest_clusters(guide, x, facet)
@@ -102,7 +105,7 @@ def cluster_samples(
             if hold_others:
                 z = {name: each.expand(columns, -1) for name, each in held.items()}
             z[facet] = model.priors[facet].sample(columns, int(k), temperature)
-            rows[str(k)] = model.decode(z).mean.cpu().numpy()
+            rows[str(k)] = model.decode(z, **model.draw_given(columns, facet, int(k))).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
     return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "cluster")
 
@@ -117,48 +120,55 @@ def facet_draws(
     columns: int = 9,
     temperature: float = 1.0,
     seed: int = 0,
+    **given: Any,
 ) -> Figure:
     """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig. 2).
 
     Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the facet says.
 
     :param rows: the first data of ``x``.
+    :param given: what the model takes beside x, one entry per datum.
     """
-    x = np.asarray(x)[:rows]
+    x, given = np.asarray(x)[:rows], {name: values[:rows] for name, values in given.items()}
     model = guide.model
     prior = model.prior(facet)
-    means = {name: q.mean for name, q in guide.posterior(x).items()}
+    means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
+    beside = guide.decoder_given(x, given)
     with seeded(seed, model.gates.device), evaluating(model):
         drawn = prior.sample(columns, temperature=temperature)
         images = {}
         for i, datum in enumerate(x):
             z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
             z[facet] = torch.cat([means[facet][i : i + 1], drawn])
-            images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z).mean.cpu().numpy()])
+            its = {name: values[i].expand(columns + 1) for name, values in beside.items()}
+            images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()])
     title = f"{facet} drawn anew; at the left the datum and its reconstruction"
     return image_rows(images, image_shape_of(guide, image_shape), columns + 2, title, "datum")
 
 
 @torch.no_grad()
 def facet_swaps(
-    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, pairs: int = 8
+    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, pairs: int = 8, **given: Any
 ) -> Figure:
     """Pairs of data and their reconstructions with one facet's latent exchanged (MFCVAE, Fig. 5).
 
     :param facet: the facet that is exchanged; the others stay.
     :param pairs: the first data of ``x``, two by two.
+    :param given: what the model takes beside x, one entry per datum.
     """
     guide.model.prior(facet)  # which refuses an unknown one
     x = np.asarray(x)
     x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
-    means = {name: q.mean for name, q in guide.posterior(x).items()}
+    given = {name: values[: len(x)] for name, values in given.items()}
+    means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
+    beside = guide.decoder_given(x, given)
     partner = torch.arange(len(x)).view(-1, 2).flip(-1).flatten()
     swapped = {name: z[partner] if name == facet else z for name, z in means.items()}
     with evaluating(guide):
         rows = {
             "datum": x,
-            "reconstruction": guide.model.decode(means).mean.cpu().numpy(),
-            f"with the other's {facet}": guide.model.decode(swapped).mean.cpu().numpy(),
+            "reconstruction": guide.model.decode(means, **beside).mean.cpu().numpy(),
+            f"with the other's {facet}": guide.model.decode(swapped, **beside).mean.cpu().numpy(),
         }
     return image_rows(
         rows, image_shape_of(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", pair=True
@@ -227,8 +237,12 @@ def save_figures(
     history: Sequence[Mapping[str, Any]] = (),
     image_shape: Sequence[int] | None = None,
     temperature: float = 1.0,
+    **given: Any,
 ) -> list[Path]:
-    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths."""
+    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths.
+
+    :param given: what the model takes beside x, one entry per datum.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
@@ -236,8 +250,10 @@ def save_figures(
         figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
         figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
     if len(guide.model.priors) > 1:
-        figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape) for facet in guide.model.priors}
-        figures |= {f"draws_{facet}": facet_draws(guide, x, facet, image_shape) for facet in guide.model.priors}
+        figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape, **given) for facet in guide.model.priors}
+        figures |= {
+            f"draws_{facet}": facet_draws(guide, x, facet, image_shape, **given) for facet in guide.model.priors
+        }
         for facet in guide.model.inferred:
             figures[f"samples_{facet}_others_held"] = cluster_samples(
                 guide, x, facet, image_shape, temperature=temperature, hold_others=True
@@ -253,7 +269,8 @@ def save_figures(
 
 def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Non-empty clusters, those first that are surest of their data; each datum's cluster and its probability."""
-    if not isinstance(guide.model.prior(facet), Mixture) or facet not in guide.model.inferred:
+    guide.model.prior(facet)  # which refuses an unknown one
+    if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
         raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
     proba = guide.predict_proba(x)[facet]
     cluster, certainty = proba.argmax(-1), proba.max(-1)

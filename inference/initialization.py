@@ -134,7 +134,8 @@ def data_dependent_start(
     with seeded(seed, model.gates.device):
         batch = data.to(model.gates.device)[torch.randperm(len(data))[:rows].to(model.gates.device)]
         with training(guide), _scaled_to_outputs(guide):
-            model.decode({name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()})
+            z = {name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()}
+            model.decode(z, **{name: batch.given[name] for name in model.decodes})
 
 
 @contextmanager
@@ -230,8 +231,8 @@ def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, 
 def _check_clusters_are_inferred(model: FacetModel) -> None:
     if model.takes:
         raise ValueError(
-            f"{type(model).__name__} is given {' and '.join(model.takes)}: its mixture learns in training and is not "
-            "started from clusters found in the latents"
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in training and are not started "
+            " from clusters found in the latents"
         )
 
 

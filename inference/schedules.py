@@ -50,7 +50,7 @@ class Constant(Schedule):
     """
 
     def __init__(self, weight: float | Mapping[str, float] = 1.0) -> None:
-        self.weight = _checked(weight)
+        self.weight = _checked("weight", weight, at_least=0)
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         kl_weights = _kl_weights(model, self.weight)
@@ -83,13 +83,13 @@ class CoolDown(Schedule):
 
     Binding raises ``ValueError`` if the model has no such site or the run is shorter.
 
-    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``, others staying at 1; positive.
+    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``, others staying at 1; at least 1.
     :param steps: T, at least 1.
-    :raises ValueError: if a weight is not positive.
+    :raises ValueError: if a weight is below 1.
     """
 
     def __init__(self, start: float | Mapping[str, float], steps: int) -> None:
-        self.start = _checked(start, positive=True)
+        self.start = _checked("start", start, at_least=1)
         self.steps = check_count("steps", steps)
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -150,10 +150,10 @@ class ProgressiveFadeIn(Schedule):
         return weights
 
 
-def _checked(weight: float | Mapping[str, float], positive: bool = False) -> float | dict[str, float]:
+def _checked(name: str, weight: float | Mapping[str, float], at_least: float) -> float | dict[str, float]:
     for value in weight.values() if isinstance(weight, Mapping) else (weight,):
-        if not 0 <= value < float("inf") or (positive and not value):
-            raise ValueError(f"weight must be a number {'above' if positive else 'of at least'} 0, got {value}")
+        if not isinstance(value, int | float) or not at_least <= value < float("inf"):
+            raise ValueError(f"{name} must be a number of at least {at_least:g}, got {value!r}")
     return dict(weight) if isinstance(weight, Mapping) else weight
 
 
@@ -162,9 +162,10 @@ def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tenso
     if not isinstance(weight, Mapping):
         return torch.full_like(model.kl_weights, weight)
     weights = torch.ones_like(model.kl_weights)
+    sites = [site for site in model.kl_sites if site.startswith("z_") or site[2:] in model.discrete]
     for site, value in weight.items():
-        if site not in model.kl_sites:
-            raise ValueError(f"there is no site {site!r}: this model has {list(model.kl_sites)}")
+        if site not in sites:
+            raise ValueError(f"there is no site {site!r} with a weight: this model has {sites}")
         weights[model.kl_sites[site]] = value
     return weights
 

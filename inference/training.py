@@ -353,7 +353,7 @@ def _warn_of_dead_facets(runner: SVIRunner, watched: Observed) -> None:
     for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
         measures = {}
         if not runner.guide.deterministic:
-            measures["KL(z)"] = last[f"kl_z_{name}"] + last.get(f"kl_c_{name}", 0.0)
+            measures["KL(z)"] = last[f"kl_z_{name}"] + (0.0 if prior.apart else last.get(f"kl_c_{name}", 0.0))
             if name in model.shared:  # once a group, and not once a datum
                 measures["KL(z)"] *= len(watched) / len(watched.given["group"].unique())
         if name in model.inferred and prior.num_components > 1:

@@ -156,8 +156,9 @@ class FacetModel(Configurable, nn.Module):
         :param facet: the facet whose cluster is chosen; all others are drawn from their whole prior.
         :param cluster: component of ``facet`` to draw from.
         :param temperature: factor on the standard deviation within each component.
-        :param given: what the decoder reads beside latents, ``decodes``; drawn as well where not given.
-        :raises ValueError: for an unknown facet, or a cluster that it does not have.
+        :param given: what the decoder reads beside latents, ``decodes``, one entry per datum; drawn as well where not
+            given.
+        :raises ValueError: for an unknown facet, a cluster that it does not have, or what is given if it does not fit.
         """
         if (facet is None) != (cluster is None):
             raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
@@ -165,19 +166,25 @@ class FacetModel(Configurable, nn.Module):
             K = self.prior(facet).num_components
             if not 0 <= int(cluster) < K:  # type: ignore[arg-type]
                 raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster}")
+        beside = self.draw_given(n, facet, cluster, {k: v for k, v in given.items() if v is not None})
         z = {
             name: prior.sample(n, cluster if name == facet else None, temperature)
             for name, prior in self.priors.items()
         }
         with evaluating(self):
-            return self.decode(z, **(self.draw_given(n, cluster) | given)).mean
+            return self.decode(z, **beside).mean
 
-    def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
+    def draw_given(
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """What the decoder reads beside latents, for ``n`` data that are drawn.
 
-        :param cluster: the cluster that was asked for.
+        :param facet: whose cluster was asked for, if any.
+        :param cluster: that cluster.
+        :param given: what is not to be drawn.
+        :raises ValueError: if that does not fit.
         """
-        return {}
+        return dict(given or {})  # which decode refuses
 
     def prior(self, facet: str) -> Prior:
         """The prior of one facet.

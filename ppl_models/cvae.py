@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyro
-import torch
 from torch import Tensor
 
 from ppl_models.checks import check_count
-from ppl_models.data import as_labels
+from ppl_models.data import as_labels, draw_labels
 from ppl_models.distributions import one_hot_labels
 from ppl_models.ivae import Labelled
 from ppl_models.likelihoods import Likelihood
@@ -68,8 +67,10 @@ class CVAE(Labelled):
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         return [concatenate(self.label_features(given["label"]), z[self.name])]
 
-    def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
-        return {"label": torch.randint(self.num_classes, (n,), device=self.gates.device)}
+    def draw_given(
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return draw_labels(n, self.num_classes, self.gates.device, given)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_labels(name, values, n, self.num_classes)

@@ -16,7 +16,18 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ppl_models.base import FacetModel
 
-__all__ = ["Observed", "as_data", "as_groups", "as_integers", "as_labels", "as_observed", "as_vectors", "group_sizes"]
+__all__ = [
+    "Observed",
+    "as_data",
+    "as_groups",
+    "as_integers",
+    "as_labels",
+    "as_mask",
+    "as_observed",
+    "as_vectors",
+    "draw_labels",
+    "group_sizes",
+]
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,22 @@ def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int, u
     return labels
 
 
+def draw_labels(
+    n: int, num_classes: int, device: torch.device, given: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """Classes of ``n`` data that are drawn, each as likely; or the given ones, checked.
+
+    :raises ValueError: as :func:`as_labels`, or if something else is given.
+    """
+    beside = dict(given or {})
+    label = beside.pop("label", None)
+    if beside:
+        raise ValueError(f"only label= can be given beside the latents, got {' and '.join(beside)}")
+    if label is None:
+        return {"label": torch.randint(num_classes, (n,), device=device)}
+    return {"label": as_labels("label", label, n, num_classes).to(device)}
+
+
 def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
     """Groups ``[n]`` numbered from 0 on, of integers of any values.
 
@@ -118,6 +145,18 @@ def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """
     ones = torch.ones(len(group), dtype=dtype, device=group.device)
     return torch.zeros_like(ones).index_add(0, group, ones)
+
+
+def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
+    """Truth values ``[n]``.
+
+    :param name: the keyword that they were given by.
+    :raises ValueError: for another length, or other values.
+    """
+    mask = _as_tensor(values, name)
+    if tuple(mask.shape) != (n,) or mask.dtype != torch.bool:
+        raise ValueError(f"{name} must hold {n} truth values, one per datum, got {mask.dtype} {list(mask.shape)}")
+    return mask
 
 
 def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:

@@ -119,9 +119,16 @@ def one_hot_of_largest(scores: Tensor) -> Tensor:
 
 
 def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """Integers ``[...]`` as one-hot vectors ``[..., K]``; what is of the type of ``like`` is such already."""
+    """Integers ``[...]`` as one-hot vectors ``[..., K]``; real numbers ``[..., K]`` are such already.
+
+    :raises ValueError: for real numbers of another shape, or truth values.
+    """
     label = torch.as_tensor(label, device=like.device)
-    return label if label.is_floating_point() else nn.functional.one_hot(label, num_classes).to(like)
+    if label.is_floating_point() and label.shape[-1:] == (num_classes,):
+        return label.to(like)
+    if label.is_floating_point() or label.dtype == torch.bool:
+        raise ValueError(f"label must hold integers, or one-hot vectors of {num_classes}, got {label.dtype}")
+    return nn.functional.one_hot(label.long(), num_classes).to(like)
 
 
 class Proportions(dist.Dirichlet):

@@ -10,11 +10,11 @@ from typing import Any
 import pyro
 from pyro import poutine
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ppl_models.base import TINY, FacetModel
 from ppl_models.checks import check_count
 from ppl_models.data import as_labels, as_vectors
+from ppl_models.distributions import one_hot_labels
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
@@ -91,7 +91,7 @@ class IVAE(Labelled, VaDE):
 
     def label_features(self, label: Tensor) -> Tensor:
         """The label as networks read it: one-hot, ``[B] -> [B, num_labels]``."""
-        return one_hot(label, self.num_labels).to(self.gates)
+        return one_hot_labels(label, self.num_labels, self.gates)
 
 
 class ContinuousIVAE(Labelled):

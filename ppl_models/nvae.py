@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.data import as_labels
+from ppl_models.checks import check_count
+from ppl_models.data import as_labels, draw_labels
 from ppl_models.distributions import Proportions, one_hot_labels
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
@@ -63,6 +64,8 @@ class NVAE(FacetModel):
         if concentration is not None and not 0 < concentration < float("inf"):
             raise ValueError(f"concentration must be positive, or None to sum pi out, got {concentration}")
         self.class_bias, self.concentration = class_bias, concentration
+        for name, value in (("num_classes", num_classes), ("class_dim", class_dim), ("shared_dim", shared_dim)):
+            check_count(name, value)
         facets = {"shared": StandardNormal(shared_dim), "class": ClassBlocks(num_classes, class_dim)}
         super().__init__(x_shape, facets, likelihood, network if network is not None else SharedMLP())
 
@@ -124,9 +127,14 @@ class NVAE(FacetModel):
         """Integers ``[...]`` as one-hot vectors ``[..., L]``; what is such already stays."""
         return one_hot_labels(label, self.num_classes, self.gates)
 
-    def draw_given(self, n: int, cluster: int | None = None) -> dict[str, Any]:
-        drawn = torch.randint(self.num_classes, (n,), device=self.gates.device)
-        return {"label": drawn if cluster is None else torch.full_like(drawn, cluster)}
+    def draw_given(
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        if facet != "class" or cluster is None:
+            return draw_labels(n, self.num_classes, self.gates.device, given)
+        if given:
+            raise ValueError(f"a class was asked for as cluster={cluster}, and label= was given too: give one of them")
+        return {"label": torch.full((n,), cluster, device=self.gates.device)}
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_labels(name, values, n, self.num_classes, unknown=True)

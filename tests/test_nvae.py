@@ -17,7 +17,15 @@ from torch.distributions import Dirichlet, kl_divergence
 from torch.distributions import Normal as TorchNormal
 
 from guides import ClassifierGuide, ConditionalGuide, VaDEGuide
-from inference import Constant, Loss, MeanFieldEnum_ELBO, SVIRunner, elbo, kl_by_dimension
+from inference import (
+    Constant,
+    CoolDown,
+    Loss,
+    MeanFieldEnum_ELBO,
+    SVIRunner,
+    data_dependent_start,
+    kl_by_dimension,
+)
 from inference.class_figures import (
     class_samples,
     class_traversals,
@@ -26,7 +34,8 @@ from inference.class_figures import (
     latent_scatter,
     shared_traversals,
 )
-from inference.diagnostics import loss_draws
+from inference.figures import facet_draws, facet_overview, facet_swaps, save_figures
+from inference.training import DeadFacetWarning
 from ppl_models import CVAE, MLP, NVAE, VAE, GaussianMixture, Normal, StandardNormal, VaDE
 from ppl_models.distributions import Proportions
 from ppl_models.priors import ClassBlocks
@@ -248,7 +257,12 @@ def test_images_of_a_class_are_generated() -> None:
     made = model.generate(50, facet="class", cluster=1, temperature=0.0)
     z = {name: torch.zeros(1, prior.dim) for name, prior in model.priors.items()}
     torch.testing.assert_close(made, model.decode(z, label=torch.tensor([1])).mean.expand(50, -1))
-    assert len(model.generate(200, temperature=0.0).round(decimals=6).unique(dim=0)) == CLASSES
+    for asked in ({}, {"facet": "shared", "cluster": 0}, {"label": torch.arange(200) % CLASSES}):
+        made = model.generate(200, temperature=0.0, **asked)
+        assert len(made.round(decimals=6).unique(dim=0)) == CLASSES
+    torch.testing.assert_close(
+        made, model.generate(200, temperature=0.0, label=np.arange(200, dtype=np.uint8) % CLASSES)
+    )
 
 
 def blobs(n: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -301,14 +315,6 @@ def test_a_run_is_saved_with_its_options(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict_proba(X)["class"], guide.predict_proba(X)["class"])
 
 
-def test_the_elbo_of_rows_without_labels_is_below_that_of_the_best_class() -> None:
-    """log p(x) is at least log p(x, y) for every y, and the bound that sums over y knows it: E_q max, less its KL."""
-    guide = build()
-    of_x = -loss_draws(Loss(guide.model, guide), X, 2000, label=LABEL, known=torch.zeros(4, dtype=torch.bool)).mean()
-    bounds = [elbo(guide.model, guide, X, num_draws=200, label=torch.full((4,), k))[0] for k in range(CLASSES)]
-    assert min(bounds) - 0.05 < of_x < max(bounds) + math.log(CLASSES) + 0.05
-
-
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: build().predict(X, label=[0, 1, 2, 3]), "label has classes from 0 to 3, but the model was built for 0 to"),
     (lambda: build().predict(X, label=[0, 1, 2, -2]), "from -2 to 2, but the model was built for 0 to 2, and -1 where"),
@@ -316,16 +322,31 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])), "label must hold integers, got torch.float64"),
     (lambda: build().predict(X, label=[True, False, True, True]), "label must hold integers, got torch.bool"),
     (lambda: build().predict(X, labels=LABEL), "NVAE takes label beside x, got labels: is that a misspelt option"),
-    (lambda: NVAE((5,), 0, 1, 1), "num_components must be an integer of at least 1, got 0"),
+    (lambda: NVAE((5,), 0, 1, 1), "num_classes must be an integer of at least 1, got 0"),
     (lambda: NVAE((5,), 3, 1, 1, concentration=0.0), "concentration must be positive, or None to sum pi out, got 0"),
-    (lambda: ClassifierGuide(VAE((5,), 2)), "VAE takes nothing beside x and ClassifierGuide takes label|is for NVAE"),
+    (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: take VaDEGuide"),
     (lambda: ClassifierGuide(build().model, label_weight=-1), "label_weight must be a number of at least 0, got -1"),
     (lambda: VaDEGuide(build().model), "take a guide that suits the model, such as ClassifierGuide"),
     (lambda: ConditionalGuide(build().model), "ConditionalGuide is for .* got NVAE: take ClassifierGuide"),
     (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
     (lambda: CVAE((5,), 0, 2), "num_classes must be an integer of at least 1"),
-    (lambda: Constant({"z_digit": 2.0}).bind(build().model, 1, 1), r"no site 'z_digit': this model has \['z_shared'"),
+    (
+        lambda: Constant({"z_digit": 2.0}).bind(build().model, 1, 1),
+        r"no site 'z_digit' with a weight: this model has \['z_shared', 'z_class', 'c_class'\]",
+    ),
+    (lambda: Constant({"c_shared": 2.0}).bind(build().model, 1, 1), "no site 'c_shared' with a weight"),
     (lambda: Constant({"z_class": -2.0}), "weight must be a number of at least 0, got -2"),
+    (lambda: Constant(None), "weight must be a number of at least 0, got None"),
+    (lambda: CoolDown({"z_class": 0.5}, 10), "start must be a number of at least 1, got 0.5"),
+    (lambda: CoolDown(3.0, 10).bind(build().model, 1, 9), "the cooling would end at step 10, but the run has 9 steps"),
+    (lambda: build().model.generate(2, label=[0.0, 1.0]), "label must hold integers, got torch.float64"),
+    (lambda: build().model.generate(2, label=[0, -1]), "label has classes from -1 to 0, but the model was built for 0"),
+    (lambda: build().model.generate(1, label=[0, 1]), r"label has shape \[2\], but there are 1 data"),
+    (lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]), "and label= was given too"),
+    (lambda: build().model.generate(2, labels=[2, 2]), "only label= can be given beside the latents, got labels"),
+    (lambda: build().predict(X, label=LABEL, known=[True]), "known must hold 4 truth values, one per datum, got torch"),
+    (lambda: class_traversals(build(), 7), r"dimension must be one of \(0, 1\), got 7"),
+    (lambda: facet_overview(ConditionalGuide(CVAE((5,), 3, 2)), X, (1, 5)), "CVAE has no clusters that are inferred"),
 ]
 
 
@@ -362,6 +383,40 @@ def test_figures_are_drawn_and_leave_randomness_alone(name: str) -> None:
     figure = FIGURES[name](guide)
     assert figure.axes
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_figures_of_all_models_are_drawn(tmp_path: Path) -> None:
+    guide = build().float()
+    history = SVIRunner(guide.model, guide).fit(X, epochs=2, progress=False, label=LABEL).history
+    made = {path.stem for path in save_figures(tmp_path / "a", guide, X, history, (1, 5))}
+    assert made == {
+        "overview", "clusters_class", "samples_class", "samples_class_others_held", "swap_shared", "swap_class",
+        "draws_shared", "draws_class", "training",
+    }  # fmt: skip
+    torch.manual_seed(0)
+    conditional = ConditionalGuide(CVAE((5,), CLASSES, 2, network=MLP((4,))))
+    assert facet_swaps(conditional, X, "z", (1, 5), label=LABEL).axes
+    assert facet_draws(conditional, X, "z", (1, 5), label=LABEL).axes
+
+
+def test_classes_that_are_missing_keep_their_blocks_names() -> None:
+    figure = kl_by_class(np.ones((4, 6)), [0, 2, 2, 0], 2)
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["0", "2"]
+
+
+def test_a_class_whose_latents_say_nothing_is_reported() -> None:
+    guide = build(concentration=1.0).float()
+    runner = SVIRunner(guide.model, guide, schedule=Constant({"z_class": 1000.0}), lr=0.05)
+    with pytest.warns(DeadFacetWarning, match=r"facet 'class' ended with KL\(z\)"):
+        runner.fit(X.repeat(8, 1), epochs=300, progress=False, label=LABEL.repeat(8))
+
+
+def test_networks_are_scaled_to_data_with_their_labels() -> None:
+    for label in (LABEL, [0, -1, 2, -1]):
+        guide = build().float()
+        data_dependent_start(guide, X, label=label)
+        assert np.isfinite(guide.reconstruct(X)).all()
 
 
 def test_figures_of_other_models_are_refused() -> None:

@@ -57,6 +57,11 @@ NEEDS: dict[str, Need] = {
         "enumerates its clusters, which {objective} would score wrongly",
         unsuitable=(MeanFieldEnum_ELBO,),
     ),
+    "free enumeration": Need(
+        GuideEnum_ELBO,
+        (GuideEnum_ELBO, TraceEnum_ELBO),  # in closed form too: no posterior asks for another one's draw
+        "enumerates its clusters, which {objective} would score wrongly",
+    ),
     "classification": Need(
         MeanFieldEnum_ELBO,
         (MeanFieldEnum_ELBO, GuideEnum_ELBO, TraceEnum_ELBO),

@@ -33,6 +33,8 @@ class Prior(Configurable, nn.Module):
 
     dim: int
     num_components: int
+    #: whether z has the same density for every component, so that the component's KL says nothing of z
+    apart = False
 
     def component(self) -> dist.TorchDistribution | None:
         """p(c), one-hot with event ``[K]``; ``None`` for a prior without components."""

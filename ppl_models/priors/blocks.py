@@ -25,6 +25,8 @@ class ClassBlocks(Prior):
     :raises ValueError: if a size is below 1.
     """
 
+    apart = True
+
     def __init__(self, num_components: int, block_dim: int) -> None:
         super().__init__()
         self.num_components = check_count("num_components", num_components)
