@@ -28,12 +28,15 @@ from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
 from inference import Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
 from inference.callbacks import JSONLines
 from inference.class_figures import (
+    class_latents,
     class_samples,
     class_traversals,
     kl_by_class,
     kl_of_blocks,
     latent_scatter,
+    shared_latents,
     shared_traversals,
+    traversed,
 )
 from inference.figures import training_curves
 from ppl_models import CVAE, MLP, NVAE, VAE, StridedConvNet
@@ -148,11 +151,26 @@ def score(guide: FacetGuide, data: Dataset, of: str) -> dict[str, Any]:
     own = np.arange(blocks.num_components) == label[:, None]
     return {
         "error": float((guide.predict(x)["class"] != label).mean()),
+        **traversals_keep_class(guide),
         "kl": {
             "shared": kl["shared"].mean(0).tolist(),
             "right class": by_block[own].mean(0).tolist(),
             "other classes": by_block[~own].mean(0).tolist(),
         },
+    }
+
+
+def traversals_keep_class(guide: ClassifierGuide) -> dict[str, float]:
+    """Share of the traversals' images, from -3 to 3, that the guide's classifier takes for the class they are of."""
+    blocks, shared = guide.model.blocks, guide.model.prior("shared")  # type: ignore[union-attr]
+    of = {
+        "class_traversals_keep_class": [class_latents(guide, j, 9) for j in range(blocks.block_dim)],
+        "shared_traversals_keep_class": [shared_latents(guide, j, 9) for j in range(shared.dim)],
+    }
+    wanted = np.arange(blocks.num_components).repeat(9)
+    return {
+        name: float(np.mean([guide.predict(np.concatenate(traversed(guide, z)))["class"] == wanted for z in latents]))
+        for name, latents in of.items()
     }
 
 
@@ -175,7 +193,10 @@ def draw(guide: FacetGuide, runner: SVIRunner, data: Dataset, of: str, name: str
         blocks, kl = guide.model.blocks, kl_by_dimension(guide, x)  # type: ignore[union-attr]
         figures["kl_by_class"] = kl_by_class(kl["class"], label, blocks.block_dim)
         telling = np.argsort(found["kl"]["shared"])[::-1]
-        figures |= {f"class_{j + 1}": class_traversals(guide, j, shape) for j in range(blocks.block_dim)}
+        by_class = kl["class"].reshape(len(x), blocks.num_components, blocks.block_dim)
+        own = np.stack([by_class[label == k, k].mean(0) for k in range(blocks.num_components)])
+        most = np.argsort(-own, 1)  # of each class its latents, the most telling first
+        figures |= {f"class_{j + 1}": class_traversals(guide, most[:, j], shape) for j in range(blocks.block_dim)}
         figures |= {f"shared_{j + 1}": shared_traversals(guide, int(j), shape) for j in telling[:4]}
     for file, figure in figures.items():
         figure.savefig(folder / f"{file}.png", dpi=130)

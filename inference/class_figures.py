@@ -16,34 +16,35 @@ from ppl_models import CVAE, NVAE
 from ppl_models.base import evaluating
 from ppl_models.checks import check_one_of
 
-__all__ = ["class_samples", "class_traversals", "kl_by_class", "kl_of_blocks", "latent_scatter", "shared_traversals"]
+__all__ = [
+    "class_latents",
+    "class_samples",
+    "class_traversals",
+    "kl_by_class",
+    "kl_of_blocks",
+    "latent_scatter",
+    "shared_latents",
+    "shared_traversals",
+    "traversed",
+]
 
 # Latents are moved within three standard deviations of their prior, as in the paper's figures.
 REACH = 3.0
 
 
-@torch.no_grad()
 def class_traversals(
-    guide: FacetGuide, dimension: int = 0, image_shape: Sequence[int] | None = None, columns: int = 9
+    guide: FacetGuide, dimension: int | Sequence[int] = 0, image_shape: Sequence[int] | None = None, columns: int = 9
 ) -> Figure:
     """One latent of each class's own block from -3 to 3, all others at 0: a class a row (Fig. 1, 6).
 
     :param guide: of an :class:`~ppl_models.nvae.NVAE`.
-    :param dimension: which latent of the blocks.
+    :param dimension: which latent of the blocks, for all classes or one for each.
     :raises ValueError: if there is no such latent, or the model has no blocks.
     """
-    model = _nvae(guide)
-    blocks, steps = model.blocks, torch.linspace(-REACH, REACH, columns)
-    check_one_of("dimension", dimension, range(blocks.block_dim))
-    z = torch.zeros(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
-    for k in range(blocks.num_components):
-        z[k, :, k, dimension] = steps
-    shared = torch.zeros(blocks.num_components, columns, model.prior("shared").dim)
-    title = f"latent {dimension + 1} of each class's own, from {-REACH:g} to {REACH:g}"
-    return _decoded_rows(guide, {"shared": shared, "class": z.flatten(2)}, image_shape, title)
+    images = traversed(guide, class_latents(guide, dimension, columns))
+    return _class_rows(guide, images, image_shape, f"a latent of each class's own, from {-REACH:g} to {REACH:g}")
 
 
-@torch.no_grad()
 def shared_traversals(
     guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None, columns: int = 9
 ) -> Figure:
@@ -53,12 +54,33 @@ def shared_traversals(
     :param dimension: which shared latent.
     :raises ValueError: if there is no such latent, or the model has none.
     """
-    model = _nvae(guide)
-    check_one_of("dimension", dimension, range(model.prior("shared").dim))
-    shared = torch.zeros(model.num_classes, columns, model.prior("shared").dim)
-    shared[..., dimension] = torch.linspace(-REACH, REACH, columns)
-    z = {"shared": shared, "class": torch.zeros(model.num_classes, columns, model.blocks.dim)}
-    return _decoded_rows(guide, z, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}")
+    images = traversed(guide, shared_latents(guide, dimension, columns))
+    return _class_rows(guide, images, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}")
+
+
+def class_latents(guide: FacetGuide, dimension: int | Sequence[int], columns: int) -> dict[str, torch.Tensor]:
+    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
+    z, blocks = _zeros(guide, columns), _nvae(guide).blocks
+    own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
+    for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
+        own[k, :, k, check_one_of("dimension", each, range(blocks.block_dim))] = torch.linspace(-REACH, REACH, columns)
+    return z
+
+
+def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str, torch.Tensor]:
+    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet."""
+    z = _zeros(guide, columns)
+    check_one_of("dimension", dimension, range(z["shared"].shape[-1]))
+    z["shared"][..., dimension] = torch.linspace(-REACH, REACH, columns)
+    return z
+
+
+@torch.no_grad()
+def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """Means of p(x given y, z) for latents ``[L, columns, d]``, a class a row: ``[L, columns, *x_shape]``."""
+    K, columns = z["shared"].shape[:2]
+    with evaluating(guide):
+        return guide.model.decode(z, label=torch.arange(K)[:, None].expand(K, columns)).mean.cpu().numpy()
 
 
 def class_samples(
@@ -77,9 +99,8 @@ def class_samples(
     with seeded(seed, model.gates.device):
         label = torch.as_tensor(classes.repeat(columns))
         made = model.generate(len(label), temperature=scale, label=label).cpu().numpy()
-    rows = dict(zip(map(str, classes), made.reshape(len(classes), columns, *made.shape[1:]), strict=True))
-    title = f"samples of each class, latents with standard deviation {scale:g}"
-    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "class")
+    images = made.reshape(len(classes), columns, *made.shape[1:])
+    return _class_rows(guide, images, image_shape, f"samples of each class, latents with standard deviation {scale:g}")
 
 
 def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
@@ -100,7 +121,9 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     ax.set_xticks(np.arange(0, table.shape[1], block_dim) + (block_dim - 1) / 2, map(str, blocks))
     ax.set_yticks(range(len(classes)), [str(k) for k in classes])
     label_axes(ax, "latents, a block for each class", "class of the data")
-    figure.colorbar(drawn, ax=ax).set_label("KL, nats", fontsize=8)
+    bar = figure.colorbar(drawn, ax=ax)
+    bar.set_label("KL, nats", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     return figure
 
 
@@ -139,7 +162,15 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
         own = chosen[label[chosen] == k]
         ax.plot(z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style)
     label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
-    ax.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=3, title="class")
+    ax.legend(
+        fontsize=7,
+        frameon=False,
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+        markerscale=3,
+        title="class",
+        title_fontsize=7,
+    )
     return figure
 
 
@@ -149,13 +180,12 @@ def _nvae(guide: FacetGuide) -> NVAE:
     return guide.model
 
 
-def _decoded_rows(
-    guide: FacetGuide, z: Mapping[str, torch.Tensor], image_shape: Sequence[int] | None, title: str
-) -> Figure:
-    """Images of latents ``[L, columns, d]``, a row for each class."""
-    K, columns = z["shared"].shape[:2]
-    label = torch.arange(K)[:, None].expand(K, columns)
-    with evaluating(guide):
-        made = guide.model.decode(z, label=label).mean.cpu().numpy()
-    rows = {str(k): made[k] for k in range(K)}
-    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "class")
+def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
+    model = _nvae(guide)
+    return {name: torch.zeros(model.num_classes, columns, prior.dim) for name, prior in model.priors.items()}
+
+
+def _class_rows(guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str) -> Figure:
+    """Images ``[L, columns, *x_shape]``, a row for each class."""
+    rows = dict(zip(map(str, range(len(images))), images, strict=True))
+    return image_rows(rows, image_shape_of(guide, image_shape), images.shape[1], title, "class")

@@ -72,7 +72,7 @@ def facet_overview(
         order, cluster, certainty = _surest_clusters(guide, x, facet)
         full = sorted(order, key=lambda k: (cluster == k).sum() < columns)  # clusters that fill a row come first
         members = [_surest(cluster == k, certainty, columns) for k in full[:rows]]
-        _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns, pair=False)
+        _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
         ax.set_yticks([])
         ax.set_title(f"grouped by {facet}", fontsize=9)
     return figure
@@ -143,7 +143,7 @@ def facet_draws(
             its = {name: values[i].expand(columns + 1) for name, values in beside.items()}
             images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()])
     title = f"{facet} drawn anew; at the left the datum and its reconstruction"
-    return image_rows(images, image_shape_of(guide, image_shape), columns + 2, title, "datum")
+    return image_rows(images, image_shape_of(guide, image_shape), columns + 2, title, "datum", [2])
 
 
 @torch.no_grad()
@@ -171,7 +171,7 @@ def facet_swaps(
             f"with the other's {facet}": guide.model.decode(swapped, **beside).mean.cpu().numpy(),
         }
     return image_rows(
-        rows, image_shape_of(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", pair=True
+        rows, image_shape_of(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2)
     )
 
 
@@ -292,16 +292,24 @@ def new_figure(width: float, height: float, rows: int, columns: int) -> tuple[Fi
 
 
 def image_rows(
-    rows: Mapping[str, np.ndarray], shape: tuple[int, ...], columns: int, title: str, ylabel: str, pair: bool = False
+    rows: Mapping[str, np.ndarray],
+    shape: tuple[int, ...],
+    columns: int,
+    title: str,
+    ylabel: str,
+    lines: Sequence[int] = (),
 ) -> Figure:
-    """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side."""
+    """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side.
+
+    :param lines: columns that a line stands before.
+    """
     blocks = 1 if len(rows) <= 13 else 2
     height = ceil(len(rows) / blocks)
     figure, axes = new_figure(blocks * (0.48 * columns + 1.4), 0.48 * height + 0.7, 1, blocks)
     names = list(rows)
     for block, ax in enumerate(axes.flat):
         shown = names[block * height : (block + 1) * height]
-        _draw_grid(ax, [_as_images(rows[name], shape) for name in shown], columns, pair)
+        _draw_grid(ax, [_as_images(rows[name], shape) for name in shown], columns, lines)
         h = shape[-2] + 1
         ax.set_yticks([i * h + shape[-2] / 2 for i in range(len(shown))], shown, fontsize=7)
         ax.set_ylabel(ylabel if block == 0 else "", **FONT)
@@ -309,7 +317,7 @@ def image_rows(
     return figure
 
 
-def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, pair: bool) -> None:
+def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, lines: Sequence[int] = ()) -> None:
     channels = rows[0].shape[3:]
     height, width = rows[0].shape[1:3]
     canvas = np.ones((len(rows) * (height + 1) - 1, columns * (width + 1) - 1, *channels))
@@ -318,9 +326,8 @@ def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, pair: bool) -> No
             top, left = i * (height + 1), j * (width + 1)
             canvas[top : top + height, left : left + width] = image
     ax.imshow(canvas, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    if pair:
-        for j in range(2, columns, 2):
-            ax.axvline(j * (width + 1) - 1, color="tab:orange", linewidth=1.5)
+    for j in lines:
+        ax.axvline(j * (width + 1) - 1, color="tab:orange", linewidth=1.5)
     ax.set_xticks([])
     ax.tick_params(length=0)
     for spine in ax.spines.values():

@@ -41,7 +41,7 @@ def style_swaps(
     for i, style in enumerate(styles):
         made = _decoded(guide, contents, np.repeat(style[None], len(contents), 0))
         rows[f"style {i + 1}"] = np.concatenate([pixels(style_x[i : i + 1]), made])
-    return _rows(guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content")
+    return _rows(guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content", [1])
 
 
 def latent_interpolation(
@@ -83,7 +83,9 @@ def group_generations(
         made = _decoded(guide, np.repeat(contents[own[:1]], draws, 0), styles)
         shown = pixels(x[np.resize(own, members)])
         rows[f"group {g}"] = np.concatenate([shown, made])
-    return _rows(guide, rows, members + draws, image_shape, f"{members} members, then drawn in their likeness")
+    return _rows(
+        guide, rows, members + draws, image_shape, f"{members} members, then drawn in their likeness", [members]
+    )
 
 
 def evidence_reconstructions(guide: GroupedGuide, x: ArrayLike, image_shape: Sequence[int] | None = None) -> Figure:
@@ -107,6 +109,11 @@ def _decoded(guide: GroupedGuide, content: np.ndarray, style: np.ndarray) -> np.
 
 
 def _rows(
-    guide: GroupedGuide, rows: dict[str, np.ndarray], columns: int, image_shape: Sequence[int] | None, title: str
+    guide: GroupedGuide,
+    rows: dict[str, np.ndarray],
+    columns: int,
+    image_shape: Sequence[int] | None,
+    title: str,
+    lines: Sequence[int] = (),
 ) -> Figure:
-    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "")
+    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "", lines)

@@ -231,8 +231,8 @@ def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, 
 def _check_clusters_are_inferred(model: FacetModel) -> None:
     if model.takes:
         raise ValueError(
-            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in training and are not started "
-            " from clusters found in the latents"
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in training and are "
+            "not started from clusters found in the latents"
         )
 
 
