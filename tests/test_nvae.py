@@ -205,6 +205,20 @@ def test_beta_c_multiplies_the_kl_of_the_classes_latents_alone() -> None:
     assert losses[1] - losses[0] == pytest.approx(sum(standard_kl(q_c, i).item() for i in range(4)) / 4)
 
 
+def test_weights_cool_down_by_the_same_factor_in_each_step_and_stay_at_one() -> None:
+    """20^(1 - t / T) for the site that is named, 1 for all others and for every step after T."""
+    model = build().model
+    weights = CoolDown({"z_class": 20.0}, 10).bind(model, 5, 20)
+    for step in range(21):
+        kl_weights, gates = weights(torch.tensor(step))
+        wanted = torch.ones_like(model.kl_weights)
+        wanted[model.kl_sites["z_class"]] = 20.0 ** max(0.0, 1 - step / 10)
+        torch.testing.assert_close(kl_weights, wanted)
+        assert gates.tolist() == [1.0, 1.0]
+    everywhere, _ = CoolDown(4.0, 2).bind(model, 1, 2)(torch.tensor(1))
+    torch.testing.assert_close(everywhere, torch.full_like(model.kl_weights, 2.0))
+
+
 def test_cvae_is_its_formula() -> None:
     """E log p(x given z, u) - KL(q(z given x, u) || Normal(0, I)), draw by draw."""
     torch.manual_seed(0)
