@@ -11,12 +11,14 @@ from inference.objectives import (
     MeanFieldEnum_ELBO,
     ScoreFunction_ELBO,
 )
+from inference.resuming import Checkpoints
 from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
 from inference.training import fit_together
 from inference.without_encoder import infer_tables, learn_to_encode
 
 __all__ = [
+    "Checkpoints",
     "Constant",
     "CoolDown",
     "Groups",

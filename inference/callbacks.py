@@ -1,4 +1,8 @@
-"""Things to do while a run goes on: a callback gets the runner and each new record of its history."""
+"""Things to do while a run goes on: a callback gets the runner and each new record of its history.
+
+One that remembers something has ``state()``, which gives it in JSON types, and ``restore(runner, state)``: they are
+called where a run is checkpointed and resumed.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,12 @@ class Evaluate:
             self.done = record["epoch"] // self.every
             record.update({name: float(value) for name, value in self.measure(runner).items()})
 
+    def state(self) -> int:
+        return self.done
+
+    def restore(self, runner: SVIRunner, state: int) -> None:
+        self.done = state
+
 
 class FitMixtures:
     """Fit mixtures anew to the latents, once, in the first record from an epoch on.
@@ -66,6 +76,12 @@ class FitMixtures:
             self.done = True
             fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)
 
+    def state(self) -> bool:
+        return self.done
+
+    def restore(self, runner: SVIRunner, state: bool) -> None:
+        self.done = state
+
 
 class JSONLines:
     """Append each record to a file, one JSON object a line; the file can be followed while the run goes on.
@@ -80,6 +96,13 @@ class JSONLines:
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+    def state(self) -> int:
+        return len(self.path.read_text().splitlines())
+
+    def restore(self, runner: SVIRunner, state: int) -> None:
+        last = runner.history[len(runner.history) - state :]
+        self.path.write_text("".join(json.dumps(record) + "\n" for record in last))
 
 
 class ReduceOnPlateau:
@@ -104,3 +127,15 @@ class ReduceOnPlateau:
             self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
         self.scheduler.step(record["objective"])
         record["lr"] = runner.optimizer.param_groups[0]["lr"]
+
+    def state(self) -> dict[str, Any] | None:
+        return None if self.scheduler is None else {k: v for k, v in self.scheduler.state_dict().items() if _plain(v)}
+
+    def restore(self, runner: SVIRunner, state: dict[str, Any]) -> None:
+        self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
+        self.scheduler.load_state_dict(state)
+
+
+def _plain(value: Any) -> bool:
+    """Whether JSON can hold it."""
+    return value is None or isinstance(value, bool | int | float | str | list)

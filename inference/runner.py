@@ -18,7 +18,8 @@ from guides.base import FacetGuide
 from inference.batches import Batches
 from inference.checkpoint import read_checkpoint, write_checkpoint
 from inference.objectives import Loss
-from inference.randomness import cuda_index, seeded
+from inference.randomness import random_state, seeded, set_random_state
+from inference.resuming import Checkpoints
 from inference.schedules import Constant, Schedule
 from inference.training import Alone, Callback, DeadFacetWarning, train
 from ppl_models.base import FacetModel
@@ -81,7 +82,7 @@ class SVIRunner:
         self.epoch = 0
         self.step = 0
         with seeded(self.seed, self.device):
-            self._random_state = _random_state(self.device)
+            self._random_state = random_state(self.device)
 
     def fit(
         self,
@@ -92,6 +93,7 @@ class SVIRunner:
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
         batches: Batches | None = None,
+        checkpoints: Checkpoints | None = None,
         **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
@@ -111,22 +113,24 @@ class SVIRunner:
         :param progress: show a bar.
         :param batches: how data are dealt: :class:`~inference.batches.Groups` for models that take groups, else
             :class:`~inference.batches.Rows`. Where groups are dealt in parts, the history is of parts too.
+        :param checkpoints: where to write the state of this call now and then, and to go on from; see
+            :class:`~inference.Checkpoints`.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval whose objective is no longer finite.
         """
-        train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, batches, given)
+        train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, batches, checkpoints, given)
         return self
 
     @contextmanager
     def while_training(self) -> Iterator[None]:
         """This runner's precision and random streams, and the caller's again afterwards."""
         with seeded(self.seed, self.device), network_precision(PRECISIONS[self.precision]):
-            _set_random_state(self._random_state, self.device)
+            set_random_state(self._random_state, self.device)
             try:
                 yield
             finally:
-                self._random_state = _random_state(self.device)
+                self._random_state = random_state(self.device)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``; returns it.
@@ -180,17 +184,6 @@ class SVIRunner:
             f"SVIRunner({type(self.model).__name__}, {type(self.guide).__name__}, "
             f"lr={self.lr}, seed={self.seed}, precision={self.precision!r}, epoch={self.epoch})"
         )
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    index = cuda_index(device)
-    return [torch.random.get_rng_state()] + ([] if index is None else [torch.cuda.get_rng_state(index)])
-
-
-def _set_random_state(state: list[Tensor], device: torch.device) -> None:
-    torch.random.set_rng_state(state[0])
-    if len(state) > 1:
-        torch.cuda.set_rng_state(state[1], device)
 
 
 def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path) -> None:

@@ -6,7 +6,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from tqdm.auto import tqdm
 from inference.batches import Batches, Groups, Rows
 from inference.evaluation import mutual_information
 from inference.objectives import Loss
-from inference.randomness import seeded
+from inference.randomness import random_state, seeded, set_random_state
+from inference.resuming import Checkpoints, Keeper, Position, fingerprint
 from inference.schedules import Weights
 from ppl_models.base import evaluating
 from ppl_models.checks import check_count
@@ -54,6 +55,7 @@ def fit_together(
     log_every: int = 1,
     callbacks: Callable[[SVIRunner], Sequence[Callback]] = lambda runner: (),
     progress: bool = True,
+    checkpoints: Checkpoints | None = None,
     **given: Any,
 ) -> None:
     """Train several runs of a kind as one program, for many seeds of small networks on one machine.
@@ -78,7 +80,7 @@ def fit_together(
     shared = {id(callback) for callback in each[0]}
     if any(id(callback) in shared for calls in each[1:] for callback in calls if not isfunction(callback)):
         raise ValueError("two runners got the same callback: what it remembers of one is not so of the other")
-    train(runners, Together, x, epochs, batch_size, log_every, each, progress, None, given)
+    train(runners, Together, x, epochs, batch_size, log_every, each, progress, None, checkpoints, given)
 
 
 class Steps(ABC):
@@ -211,6 +213,7 @@ def train(
     callbacks: Sequence[Sequence[Callback]],
     progress: bool,
     batches: Batches | None,
+    checkpoints: Checkpoints | None,
     given: Mapping[str, Any],
 ) -> None:
     """What :meth:`SVIRunner.fit <inference.SVIRunner.fit>` and :func:`fit_together` have in common.
@@ -228,19 +231,27 @@ def train(
     watched = batches.some(data, WATCHED_ROWS)
     checks = is_validation_enabled()
     first = batches.some(data, batch_size)
+    at = Position(logged=lead.step, total_loss=torch.zeros(len(runners), device=lead.device))
+    call = _call(runners, kind, data, (epochs, batch_size, log_every), batches) if checkpoints is not None else {}
     with lead.while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
         for runner in runners:
             _check_first_step(runner, first, weights)
-        with pyro.validation_enabled(False), _closing(kind(runners, weights, batches)) as steps:
-            for records in _loop(steps, data, epochs, batch_size, log_every, bar):
-                with network_precision(None), pyro.validation_enabled(checks):
-                    for runner, record, calls in zip(runners, records, callbacks, strict=True):
-                        with seeded(0, lead.device):
-                            record |= _watch(runner, watched)
-                            runner.history.append(record)
-                            for call in calls:
-                                call(runner, record)
-                bar.set_postfix({name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")})
+        kept = nullcontext(NoKeeper()) if checkpoints is None else checkpoints.of(runners, callbacks, call)
+        with kept as keeper, pyro.validation_enabled(False):
+            keeper.restore(at)
+            if at.random and not at.batches:
+                set_random_state(at.random, lead.device)
+            bar.update(at.epoch)
+            with _closing(kind(runners, weights, batches)) as steps:
+                for records in _loop(steps, data, epochs, batch_size, log_every, bar, at, keeper):
+                    with network_precision(None), pyro.validation_enabled(checks):
+                        for runner, record, calls in zip(runners, records, callbacks, strict=True):
+                            with seeded(0, lead.device):
+                                record |= _watch(runner, watched)
+                                runner.history.append(record)
+                                for callback in calls:
+                                    callback(runner, record)
+                    bar.set_postfix({name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")})
     for runner in runners:
         runner.loss.eval()
         _warn_of_dead_facets(runner, watched)
@@ -255,33 +266,86 @@ def _closing(steps: Steps) -> Iterator[Steps]:
 
 
 def _loop(
-    steps: Steps, data: Observed, epochs: int, batch_size: int, log_every: int, bar: tqdm
+    steps: Steps,
+    data: Observed,
+    epochs: int,
+    batch_size: int,
+    log_every: int,
+    bar: tqdm,
+    at: Position,
+    keeper: Keeper | NoKeeper,
 ) -> Iterator[list[dict[str, Any]]]:
     """The loop itself: yields the start of each run's record at each logging interval."""
     runners, lead = steps.runners, steps.runners[0]
-    started, first, logged = time.perf_counter(), lead.epoch, lead.step
+    started, first = time.perf_counter() - at.seconds, lead.epoch - at.epoch
     step = torch.full_like(lead.model.gates[0], lead.step)
-    total_loss = step.new_zeros(len(runners))
-    for epoch in range(1, epochs + 1):
+    for epoch in range(at.epoch + 1, epochs + 1):
         for runner in runners:
             runner.loss.train()
-        for batch in steps.deal(data, batch_size):
-            total_loss += steps(batch, step)
+        for batch in _dealt(steps, data, batch_size, at):
+            at.total_loss += steps(batch, step)
             step += 1
+            at.batches += 1
             for runner in runners:
                 runner.step += 1
+            keeper.after_step(at)
+        at.epoch, at.batches = epoch, 0
         for runner in runners:
             runner.epoch = first + epoch
         bar.update()
         if epoch % log_every == 0 or epoch == epochs:
-            objectives = (total_loss / (lead.step - logged)).tolist()
+            objectives = (at.total_loss / (lead.step - at.logged)).tolist()
             _check_finite(runners, objectives)
             for runner in runners:
                 _AtStep(runner.loss, steps.weights).set(step - 1)
             progress = {"epoch": lead.epoch, "step": lead.step, "seconds": time.perf_counter() - started}
             yield [{**progress, "objective": objective} for objective in objectives]
-            logged = lead.step
-            total_loss.zero_()
+            at.logged = lead.step
+            at.total_loss.zero_()
+        keeper.after_epoch(at, last=epoch == epochs)
+
+
+def _dealt(steps: Steps, data: Observed, batch_size: int, at: Position) -> Iterator[Observed]:
+    """A pass over the data, or what is left of the one that a checkpoint stands in."""
+    device = steps.runners[0].device
+    if not at.batches:
+        at.dealt_from = random_state(device)
+        return steps.deal(data, batch_size)
+    set_random_state(at.dealt_from, device)
+    batches = steps.deal(data, batch_size)
+    for _ in range(at.batches):
+        next(batches)
+    set_random_state(at.random, device)
+    return batches
+
+
+class NoKeeper:
+    """In place of a keeper where no checkpoints are asked for."""
+
+    def restore(self, at: Position) -> None:
+        """Nothing is restored."""
+
+    def after_step(self, at: Position) -> None:
+        """Nothing is written."""
+
+    def after_epoch(self, at: Position, last: bool) -> None:
+        """Nothing is written."""
+
+
+def _call(
+    runners: Sequence[SVIRunner], kind: type[Steps], data: Observed, sizes: tuple[int, ...], batches: Batches
+) -> dict[str, Any]:
+    """What makes a call of ``fit`` what it is."""
+    return {
+        "sizes": list(sizes),
+        "batches": to_config(batches),
+        "data": {"x": fingerprint(data.x)} | {name: fingerprint(values) for name, values in data.given.items()},
+        "kind": kind.__name__,
+        "schedule": to_config(runners[0].schedule),
+        "objective": type(runners[0].loss.objective).__name__,
+        "runners": [[runner.seed, runner.precision, runner.epoch, runner.step, runner.lr] for runner in runners],
+        "weights": {name: list(t.shape) for name, t in runners[0].loss.state_dict().items()},
+    }
 
 
 def _check_finite(runners: Sequence[SVIRunner], objectives: Sequence[float]) -> None:

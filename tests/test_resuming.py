@@ -1,0 +1,311 @@
+"""Runs that are stopped and go on: bit for bit the run that never stopped, and nothing on the disk is harmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from guides import FacetGuide
+from inference import Checkpoints, Constant, SVIRunner, WarmUp, fit_together
+from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
+from inference.resuming import CheckpointWarning, Keeper, fingerprint, read
+from tests.catalogue import BUILDERS, given, two_facets, vade
+
+ROOT = Path(__file__).parents[1]
+
+
+def start(build: Callable[[], FacetGuide], seed: int = 0, **options: Any) -> tuple[SVIRunner, torch.Tensor, dict]:
+    pyro.set_rng_seed(seed)
+    guide = build()
+    x = (255 * torch.rand(12, *guide.model.x_shape)).round() / 255
+    return SVIRunner(guide.model, guide, seed=seed, lr=1e-2, **options), x, given(guide, 12)
+
+
+def stopping(monkeypatch: pytest.MonkeyPatch, after_steps: int) -> None:
+    """Let the next run end in the middle, after a checkpoint of that very step."""
+    taken: list[Any] = []
+    original = Keeper.after_step
+
+    def after_step(self: Keeper, at: Any) -> None:
+        original(self, at)
+        taken.append(at)
+        if len(taken) == after_steps:
+            self.write(at)
+            raise InterruptedError
+
+    monkeypatch.setattr(Keeper, "after_step", after_step)
+
+
+def same(one: SVIRunner, other: SVIRunner) -> None:
+    for name, value in one.loss.state_dict().items():
+        assert torch.equal(other.loss.state_dict()[name], value), name
+    theirs = other.optimizer.state_dict()["state"]
+    for p, moments in one.optimizer.state_dict()["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(torch.as_tensor(theirs[p][name]), torch.as_tensor(value)), (p, name)
+    without_time = [[{**record, "seconds": 0} for record in runner.history] for runner in (one, other)]
+    assert without_time[0] == without_time[1]
+    assert (one.epoch, one.step) == (other.epoch, other.step)
+    assert all(torch.equal(a, b) for a, b in zip(one._random_state, other._random_state, strict=True))
+
+
+SIZES: dict[str, Any] = {"epochs": 3, "batch_size": 5, "progress": False}  # three steps an epoch
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+def test_a_run_that_was_stopped_within_an_epoch_ends_as_it_would_have(
+    build: Callable[[], FacetGuide], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unbroken, x, beside = start(build)
+    unbroken.fit(x, **SIZES, **beside)
+    with monkeypatch.context() as patch:
+        stopping(patch, 5)
+        runner, _, _ = start(build)
+        with pytest.raises(InterruptedError):
+            runner.fit(x, **SIZES, **beside, checkpoints=Checkpoints(tmp_path))
+    resumed, _, _ = start(build)
+    resumed.fit(x, **SIZES, **beside, checkpoints=Checkpoints(tmp_path, resume=True))
+    same(unbroken, resumed)
+    # And so does whatever follows.
+    for each in (unbroken, resumed):
+        each.fit(x, epochs=1, batch_size=5, progress=False, **beside)
+    same(unbroken, resumed)
+
+
+@pytest.mark.parametrize("steps", range(1, 10))
+def test_wherever_it_was_stopped(steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each of nine steps, ends of epochs and of the run among them, with a schedule, logging every other epoch."""
+
+    def fit(**options: Any) -> SVIRunner:
+        runner, x, _ = start(two_facets, schedule=WarmUp(7))
+        return runner.fit(x, **SIZES, log_every=2, **options)
+
+    unbroken = fit()
+    with monkeypatch.context() as patch:
+        stopping(patch, steps)
+        with pytest.raises(InterruptedError):
+            fit(checkpoints=Checkpoints(tmp_path))
+    same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))
+    same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))  # a finished one is not trained again
+
+
+def test_callbacks_go_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(folder: Path, **options: Any) -> SVIRunner:
+        folder.mkdir(exist_ok=True)
+        runner, x, _ = start(vade)
+        callbacks = [
+            ReduceOnPlateau(patience=1, threshold=1e9),
+            FitMixtures(x, epoch=2, restarts=1),
+            Evaluate(lambda runner: {"mean": float(runner.guide.embed(x)["cluster"].mean())}, every=2),
+            JSONLines(folder / "metrics.jsonl"),
+        ]
+        return runner.fit(x, epochs=6, batch_size=5, progress=False, callbacks=callbacks, **options)
+
+    unbroken = fit(tmp_path / "unbroken")
+    with monkeypatch.context() as patch:
+        stopping(patch, 10)
+        with pytest.raises(InterruptedError):
+            fit(tmp_path / "broken", checkpoints=Checkpoints(tmp_path / "checkpoints"))
+    resumed = fit(tmp_path / "broken", checkpoints=Checkpoints(tmp_path / "checkpoints", resume=True))
+    same(unbroken, resumed)
+    assert unbroken.history[-1]["lr"] < 1e-2
+    written = [json.loads(line) for line in (tmp_path / "broken" / "metrics.jsonl").read_text().splitlines()]
+    assert written == resumed.history
+
+
+def test_runs_side_by_side_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(**options: Any) -> list[SVIRunner]:
+        runners = [start(two_facets, seed)[0] for seed in (0, 1, 2)]
+        fit_together(runners, start(two_facets)[1], **SIZES, **options)
+        return runners
+
+    unbroken = fit()
+    with monkeypatch.context() as patch:
+        stopping(patch, 5)
+        with pytest.raises(InterruptedError):
+            fit(checkpoints=Checkpoints(tmp_path))
+    for one, other in zip(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)), strict=True):
+        same(one, other)
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    runner, x, _ = start(two_facets)
+    runner.fit(x, epochs=7, batch_size=5, progress=False, checkpoints=Checkpoints(tmp_path, epochs=2, keep=2))
+    assert [path.name for path in Checkpoints(tmp_path, resume=True).written()] == [
+        "step-0000000018",
+        "step-0000000021",
+    ]
+    assert {path.name for path in (tmp_path / "step-0000000021").iterdir()} == {
+        "digests.json",
+        "state.json",
+        "tensors.safetensors",
+    }
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "truncated tensors": lambda path: (path / "tensors.safetensors").write_bytes(b"123"),
+    "a flipped bit": lambda path: flip(path / "tensors.safetensors"),
+    "truncated state": lambda path: (path / "state.json").write_text('{"format": 1'),
+    "no digests": lambda path: (path / "digests.json").unlink(),
+    "empty folder": lambda path: [file.unlink() for file in path.iterdir()],
+    "foreign state": lambda path: (path / "state.json").write_text("[]"),
+    "foreign digests": lambda path: (path / "digests.json").write_text("[]"),
+}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> None:
+    def fit(**options: Any) -> SVIRunner:
+        runner, x, _ = start(two_facets)
+        return runner.fit(x, **SIZES, **options)
+
+    unbroken = fit(checkpoints=Checkpoints(tmp_path))
+    DAMAGE[damage](tmp_path / "step-0000000009")
+    with pytest.raises(ValueError, match=r"whole|damaged|Expecting"):
+        read(tmp_path / "step-0000000009")
+    with pytest.warns(CheckpointWarning, match="step-0000000009 is passed over"):
+        resumed = fit(checkpoints=Checkpoints(tmp_path, resume=True))
+    same(unbroken, resumed)
+    for path in Checkpoints(tmp_path, resume=True).written():
+        DAMAGE[damage](path)
+    with pytest.warns(CheckpointWarning), pytest.raises(ValueError, match="is whole: give another folder"):
+        fit(checkpoints=Checkpoints(tmp_path, resume=True))
+
+
+def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
+    runner, x, _ = start(two_facets)
+    runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
+    left_over = tmp_path / ".step-0000000099.999999999.tmp"
+    shutil.copytree(tmp_path / "step-0000000009", left_over)
+    again = Checkpoints(tmp_path, resume=True)
+    assert len(again.written()) == 2
+    start(two_facets)[0].fit(x, **SIZES, checkpoints=again)
+    assert not left_over.exists()
+
+
+def test_a_full_disk_loses_nothing_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken, x, _ = start(two_facets)
+    unbroken.fit(x, **SIZES)
+    runner, _, _ = start(two_facets)
+    original, written = os.fsync, []
+
+    def full_from_the_second_on(handle: int) -> None:
+        written.append(handle)
+        if len(written) > 6:
+            raise OSError(28, "No space left on device")
+        original(handle)
+
+    monkeypatch.setattr(os, "fsync", full_from_the_second_on)
+    with pytest.warns(CheckpointWarning, match="No space left on device"):
+        runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, keep=1))
+    same(unbroken, runner)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000003"]
+    read(tmp_path / "step-0000000003")
+
+
+REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
+    ("differs in sizes", lambda folder: refit(folder, epochs=4)),
+    ("differs in sizes", lambda folder: refit(folder, batch_size=4)),
+    ("differs in data", lambda folder: refit(folder, shift=0.01)),
+    ("differs in schedule", lambda folder: refit(folder, schedule=Constant(2.0))),
+    ("differs in runners", lambda folder: refit(folder, seed=1)),
+    ("differs in weights", lambda folder: refit(folder, build=vade)),
+    ("has checkpoints of a run, the last one at step-0000000009", lambda folder: Checkpoints(folder)),
+    ("keep must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", keep=0)),
+    ("epochs must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", epochs=0)),
+    ("seconds must be positive", lambda folder: Checkpoints(folder / "new", seconds=0)),
+]
+
+
+def refit(
+    folder: Path,
+    build: Callable[[], FacetGuide] = two_facets,
+    seed: int = 0,
+    shift: float = 0.0,
+    epochs: int = 3,
+    batch_size: int = 5,
+    **options: Any,
+) -> None:
+    _, x, _ = start(two_facets)
+    runner, _, _ = start(build, seed, **options)
+    sizes = {"epochs": epochs, "batch_size": batch_size, "progress": False}
+    runner.fit((x + shift).clamp(0, 1), **sizes, checkpoints=Checkpoints(folder, resume=True))
+
+
+@pytest.mark.parametrize(("words", "call"), REFUSED, ids=[f"{i}-{words}" for i, (words, _) in enumerate(REFUSED)])
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(
+    words: str, call: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    runner, x, _ = start(two_facets)
+    runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=words):
+        call(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_data_are_told_apart() -> None:
+    x = torch.rand(3000, 4)
+    assert fingerprint(x) == fingerprint(x.clone())
+    assert fingerprint(x) != fingerprint(x[:-1])
+    assert fingerprint(x) != fingerprint(x.flip(0))
+    assert fingerprint(x) != fingerprint(x.double())
+
+
+PROGRAM = """
+import sys, torch, pyro
+from inference import Checkpoints, SVIRunner
+from tests.test_resuming import start, two_facets
+runner, x, _ = start(two_facets)
+print("ready", flush=True)
+checkpoints = Checkpoints(sys.argv[1], seconds=0.01, resume=True)
+runner.fit(x, epochs=int(sys.argv[2]), batch_size=5, progress=False, checkpoints=checkpoints)
+torch.save(runner.guide.state_dict(), sys.argv[1] + "/end.pt")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signals(number: signal.Signals, tmp_path: Path) -> None:
+    """SIGTERM and SIGINT write a checkpoint and say so; after SIGKILL the last one is whole; all end as if unbroken."""
+    folder, epochs = tmp_path / "broken", "120"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-c", PROGRAM, str(folder), epochs]
+    pipes: dict[str, Any] = {"env": environment, "cwd": ROOT, "text": True}
+    with subprocess.Popen(arguments, **pipes, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while not list(folder.glob("step-*")):
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number, errors
+        assert f"{number.name}: stopped at epoch" in errors
+    assert not (folder / "end.pt").exists()
+    done = subprocess.run(arguments, **pipes, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    unbroken, x, _ = start(two_facets)
+    unbroken.fit(x, epochs=int(epochs), batch_size=5, progress=False)
+    end = torch.load(folder / "end.pt", weights_only=True)
+    for name, value in unbroken.guide.state_dict().items():
+        assert torch.equal(end[name], value), name
