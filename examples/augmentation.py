@@ -27,7 +27,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from examples import nvae
-from examples.common import add_setting_flags, build_parser, once, open_run_folder, resolve
+from examples.common import add_setting_flags, build_parser, checkpointing, once, open_run_folder, resolve
 from examples.datasets import Dataset, load
 from inference import SVIRunner
 from inference.callbacks import JSONLines
@@ -69,7 +69,8 @@ def generator(model: str, data: Dataset, of: str, settings: Settings, seed: int,
         guide = nvae.build(model, "simplified", data, int(label.max()) + 1, chosen)
         runner = nvae.make_runner(guide, "simplified", chosen, seed, device)
         callbacks = [JSONLines(folder / "metrics.jsonl")]
-        runner.fit(data.train, chosen.epochs, chosen.batch_size, callbacks=callbacks, label=label)
+        options = {"callbacks": callbacks, "checkpoints": checkpointing(out, model, f"seed-{seed}")}
+        runner.fit(data.train, chosen.epochs, chosen.batch_size, label=label, **options)
         runner.save(folder)
         return {"history": runner.history}
 

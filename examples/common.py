@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from examples.datasets import Dataset
 from guides import FacetGuide
-from inference import SVIRunner, warm_start
+from inference import Checkpoints, SVIRunner, warm_start
 from inference.callbacks import Evaluate, JSONLines
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
@@ -24,8 +25,10 @@ __all__ = [
     "INIT_FLAG",
     "TRAINING_FLAGS",
     "add_setting_flags",
+    "begin",
     "build_parser",
     "check_schedule",
+    "checkpointing",
     "fit_and_report",
     "format_scores",
     "once",
@@ -53,6 +56,11 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)")
     parser.add_argument("--seed", type=int, default=0, help="of networks, shuffling and draws (default: 0)")
     parser.add_argument("--device", default="cpu", help='such as "cpu" or "cuda" (default: cpu)')
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the checkpoints in the run folder, as the run was called before; else these are removed",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs") / name, help=f"run folder (default: runs/{name})")
     return parser
 
@@ -86,9 +94,21 @@ TRAINING_FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
+def begin(out: Path, resume: bool) -> None:
+    """Create the run folder; of an earlier run's checkpoints nothing is left, but to go on from."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+
+
+def checkpointing(out: Path, *phase: str) -> Checkpoints:
+    """Checkpoints of one phase of a run: each minute, and at its end."""
+    return Checkpoints(out.joinpath("checkpoints", *phase), epochs=None, seconds=60, resume=True)
+
+
 def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> Path:
     """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data."""
-    args.out.mkdir(parents=True, exist_ok=True)
+    begin(args.out, args.resume)
     flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     run = {"data": data.name, "flags": flags, "settings": asdict(settings)}
     (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
@@ -114,14 +134,24 @@ def check_schedule(schedule: Schedule, model: FacetModel, data: Dataset, epochs:
 
 
 def start_warmly(
-    guide: FacetGuide, data: Dataset, schedule: Schedule, epochs: int, batch_size: int, restarts: int, **options: Any
+    guide: FacetGuide,
+    data: Dataset,
+    out: Path,
+    schedule: Schedule,
+    epochs: int,
+    batch_size: int,
+    restarts: int,
+    **options: Any,
 ) -> SVIRunner:
     """Train under standard normal priors and fit mixtures; returns a runner for what follows, its history begun.
 
     :param options: of both runners: rate, seed, device, precision.
     """
     warm = SVIRunner(guide.model, guide, schedule=schedule, **options)
-    warm_start(warm, data.train, epochs, seed=options["seed"], restarts=restarts, batch_size=batch_size)
+    kept = checkpointing(out, "warm-start")
+    warm_start(
+        warm, data.train, epochs, seed=options["seed"], restarts=restarts, batch_size=batch_size, checkpoints=kept
+    )
     runner = SVIRunner(guide.model, guide, **options)
     runner.history = list(warm.history)
     return runner
@@ -151,7 +181,8 @@ def fit_and_report(
         }
 
     callbacks = [*callbacks, Evaluate(accuracies, evaluate_every), JSONLines(out / "metrics.jsonl")]
-    runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks)
+    kept = checkpointing(out, "training")
+    runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, checkpoints=kept)
     runner.save(out)
     scores = score_run(runner.guide, data, out, runner.seed)
     save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape, temperature)

@@ -23,7 +23,7 @@ import pyro
 import torch
 from pyro.infer import ELBO
 
-from examples.common import add_setting_flags, build_parser, open_run_folder, resolve, score_facets
+from examples.common import add_setting_flags, build_parser, checkpointing, open_run_folder, resolve, score_facets
 from examples.datasets import Dataset, load
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
 from guides.discrete import Discrete
@@ -92,7 +92,7 @@ def guides(steps: int) -> dict[str, tuple[Callable[[FacetModel], FacetGuide], EL
 
 
 def train(
-    data: Dataset, settings: Settings, build: Callable, objective: ELBO | None, seed: int, device: str
+    data: Dataset, settings: Settings, build: Callable, objective: ELBO | None, seed: int, device: str, kept: Path
 ) -> SVIRunner:
     """A model of its own for one guide: warm start, mixture, then both together."""
     pyro.set_rng_seed(seed)
@@ -101,8 +101,18 @@ def train(
     guide = build(model)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "progress": False}
     warm = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
-    warm_start(warm, data.train, settings.warm_epochs, seed=seed, restarts=3, log_every=settings.warm_epochs, **options)
+    warm_start(
+        warm,
+        data.train,
+        settings.warm_epochs,
+        seed=seed,
+        restarts=3,
+        log_every=settings.warm_epochs,
+        checkpoints=checkpointing(kept, "warm-start"),
+        **options,
+    )
     runner = SVIRunner(model, guide, objective, lr=settings.lr, seed=seed, device=device)
+    options["checkpoints"] = checkpointing(kept, "training")
     return runner.fit(data.train, settings.epochs, log_every=settings.epochs, **options)  # nothing but steps is timed
 
 
@@ -207,8 +217,9 @@ def main(argv: list[str] | None = None) -> None:
     noise: dict[str, dict[str, list[float]]] = {}
     for seed in range(args.seed, args.seed + settings.repeats):
         for name, (build, objective) in guides(steps).items():
-            runner = train(data, settings, build, objective, seed, args.device)
-            runner.save(out / "guides" / f"{_slug(name)}-{seed}")
+            place = f"{_slug(name)}-{seed}"
+            runner = train(data, settings, build, objective, seed, args.device, out / "checkpoints" / place)
+            runner.save(out / "guides" / place)
             row, curve = judge(runner, data, settings)
             _append(posteriors, name, row)
             _append(bounds, name, curve)

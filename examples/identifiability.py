@@ -22,7 +22,7 @@ import numpy as np
 import pyro
 from torch.nn.init import xavier_uniform_
 
-from examples.common import add_setting_flags, build_parser, once, resolve
+from examples.common import add_setting_flags, begin, build_parser, checkpointing, once, resolve
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
@@ -133,6 +133,7 @@ def train(
         settings.batch_size,
         log_every=max(1, epochs // settings.records),
         callbacks=callbacks,
+        checkpoints=checkpointing(folder.parent, folder.name),
         **given(runners[0].guide, data),
     )
     for runner in runners:
@@ -218,7 +219,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    args.out.mkdir(parents=True, exist_ok=True)
+    begin(args.out, args.resume)
     gather = partial(collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out)
     results = {name: {size: gather(name, size) for size in settings.per_segment} for name in args.models}
     report(results, settings, args.out)

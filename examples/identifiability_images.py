@@ -22,7 +22,15 @@ import numpy as np
 import pyro
 from torch.nn.init import xavier_uniform_
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, once, open_run_folder, resolve
+from examples.common import (
+    TRAINING_FLAGS,
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    once,
+    open_run_folder,
+    resolve,
+)
 from examples.datasets import Dataset, load
 from guides import CodebookGuide, ConditionalGuide, FacetGuide, MarginalGuide, PointGuide, RademacherHash
 from inference import SVIRunner
@@ -136,17 +144,20 @@ def train(name: str, data: Dataset, settings: Settings, seed: int, args: argpars
         xavier_uniform_(prior.loc.data)
     runner = SVIRunner(guide.model, guide, lr=settings.lr, seed=seed, device=args.device, precision=settings.precision)
     looks = 1 if name in ON_GRID else settings.looks
-    every, found = max(1, settings.epochs // looks), {}
+    every = max(1, settings.epochs // looks)
 
     def look(runner: SVIRunner, record: dict[str, Any]) -> None:
         if record["epoch"] % every == 0 or record["epoch"] == settings.epochs:
-            found[record["epoch"]] = guide.embed(data.test, **given(data.test, data.test_labels["digit"]))["z"]
+            z = guide.embed(data.test, **given(data.test, data.test_labels["digit"]))["z"]
+            np.save(folder / f"latents-{record['epoch']}.npy", z)
 
     callbacks = [ReduceOnPlateau(0.8, 5), KeepIdentifiable(), look, JSONLines(folder / "metrics.jsonl")]
     beside = given(data.train, data.train_labels["digit"])
-    runner.fit(data.train, settings.epochs, settings.batch_size, callbacks=callbacks, **beside)
+    kept = checkpointing(args.out, folder.parent.name, folder.name)
+    runner.fit(data.train, settings.epochs, settings.batch_size, callbacks=callbacks, checkpoints=kept, **beside)
     runner.save(folder)
-    return found
+    looked = sorted({epoch for epoch in range(every, settings.epochs + 1, every)} | {settings.epochs})
+    return {epoch: np.load(folder / f"latents-{epoch}.npy") for epoch in looked}
 
 
 def pairs(name: str, data: Dataset, settings: Settings, args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:

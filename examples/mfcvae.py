@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None) -> None:
     refit: list[FitMixtures] = []
     if warm:  # both facets under standard normal priors, the deep one first, and mixtures fitted to them; then all in
         restarts = max(settings.restarts, 1)
-        runner = start_warmly(guide, data, schedule, sum(phases), settings.batch_size, restarts, **options)
+        runner = start_warmly(guide, data, out, schedule, sum(phases), settings.batch_size, restarts, **options)
     else:  # the paper's start (D.4) and schedule (D.3)
         cold_start(guide, data.train, seed=args.seed)
         runner = SVIRunner(guide.model, guide, schedule=schedule, **options)

@@ -23,7 +23,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, open_run_folder, resolve
+from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, checkpointing, open_run_folder, resolve
 from examples.datasets import Dataset, load
 from examples.shapes import FACTORS
 from guides import FacetGuide, GroupedGuide, MixtureOfNormals, ProductOfNormals, SimilarContentGuide, VaDEGuide
@@ -236,7 +236,15 @@ def main(argv: list[str] | None = None) -> None:
     )
     group = {"group": seen.train_labels[factor]} if guide.takes else {}
     callbacks = [JSONLines(out / "metrics.jsonl")]
-    runner.fit(seen.train, settings.epochs, settings.batch_size, callbacks=callbacks, batches=batches, **group)
+    runner.fit(
+        seen.train,
+        settings.epochs,
+        settings.batch_size,
+        callbacks=callbacks,
+        batches=batches,
+        checkpoints=checkpointing(out),
+        **group,
+    )
     runner.save(out)
     splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})
     scores = {

@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyro
 
 from examples.common import (
     add_setting_flags,
     build_parser,
+    checkpointing,
     format_scores,
     open_run_folder,
     resolve,
@@ -47,8 +49,13 @@ class Settings:
 SMOKE = Settings((2, 3), 2, (16, 16), warm_epochs=(1, 2), fade_steps=20, epochs=1)
 
 
-def train(data: Dataset, settings: Settings, seed: int, device: str, progress: bool = True) -> SVIRunner:
-    """The whole recipe; returns the runner, its history holding both stages."""
+def train(
+    data: Dataset, settings: Settings, seed: int, device: str, progress: bool = True, out: Path | None = None
+) -> SVIRunner:
+    """The whole recipe; returns the runner, its history holding both stages.
+
+    :param out: a run folder for checkpoints.
+    """
     pyro.set_rng_seed(seed)
     style, digit = (GaussianMixture(k, settings.dim) for k in settings.num_components)
     model = MFCVAE(
@@ -61,10 +68,11 @@ def train(data: Dataset, settings: Settings, seed: int, device: str, progress: b
     schedule = ProgressiveFadeIn(settings.warm_epochs, settings.fade_steps)
     warm = SVIRunner(model, guide, lr=settings.lr, schedule=schedule, seed=seed, device=device)
     options = {"batch_size": settings.batch_size, "log_every": 5, "progress": progress}
-    warm_start(warm, data.train, sum(settings.warm_epochs), seed=seed, **options)
+    kept = [None if out is None else checkpointing(out, phase) for phase in ("warm-start", "training")]
+    warm_start(warm, data.train, sum(settings.warm_epochs), seed=seed, checkpoints=kept[0], **options)
     runner = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
     runner.history = warm.history
-    return runner.fit(data.train, settings.epochs, **options)
+    return runner.fit(data.train, settings.epochs, checkpoints=kept[1], **options)
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -78,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = digits()
     out = open_run_folder(args, settings, data)
-    runner = train(data, settings, args.seed, args.device)
+    runner = train(data, settings, args.seed, args.device, out=out)
     runner.save(out)
     scores = score_facets(runner.guide, data)
     for facet in scores:

@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     data_dependent_start(guide, data.train, seed=args.seed)
     options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
-    runner = start_warmly(guide, data, schedule, sum(settings.phases), settings.batch_size, RESTARTS, **options)
+    runner = start_warmly(guide, data, out, schedule, sum(settings.phases), settings.batch_size, RESTARTS, **options)
     fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 
 

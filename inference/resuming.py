@@ -73,7 +73,7 @@ class Checkpoints:
     SIGINT (Ctrl-C) write a checkpoint after the step and end the process; a second one ends it at once.
 
     :param folder: of the checkpoints, ``step-N`` each; made where it is not there.
-    :param epochs: passes between checkpoints; one more is written at the end of the call.
+    :param epochs: passes between checkpoints, or ``None``; one more is written at the end of the call.
     :param seconds: also after so many seconds, within a pass.
     :param keep: the last so many are kept.
     :param resume: go on from the last whole checkpoint, where there is one.
@@ -81,10 +81,15 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: str | Path, epochs: int = 1, seconds: float | None = None, keep: int = 2, resume: bool = False
+        self,
+        folder: str | Path,
+        epochs: int | None = 1,
+        seconds: float | None = None,
+        keep: int = 2,
+        resume: bool = False,
     ) -> None:
         self.folder = Path(folder)
-        self.epochs, self.keep = check_count("epochs", epochs), check_count("keep", keep)
+        self.epochs, self.keep = epochs if epochs is None else check_count("epochs", epochs), check_count("keep", keep)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValueError(f"seconds must be positive, got {seconds}")
         self.seconds, self.resume = seconds, resume
@@ -158,7 +163,8 @@ class Keeper:
         self._leave()
 
     def after_epoch(self, at: Position, last: bool) -> None:
-        if last or at.epoch % self.checkpoints.epochs == 0 or self.signal is not None:
+        every = self.checkpoints.epochs
+        if last or (every is not None and at.epoch % every == 0) or self.signal is not None:
             self.write(at)
         self._leave()
 

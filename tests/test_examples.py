@@ -34,6 +34,23 @@ def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     )
 
 
+def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:
+    """Three calls: the second goes on from the end, the third from the beginning; both leave the same weights."""
+    arguments = ["examples.quickstart", "--smoke", "--out", str(tmp_path / "run")]
+    weights = tmp_path / "run" / "weights.safetensors"
+    assert run(*arguments).returncode == 0
+    first = weights.read_bytes()
+    again = run(*arguments, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "objective=" not in again.stderr, "nothing was left to train"
+    assert weights.read_bytes() == first
+    another = run(*arguments, "--resume", "--epochs", "7")
+    assert "differs in sizes: call fit as it was called then" in another.stderr
+    anew = run(*arguments)
+    assert "objective=" in anew.stderr
+    assert weights.read_bytes() == first
+
+
 def test_none_is_unlisted() -> None:
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} - HELPERS == set(EXAMPLES)
 
@@ -63,7 +80,9 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
 def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tmp_path: Path) -> None:
     done = run("examples.compare_guides", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"run.json", "results.json", "figures", "guides"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json", "results.json", "figures", "guides", "checkpoints",
+    }  # fmt: skip
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     folders = sorted((tmp_path / "run" / "guides").iterdir())
     assert len(folders) == len(results["posteriors"]) == len(results["bounds"]) >= 11
@@ -159,7 +178,7 @@ def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_flags(name: str) -> None:
     help_text = run(f"examples.{name}", "--help").stdout
-    for flag in ("--smoke", "--data-root", "--seed", "--device", "--out"):
+    for flag in ("--smoke", "--data-root", "--seed", "--device", "--out", "--resume"):
         assert flag in help_text
     assert run(f"examples.{name}", "--sed", "1").returncode == 2, "an unknown flag is an error"
 

@@ -86,7 +86,7 @@ def test_a_run_that_was_stopped_within_an_epoch_ends_as_it_would_have(
 
 @pytest.mark.parametrize("steps", range(1, 10))
 def test_wherever_it_was_stopped(steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each of nine steps, ends of epochs and of the run among them, with a schedule, logging every other epoch."""
+    """After each of nine steps, ends of epochs and of the run among them; with a schedule, logging each other epoch."""
 
     def fit(**options: Any) -> SVIRunner:
         runner, x, _ = start(two_facets, schedule=WarmUp(7))
