@@ -2,6 +2,7 @@
 
 from inference.batches import Groups, Rows
 from inference.evaluation import elbo, kl_by_dimension, mutual_information
+from inference.guard import Guard
 from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
 from inference.objectives import (
     GuideEnum_ELBO,
@@ -22,6 +23,7 @@ __all__ = [
     "Constant",
     "CoolDown",
     "Groups",
+    "Guard",
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",

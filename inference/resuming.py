@@ -30,6 +30,7 @@ from inference.randomness import random_state
 from ppl_models.checks import check_count
 
 if TYPE_CHECKING:
+    from inference.guard import Faults
     from inference.runner import SVIRunner
 
 __all__ = ["CheckpointWarning", "Checkpoints", "Position"]
@@ -51,6 +52,7 @@ class Position:
     :ivar logged: the step of the last record.
     :ivar seconds: of earlier processes of this call.
     :ivar total_loss: objectives since the last record, summed, by run.
+    :ivar faults: of each run.
     :ivar dealt_from: random streams as they were when the pass was dealt.
     :ivar random: random streams now.
     """
@@ -60,6 +62,7 @@ class Position:
     logged: int = 0
     seconds: float = 0.0
     total_loss: Tensor = field(default_factory=lambda: torch.zeros(1))
+    faults: list[Faults] = field(default_factory=list)
     dealt_from: list[Tensor] = field(default_factory=list)
     random: list[Tensor] = field(default_factory=list)
 
@@ -171,6 +174,8 @@ class Keeper:
     def write(self, at: Position) -> None:
         """One more checkpoint; where it cannot be written, a warning, and those before it stay."""
         lead, self.wrote = self.runners[0], time.monotonic()
+        if any(faults.stopped for faults in at.faults):  # what cannot go on is not written
+            return
         at.random = random_state(lead.device)
         seconds = at.seconds + self.wrote - self.started
         content = _state(self.runners, self.callbacks, at, seconds, self.call)
@@ -290,7 +295,7 @@ def _lives(process: int) -> bool:
 def _state(
     runners: Sequence[SVIRunner], callbacks: Sequence[Sequence[Any]], at: Position, seconds: float, call: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {"position.total_loss": at.total_loss}
+    tensors = {"position.total_loss": at.total_loss, "position.skipped": torch.stack([f.count for f in at.faults])}
     tensors |= {f"position.dealt_from.{i}": t for i, t in enumerate(at.dealt_from)}
     tensors |= {f"position.random.{i}": t for i, t in enumerate(at.random)}
     each = []
@@ -338,6 +343,8 @@ def _restore(
     for name, value in state["position"].items():
         setattr(at, name, value)
     at.total_loss = tensors["position.total_loss"].to(at.total_loss)
+    for faults, count in zip(at.faults, tensors["position.skipped"], strict=True):
+        faults.count = count.to(faults.count)
     at.dealt_from = list(_under(tensors, "position.dealt_from.").values())
     at.random = list(_under(tensors, "position.random.").values())
 

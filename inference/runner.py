@@ -17,6 +17,7 @@ from torch import Tensor
 from guides.base import FacetGuide
 from inference.batches import Batches
 from inference.checkpoint import read_checkpoint, write_checkpoint
+from inference.guard import Guard
 from inference.objectives import Loss
 from inference.randomness import random_state, seeded, set_random_state
 from inference.resuming import Checkpoints
@@ -47,6 +48,8 @@ class SVIRunner:
         with ``pyro.set_rng_seed``). The caller's random state is left as it was.
     :param device: where to train, such as ``"cpu"`` or ``"cuda"``; by default where the model is.
     :param precision: ``"float32"``, or ``"bf16"`` for networks under autocast; latents and densities stay float32.
+    :param guard: what happens where an objective is no longer finite, and how long gradients may be; by default
+        ``Guard()``, which stops.
     :raises ValueError: if the parts do not belong together or an option is unknown.
 
     :ivar history: one record per logging interval, see :meth:`fit`.
@@ -64,6 +67,7 @@ class SVIRunner:
         seed: int = 0,
         device: str | torch.device | None = None,
         precision: str = "float32",
+        guard: Guard | None = None,
     ) -> None:
         if not lr > 0:
             raise ValueError(f"lr must be positive, got {lr}")
@@ -77,6 +81,7 @@ class SVIRunner:
         self.lr = lr
         self.seed = index(seed)
         self.precision = precision
+        self.guard = guard if guard is not None else Guard()
         self.optimizer = torch.optim.Adam((p for p in self.loss.parameters() if p.requires_grad), lr=lr, fused=True)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
@@ -117,7 +122,8 @@ class SVIRunner:
             :class:`~inference.Checkpoints`.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
-        :raises FloatingPointError: at a logging interval whose objective is no longer finite.
+        :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective or gradient was not
+            finite. Parameters are as they were before that step.
         """
         train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, batches, checkpoints, given)
         return self

@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyro
 import torch
 from numpy.typing import ArrayLike
@@ -20,6 +19,7 @@ from tqdm.auto import tqdm
 
 from inference.batches import Batches, Groups, Rows
 from inference.evaluation import mutual_information
+from inference.guard import Faults
 from inference.objectives import Loss
 from inference.randomness import random_state, seeded, set_random_state
 from inference.resuming import Checkpoints, Keeper, Position, fingerprint
@@ -70,7 +70,7 @@ def fit_together(
     :param x: data ``[N, *x_shape]``, for all runs; what else the models take (``given``) is for all as well.
     :param callbacks: gives a runner its own callbacks; those of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
     :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a kind.
-    :raises FloatingPointError: at a logging interval where an objective is no longer finite, naming the run.
+    :raises FloatingPointError: at a logging interval, where a run's guard says so; see :class:`~inference.Guard`.
     """
     runners = list(runners)
     _check_alike(runners)
@@ -89,12 +89,16 @@ class Steps(ABC):
     :param runners: one or several; the first one's schedule holds for all.
     :param weights: of the terms, by the step.
     :param batches: how data are dealt.
+    :param faults: of each run.
     """
 
-    def __init__(self, runners: Sequence[SVIRunner], weights: Weights, batches: Batches) -> None:
+    def __init__(
+        self, runners: Sequence[SVIRunner], weights: Weights, batches: Batches, faults: Sequence[Faults]
+    ) -> None:
         self.runners = runners
         self.weights = weights
         self.batches = batches
+        self.faults = faults
 
     @abstractmethod
     def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
@@ -102,7 +106,7 @@ class Steps(ABC):
 
     @abstractmethod
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        """One optimiser step; the objectives before it, ``[S]``."""
+        """One optimiser step; the objectives before it, ``[S]``, 0 where the step was not taken for a fault."""
 
     @abstractmethod
     def close(self) -> None:
@@ -120,8 +124,9 @@ class Alone(Steps):
         loss = _AtStep(runner.loss, self.weights)(step, batch.x, batch.given, batch.size)
         runner.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        kept = self.faults[0].look(loss.detach(), step)
         runner.optimizer.step()
-        return loss.detach()
+        return kept
 
     def close(self) -> None:
         """They are."""
@@ -130,8 +135,10 @@ class Alone(Steps):
 class Together(Steps):
     """Several runs whose parameters, gradients and buffers lie in stacks; the runs' own are views of these."""
 
-    def __init__(self, runners: Sequence[SVIRunner], weights: Weights, batches: Batches) -> None:
-        super().__init__(runners, weights, batches)
+    def __init__(
+        self, runners: Sequence[SVIRunner], weights: Weights, batches: Batches, faults: Sequence[Faults]
+    ) -> None:
+        super().__init__(runners, weights, batches, faults)
         if not isinstance(batches, Rows):
             raise ValueError(
                 f"runs that are trained together take batches of as many rows, and {batches!r} does not deal them: "
@@ -153,9 +160,10 @@ class Together(Steps):
         mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
         losses = mapped(self.parameters, self.buffers, batch.x, batch.given, step)
         losses.sum().backward()  # no run has a part in another's objective
+        kept = [faults.look(loss, step) for faults, loss in zip(self.faults, losses.detach(), strict=True)]
         for runner in self.runners:
             runner.optimizer.step()
-        return losses.detach()
+        return torch.stack(kept)
 
     def _loss(
         self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, given: Any, step: Tensor
@@ -231,7 +239,8 @@ def train(
     watched = batches.some(data, WATCHED_ROWS)
     checks = is_validation_enabled()
     first = batches.some(data, batch_size)
-    at = Position(logged=lead.step, total_loss=torch.zeros(len(runners), device=lead.device))
+    faults = [Faults(runner) for runner in runners]
+    at = Position(logged=lead.step, total_loss=torch.zeros(len(runners), device=lead.device), faults=faults)
     call = _call(runners, kind, data, (epochs, batch_size, log_every), batches) if checkpoints is not None else {}
     with lead.while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
         for runner in runners:
@@ -242,7 +251,7 @@ def train(
             if at.random and not at.batches:
                 set_random_state(at.random, lead.device)
             bar.update(at.epoch)
-            with _closing(kind(runners, weights, batches)) as steps:
+            with _closing(kind(runners, weights, batches, faults)) as steps:
                 for records in _loop(steps, data, epochs, batch_size, log_every, bar, at, keeper):
                     with network_precision(None), pyro.validation_enabled(checks):
                         for runner, record, calls in zip(runners, records, callbacks, strict=True):
@@ -294,12 +303,15 @@ def _loop(
             runner.epoch = first + epoch
         bar.update()
         if epoch % log_every == 0 or epoch == epochs:
-            objectives = (at.total_loss / (lead.step - at.logged)).tolist()
-            _check_finite(runners, objectives)
             for runner in runners:
                 _AtStep(runner.loss, steps.weights).set(step - 1)
             progress = {"epoch": lead.epoch, "step": lead.step, "seconds": time.perf_counter() - started}
-            yield [{**progress, "objective": objective} for objective in objectives]
+            skipped = [_settle(faults, lead.step - at.logged, data, batch_size) for faults in steps.faults]
+            counts = torch.tensor([lead.step - at.logged - n for n in skipped], device=at.total_loss.device)
+            yield [
+                {**progress, "objective": objective, **({"skipped": n} if n else {})}
+                for objective, n in zip((at.total_loss / counts).tolist(), skipped, strict=True)
+            ]
             at.logged = lead.step
             at.total_loss.zero_()
         keeper.after_epoch(at, last=epoch == epochs)
@@ -348,14 +360,42 @@ def _call(
     }
 
 
-def _check_finite(runners: Sequence[SVIRunner], objectives: Sequence[float]) -> None:
-    for runner, objective in zip(runners, objectives, strict=True):
-        if not np.isfinite(objective):
-            which = f" of the run with seed {runner.seed}" if len(runners) > 1 else ""
-            raise FloatingPointError(
-                f"the objective{which} became {objective} by epoch {runner.epoch} (step {runner.step}) at "
-                f"lr={runner.optimizer.param_groups[0]['lr']}: try a lower rate, and look at the scale of the data"
-            )
+def _settle(faults: Faults, steps: int, data: Observed, batch_size: int) -> int:
+    """How many steps since the last record were not taken; the rate halved, or an end, where that is what was asked.
+
+    :raises FloatingPointError: if a fault is to stop the run, or no step was without one.
+    """
+    runner, skipped = faults.runner, int(faults.count)
+    if skipped and (runner.guard.action == "stop" or skipped == steps):
+        raise FloatingPointError(_diagnosis(faults, data, batch_size))
+    if skipped and runner.guard.action == "halve":
+        for group in runner.optimizer.param_groups:
+            group["lr"] /= 2
+    faults.forget()
+    return skipped
+
+
+def _diagnosis(faults: Faults, data: Observed, batch_size: int) -> str:
+    """Which step, which of the parameters' gradients, and, as far as it can be found again, which term."""
+    runner, terms = faults.runner, list[str]()
+    for batch in data.whole_groups(max(batch_size, WATCHED_ROWS)):
+        found = runner.loss.terms(batch.x, **batch.given)
+        terms = [name for name, value in found.items() if name != "elbo" and not value.isfinite()]
+        if terms:
+            break
+    return (
+        f"the objective of the run with seed {runner.seed}, or its gradient, was not finite at step "
+        f"{int(faults.first) + 1} (the run is in epoch {runner.epoch}) at lr={runner.optimizer.param_groups[0]['lr']}; "
+        "parameters are as they were before that step.\n"
+        f"  Gradients that were not finite: {_some(faults.parameters()) or 'none'}\n"
+        f"  Terms that are not, on the data, with these parameters: {_some(terms) or 'none'}\n"
+        "  Try one of:\n  - a lower rate\n  - data of another scale\n"
+        '  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate as well'
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
 
 
 def _check_first_step(runner: SVIRunner, batch: Observed, weights: Weights) -> None:

@@ -1,0 +1,157 @@
+"""Steps whose objective or gradient is not finite, and gradients that are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from guides import VaDEGuide
+from inference import Checkpoints, Guard, SVIRunner, fit_together
+from inference.batches import Rows
+from inference.resuming import read
+from ppl_models import MLP, VAE, Normal
+
+X = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
+SIZES: dict[str, Any] = {"batch_size": 8, "progress": False}  # five steps an epoch
+
+
+def start(seed: int = 0, lr: float = 1e-2, **options: Any) -> SVIRunner:
+    pyro.set_rng_seed(seed)
+    guide = VaDEGuide(VAE((6,), 2, Normal(0.3), MLP((8,), dropout=0)))
+    return SVIRunner(guide.model, guide, lr=lr, seed=seed, **options)
+
+
+def failing(runner: SVIRunner, calls: set[int], how: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Let the objective of these training steps go wrong."""
+    original, count = runner.loss._per_datum, [0]
+
+    def per_datum(*args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = original(*args, **kwargs)
+        if runner.loss.training and torch.is_grad_enabled():
+            count[0] += 1
+            return how(loss) if count[0] in calls else loss
+        return loss
+
+    runner.loss._per_datum = per_datum  # type: ignore[method-assign]
+
+
+FAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the objective is nan": lambda loss: loss * torch.nan,
+    "the objective is infinite": lambda loss: loss + torch.inf,
+    "the gradient alone is nan": lambda loss: loss + 0 * (loss - loss.detach()).sqrt(),
+}
+
+
+def parameters(runner: SVIRunner) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in runner.loss.parameters()]
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_stop_leaves_parameters_as_they_were_before_the_step(how: str, tmp_path: Path) -> None:
+    """A fault in the 8th step: no later one is taken either, the message names it, and no checkpoint is written."""
+    whole = start()
+    with pytest.raises(InterruptedError):
+        whole.fit(X, epochs=2, callbacks=[], checkpoints=None, **SIZES, batches=Until(7))
+    broken = start()
+    failing(broken, {8}, FAULTS[how])
+    with pytest.raises(FloatingPointError, match=r"seed 0, or its gradient, was not finite at step 8 ") as caught:
+        broken.fit(X, epochs=4, checkpoints=Checkpoints(tmp_path), **SIZES)
+    named = "Gradients that were not finite: guide." in str(caught.value)
+    assert named == (
+        how != "the objective is infinite"
+    )  # to which a constant was added, so that its gradient is finite
+    assert all(torch.equal(p, q) for p, q in zip(parameters(broken), parameters(whole), strict=True))
+    assert len(broken.history) == 1
+    last = Checkpoints(tmp_path, resume=True).written()[-1]
+    assert last.name == "step-0000000005"
+    read(last)
+
+
+class Until(Rows):
+    """Rows, up to a step."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps_left = steps
+
+    def deal(self, data: Any, batch_size: int) -> Any:
+        for batch in super().deal(data, batch_size):
+            if not self.steps_left:
+                raise InterruptedError
+            self.steps_left -= 1
+            yield batch
+
+
+@pytest.mark.parametrize("action", ["skip", "halve"])
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_step_can_be_skipped(how: str, action: str) -> None:
+    """Three faults in the second epoch: not counted in the objective's mean, noted, and the moments count no step."""
+    runner = start(guard=Guard(action))
+    failing(runner, {6, 8, 9}, FAULTS[how])
+    runner.fit(X, epochs=3, **SIZES)
+    assert [record.get("skipped") for record in runner.history] == [None, 3, None]
+    assert all(torch.tensor(record["objective"]).isfinite() for record in runner.history)
+    assert all(p.isfinite().all() for p in runner.loss.parameters())
+    assert {int(state["step"]) for state in runner.optimizer.state.values()} == {12}
+    assert runner.optimizer.param_groups[0]["lr"] == (0.005 if action == "halve" else 0.01)
+
+
+def test_a_run_in_which_every_step_fails_ends() -> None:
+    runner = start(guard=Guard("skip"))
+    failing(runner, set(range(100)), FAULTS["the objective is nan"])
+    with pytest.raises(FloatingPointError, match="not finite at step 1 "):
+        runner.fit(X, epochs=3, **SIZES)
+
+
+def spoil(runner: SVIRunner, record: dict[str, Any]) -> None:
+    with torch.no_grad():
+        list(runner.model.decoder.parameters())[-1].fill_(torch.inf)
+
+
+def test_the_term_and_the_parameter_are_named() -> None:
+    """The decoder's last bias is infinite from the sixth step on: so is the reconstruction."""
+    runner = start()
+    with pytest.raises(FloatingPointError, match="not finite at step 6 ") as caught:
+        runner.fit(X, epochs=2, callbacks=[spoil], **SIZES)
+    assert "Terms that are not, on the data, with these parameters: reconstruction\n" in str(caught.value)
+    assert "model.decoder" in str(caught.value)
+
+
+def test_gradients_are_cut_to_their_longest() -> None:
+    """Adam's first moment after one step is a tenth of the gradient, which is as long as is allowed, or less."""
+    lengths = {}
+    for bound in (None, 0.5, 1e6):
+        runner = start(guard=Guard(max_norm=bound))
+        runner.fit(X, epochs=1, batch_size=40, progress=False)
+        moments = [state["exp_avg"] for state in runner.optimizer.state.values()]
+        lengths[bound] = 10 * float(torch.stack(torch._foreach_norm(moments)).norm())
+    assert lengths[0.5] == pytest.approx(0.5, rel=1e-4)
+    assert lengths[None] == lengths[1e6] > 1
+
+
+def test_of_several_runs_the_one_that_fails_is_named_and_left_as_it_was() -> None:
+    both = [start(seed) for seed in (0, 1)]
+
+    def callbacks(runner: SVIRunner) -> list:
+        return [spoil] if runner.seed == 1 else []
+
+    with pytest.raises(FloatingPointError, match="seed 1, or its gradient, was not finite at step 6 "):
+        fit_together(both, X, epochs=2, callbacks=callbacks, **SIZES)
+    assert all(p.isfinite().all() for p in both[0].loss.parameters())
+    assert {int(state["step"]) for state in both[1].optimizer.state.values()} == {5}
+
+
+@pytest.mark.parametrize("wrong", [{"action": "stopp"}, {"action": 1}])
+def test_actions_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="action must be one of"):
+        Guard(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), "1"])
+def test_bounds_are_checked(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="max_norm must be a positive number"):
+        Guard(max_norm=wrong)
