@@ -60,6 +60,10 @@ class Settings:
     data_seed: int = 1
 
 
+# Settings that the other kind of model has no use for.
+OF_THE_FLOW = {"flow_components", "flow_layers", "flow_widths", "flow_steps"}
+OF_THE_VAES = {"widths", "num_components", "steps"}
+
 SMOKE = Settings((20, 30), 2, (8,), flow_components=12, flow_layers=2, steps=60, flow_steps=20, held_out=10, records=2)
 
 
@@ -164,7 +168,9 @@ def score(guide: FacetGuide, data: Segments, test: Segments) -> dict[str, float]
 def collect(name: str, per_segment: int, settings: Settings, first_seed: int, device: str, out: Path) -> dict[str, Any]:
     """What the run folder has of one model and data set, trained where it has nothing made with these settings."""
     folder = out / f"{name}-{per_segment}"
+    others = OF_THE_VAES if name == "GMM-flow" else OF_THE_FLOW
     described = {**asdict(replace(settings, per_segment=(per_segment,))), "first_seed": first_seed}
+    described = {setting: value for setting, value in described.items() if setting not in others}
     make = partial(train, name, per_segment, settings, first_seed, device, folder)
     return once(folder / "results.json", described, make)
 
