@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from inference.callbacks import Evaluate, JSONLines
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
+from inference.resuming import remove_checkpoints
 from inference.runner import Callback
 from inference.schedules import Schedule
 from ppl_models import FacetModel
@@ -98,7 +98,7 @@ def begin(out: Path, resume: bool) -> None:
     """Create the run folder; of an earlier run's checkpoints nothing is left, but to go on from."""
     out.mkdir(parents=True, exist_ok=True)
     if not resume:
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+        remove_checkpoints(out / "checkpoints")
 
 
 def checkpointing(out: Path, *phase: str) -> Checkpoints:
@@ -108,11 +108,25 @@ def checkpointing(out: Path, *phase: str) -> Checkpoints:
 
 def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> Path:
     """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data."""
-    begin(args.out, args.resume)
     flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     run = {"data": data.name, "flags": flags, "settings": asdict(settings)}
+    if args.resume and (args.out / "run.json").is_file():
+        _check_same(json.loads((args.out / "run.json").read_text()), json.loads(json.dumps(run)), args.out)
+    begin(args.out, args.resume)
     (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     return args.out
+
+
+def _check_same(then: dict[str, Any], now: dict[str, Any], out: Path) -> None:
+    """:raises SystemExit: if a run is to be gone on with that was called with other flags, naming them."""
+    incidental = {"resume", "out", "data_root", "device"}
+    before, after = ({**run["flags"], **run["settings"], "data": run["data"]} for run in (then, now))
+    differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - incidental
+    if differing:
+        raise SystemExit(
+            f"--resume: the run in {out} was called with another {' and '.join(sorted(differing))}: call it as it was "
+            "called then, or start anew without --resume"
+        )
 
 
 def once(path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

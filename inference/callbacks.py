@@ -1,7 +1,7 @@
 """Things to do while a run goes on: a callback gets the runner and each new record of its history.
 
-One that remembers something has ``state()``, which gives it in JSON types, and ``restore(runner, state)``: they are
-called where a run is checkpointed and resumed.
+One that remembers something has ``state(runner)``, which gives it in JSON types, and ``restore(runner, state)``: they
+are called where a run is checkpointed and resumed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Evaluate:
             self.done = record["epoch"] // self.every
             record.update({name: float(value) for name, value in self.measure(runner).items()})
 
-    def state(self) -> int:
+    def state(self, runner: SVIRunner) -> int:
         return self.done
 
     def restore(self, runner: SVIRunner, state: int) -> None:
@@ -76,7 +76,7 @@ class FitMixtures:
             self.done = True
             fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)
 
-    def state(self) -> bool:
+    def state(self, runner: SVIRunner) -> bool:
         return self.done
 
     def restore(self, runner: SVIRunner, state: bool) -> None:
@@ -86,22 +86,24 @@ class FitMixtures:
 class JSONLines:
     """Append each record to a file, one JSON object a line; the file can be followed while the run goes on.
 
-    :param path: emptied at the start.
+    :param path: what is there is overwritten by the first record.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.path.write_text("")
+        self.lines = 0
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
+        with self.path.open("a" if self.lines else "w") as file:
             file.write(json.dumps(record) + "\n")
+        self.lines += 1
 
-    def state(self) -> int:
-        return len(self.path.read_text().splitlines())
+    def state(self, runner: SVIRunner) -> int:
+        return self.lines
 
     def restore(self, runner: SVIRunner, state: int) -> None:
-        last = runner.history[len(runner.history) - state :]
+        self.lines = state
+        last = runner.history[max(0, len(runner.history) - state) :]
         self.path.write_text("".join(json.dumps(record) + "\n" for record in last))
 
 
@@ -128,8 +130,10 @@ class ReduceOnPlateau:
         self.scheduler.step(record["objective"])
         record["lr"] = runner.optimizer.param_groups[0]["lr"]
 
-    def state(self) -> dict[str, Any] | None:
-        return None if self.scheduler is None else {k: v for k, v in self.scheduler.state_dict().items() if _plain(v)}
+    def state(self, runner: SVIRunner) -> dict[str, Any] | None:
+        if self.scheduler is None or self.scheduler.optimizer is not runner.optimizer:
+            return None
+        return {name: value for name, value in self.scheduler.state_dict().items() if _plain(value)}
 
     def restore(self, runner: SVIRunner, state: dict[str, Any]) -> None:
         self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)

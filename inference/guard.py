@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["Faults", "Guard"]
 
 ACTIONS = ("stop", "skip", "halve")
+# Buffers that a schedule sets before each step.
+SCHEDULED = {"kl_weights", "gates", "temperature"}
 
 
 class Guard(Options):
     """Looks at every step before it is taken, without reading anything back to the host.
 
-    A step whose objective or gradient is not finite is not taken: parameters and moments stay. Then, by ``action``:
+    A step whose objective or gradient is not finite is not taken: parameters, moments and running statistics stay.
+    Then, by ``action``:
     ``"stop"`` takes no further step, and ``fit`` raises at the next logging interval; ``"skip"`` goes on with the next
     batch; ``"halve"`` does so too and halves the rate at the logging interval. Records have the number as ``skipped``.
 
@@ -37,17 +40,13 @@ class Guard(Options):
             raise ValueError(f"max_norm must be a positive number, got {max_norm!r}")
         self.max_norm = max_norm
 
-    def hold(self, optimizer: torch.optim.Optimizer, loss: Tensor, norms: Tensor, faults: Tensor) -> Tensor:
-        """Keep a fused optimiser from taking its next step if there is a fault; whether there is one, a truth value.
+    def fault(self, loss: Tensor, norms: Tensor) -> Tensor:
+        """Whether a step is faulty, a truth value.
 
         :param loss: the objective, a scalar.
         :param norms: of each parameter's gradient.
-        :param faults: how many there were before.
         """
-        fault = ~(loss.isfinite() & norms.isfinite().all())
-        held = fault | (faults > 0) if self.action == "stop" else fault
-        optimizer.found_inf = held.to(torch.float32)  # type: ignore[attr-defined]
-        return fault
+        return ~(loss.isfinite() & norms.isfinite().all())
 
     def shorten(self, gradients: Sequence[Tensor], norms: Tensor) -> None:
         """Cut the whole gradient to ``max_norm``, in place."""
@@ -61,36 +60,71 @@ class Faults:
     :ivar count: since the last record.
     :ivar first: step of the first one since then, or -1.
     :ivar norms: of each parameter's gradient there.
+    :ivar in_a_row: faulty steps with no good one among them, by the last record.
     """
 
     def __init__(self, runner: SVIRunner) -> None:
-        self.runner = runner
-        self.names = [name for name, p in runner.loss.named_parameters() if p.requires_grad]
+        self.runner, self.in_a_row = runner, 0
+        named = {name: p for name, p in runner.loss.named_parameters() if p.requires_grad}
+        self.names, self.parameters = list(named), list(named.values())
         like = runner.model.gates
-        self.count, self.first = like.new_zeros(()), like.new_full((), -1.0)
+        self.none, self.count, self.first = like.new_zeros(()), like.new_zeros(()), like.new_full((), -1.0)
         self.norms = like.new_zeros(len(self.names))
+        self.held = torch.zeros((), dtype=torch.bool, device=like.device)
+        # What a step changes beside parameters, such as running statistics.
+        self.buffers = [
+            (module, name)
+            for module in runner.loss.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if buffer.is_floating_point() and name not in module._non_persistent_buffers_set | SCHEDULED
+        ]
+
+    def remember(self) -> None:
+        """What the step to come may change."""
+        self.before = [getattr(module, name).clone() for module, name in self.buffers]
 
     def look(self, loss: Tensor, step: Tensor) -> Tensor:
         """Hold the step if there is a fault, and note it; the objective, 0 where there is."""
-        gradients = [p.grad for p in self.runner.loss.parameters() if p.requires_grad]
-        norms = torch.stack(torch._foreach_norm([g if g is not None else self.count for g in gradients]))
+        gradients = [p.grad if p.grad is not None else self.none for p in self.parameters]
+        norms = torch.stack(torch._foreach_norm(gradients))
         guard = self.runner.guard
-        fault = guard.hold(self.runner.optimizer, loss, norms, self.count)
-        guard.shorten([g for g in gradients if g is not None], norms)
+        fault = guard.fault(loss, norms)
+        guard.shorten([g for g in gradients if g is not self.none], norms)
+        self.held = fault | (self.count > 0) if guard.action == "stop" else fault
+        for (module, name), before in zip(self.buffers, self.before, strict=True):
+            buffer = getattr(module, name)
+            buffer.copy_(torch.where(self.held, before, buffer))
         begins = fault & (self.first < 0)
         self.first = torch.where(begins, step, self.first)
         self.norms = torch.where(begins, norms, self.norms)
         self.count = self.count + fault
         return torch.where(fault, 0.0, loss)
 
+    def step(self) -> None:
+        """The optimiser's step, but where it is held."""
+        optimizer = self.runner.optimizer
+        if optimizer.defaults.get("fused"):
+            optimizer.found_inf = self.held.to(torch.float32)  # type: ignore[attr-defined]
+            optimizer.step()
+        elif not bool(self.held):  # one of the user's own, which cannot be told so on the device
+            optimizer.step()
+
+    def let_go(self) -> None:
+        """Leave the optimiser as it was."""
+        if hasattr(self.runner.optimizer, "found_inf"):
+            del self.runner.optimizer.found_inf
+
     @property
     def stopped(self) -> bool:
         """Whether no further step is taken."""
         return self.runner.guard.action == "stop" and bool(self.count > 0)
 
-    def parameters(self) -> list[str]:
-        """Those whose gradient was not finite at the first fault."""
+    def broken(self) -> list[str]:
+        """Parameters whose gradient was not finite at the first fault."""
         return [name for name, finite in zip(self.names, self.norms.isfinite().tolist(), strict=True) if not finite]
 
     def forget(self) -> None:
-        self.count, self.first = torch.zeros_like(self.count), torch.full_like(self.first, -1.0)
+        """Begin to count anew; while there is no good step, the first fault is kept."""
+        self.count = torch.zeros_like(self.count)
+        if not self.in_a_row:
+            self.first = torch.full_like(self.first, -1.0)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import signal
 import sys
@@ -37,6 +39,8 @@ __all__ = ["CheckpointWarning", "Checkpoints", "Position"]
 
 FORMAT = 1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+NAME = re.compile(r"step-\d{10,}")
+LEFT_OVER = re.compile(r"\.(?P<name>step-\d{10,})\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
 
 
 class CheckpointWarning(UserWarning):
@@ -96,7 +100,13 @@ class Checkpoints:
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValueError(f"seconds must be positive, got {seconds}")
         self.seconds, self.resume = seconds, resume
-        if not resume and self.written():
+        self.check()
+
+    def check(self) -> None:
+        """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone on from."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file, and a folder for checkpoints is needed")
+        if not self.resume and self.written():
             raise ValueError(
                 f"{self.folder} has checkpoints of a run, the last one at {self.written()[-1].name}: go on from it "
                 "with resume=True, or give another folder"
@@ -104,7 +114,7 @@ class Checkpoints:
 
     def written(self) -> list[Path]:
         """The checkpoints in the folder, the oldest first."""
-        return sorted(path for path in self.folder.glob("step-*") if path.is_dir())
+        return checkpoints_in(self.folder)
 
     @contextmanager
     def of(
@@ -114,9 +124,11 @@ class Checkpoints:
 
         :param call: what makes this call of ``fit`` what it is, in JSON types.
         """
+        self.check()
         keeper = Keeper(self, runners, callbacks, json.loads(json.dumps(call)))
         with _listening(keeper.asked_to_stop):
             yield keeper
+            keeper.leave(written=True)  # asked to after the last step, whose checkpoint is there
 
 
 class Keeper:
@@ -131,12 +143,14 @@ class Keeper:
     ) -> None:
         self.checkpoints, self.runners, self.callbacks, self.call = checkpoints, runners, callbacks, call
         self.signal: int | None = None
+        self.whole: list[Path] = []  # of this call, and known to be
         self.wrote = self.started = time.monotonic()
         checkpoints.folder.mkdir(parents=True, exist_ok=True)
         _remove_left_over(checkpoints.folder)
 
     def asked_to_stop(self, number: int, frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one is not listened to
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)  # a second one is not listened to
         self.signal = number
 
     def restore(self, at: Position) -> None:
@@ -154,6 +168,7 @@ class Keeper:
                     "then, or give another folder"
                 )
             _restore(self.runners, self.callbacks, at, state, tensors)
+            self.whole = [path]
             return
         if self.checkpoints.resume and self.checkpoints.written():
             raise ValueError(f"no checkpoint in {self.checkpoints.folder} is whole: give another folder to start anew")
@@ -161,43 +176,46 @@ class Keeper:
     def after_step(self, at: Position) -> None:
         """Write where it is time, and leave where it was asked for."""
         due = self.checkpoints.seconds is not None and time.monotonic() - self.wrote > self.checkpoints.seconds
-        if due or self.signal is not None:
-            self.write(at)
-        self._leave()
+        written = self.write(at) if due or self.signal is not None else False
+        self.leave(written)
 
     def after_epoch(self, at: Position, last: bool) -> None:
         every = self.checkpoints.epochs
-        if last or (every is not None and at.epoch % every == 0) or self.signal is not None:
-            self.write(at)
-        self._leave()
+        due = last or (every is not None and at.epoch % every == 0) or self.signal is not None
+        self.leave(self.write(at) if due else False)
 
-    def write(self, at: Position) -> None:
-        """One more checkpoint; where it cannot be written, a warning, and those before it stay."""
+    def write(self, at: Position) -> bool:
+        """One more checkpoint, and whether it was written; where it cannot be, a warning, and those before it stay."""
         lead, self.wrote = self.runners[0], time.monotonic()
         if any(faults.stopped for faults in at.faults):  # what cannot go on is not written
-            return
+            return False
         at.random = random_state(lead.device)
         seconds = at.seconds + self.wrote - self.started
-        content = _state(self.runners, self.callbacks, at, seconds, self.call)
+        path = self.checkpoints.folder / f"step-{lead.step:010d}"
         try:
-            write(self.checkpoints.folder / f"step-{lead.step:010d}", *content)
-        except OSError as error:
+            write(path, *_state(self.runners, self.callbacks, at, seconds, self.call))
+        except (OSError, TypeError) as error:  # no room, or a record that JSON cannot hold
             warnings.warn(
                 f"no checkpoint was written at step {lead.step} ({error}): earlier ones stay, and training goes on",
                 CheckpointWarning,
                 stacklevel=6,
             )
-            return
-        for old in self.checkpoints.written()[: -self.checkpoints.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+            return False
+        self.whole = [*(kept for kept in self.whole if kept != path), path][-self.checkpoints.keep :]
+        for old in self.checkpoints.written():
+            if old not in self.whole:
+                shutil.rmtree(old, ignore_errors=True)
+        return True
 
-    def _leave(self) -> None:
+    def leave(self, written: bool) -> None:
+        """End the process if it was asked to."""
         if self.signal is None:
             return
         name, lead = signal.Signals(self.signal).name, self.runners[0]
+        kept = f"the checkpoint is in {self.checkpoints.folder}, resume goes on from it"
         print(
-            f"{name}: stopped at epoch {lead.epoch}, step {lead.step}; the checkpoint is in {self.checkpoints.folder}, "
-            "resume goes on from it",
+            f"{name}: stopped at epoch {lead.epoch}, step {lead.step}; "
+            + (kept if written else "no checkpoint could be written of it, see the warnings"),
             file=sys.stderr,
         )
         raise SystemExit(128 + self.signal)
@@ -205,7 +223,8 @@ class Keeper:
 
 def fingerprint(tensor: Tensor) -> dict[str, Any]:
     """What tells data apart: shape, type, and a digest of at most 1,024 rows spread over them."""
-    rows = torch.linspace(0, len(tensor) - 1, min(len(tensor), 1024)).long()
+    n = min(len(tensor), 1024)
+    rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
     sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
     digest = hashlib.sha256(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"").hexdigest()
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "digest": digest}
@@ -217,11 +236,12 @@ def fingerprint(tensor: Tensor) -> dict[str, Any]:
 def write(folder: Path, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a checkpoint, whole or not at all."""
     contents = {
-        "state.json": json.dumps(state).encode(),
+        "state.json": json.dumps(state, default=_number).encode(),
         "tensors.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
     }
     contents["digests.json"] = json.dumps({name: _digest(content) for name, content in contents.items()}).encode()
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    mark = f"{platform.node()}-{os.getpid()}"
+    temporary, aside = (folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old"))
     try:
         temporary.mkdir()
         for name, content in contents.items():
@@ -230,13 +250,17 @@ def write(folder: Path, state: dict[str, Any], tensors: dict[str, Tensor]) -> No
                 file.flush()
                 os.fsync(file.fileno())
         _flush(temporary)
-        if folder.exists():  # one of the same step, which was passed over or is as good
-            shutil.rmtree(folder)
+        if folder.exists():  # one of the same step: it is gone only when this one is there
+            os.rename(folder, aside)
         os.rename(temporary, folder)
         _flush(folder.parent)
     except BaseException:
+        if aside.exists() and not folder.exists():
+            os.rename(aside, folder)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -263,7 +287,9 @@ def _digest(content: bytes) -> str:
 
 
 def _flush(folder: Path) -> None:
-    """Make the names in a folder last."""
+    """Make the names in a folder last, where folders can be opened."""
+    if os.name != "posix":
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -272,21 +298,39 @@ def _flush(folder: Path) -> None:
 
 
 def _remove_left_over(folder: Path) -> None:
-    """What processes that are gone had begun to write."""
+    """What processes of this machine that are gone had begun to write; what they had set aside comes back."""
     for path in folder.glob(".step-*.tmp"):
-        process = path.name.split(".")[-2]
-        if not (process.isdigit() and _lives(int(process))):
+        found = LEFT_OVER.fullmatch(path.name)
+        if found is None or found["node"] != platform.node() or _lives(int(found["process"])):
+            continue
+        if found["what"] == "old" and not (whole := folder / found["name"]).exists():
+            os.rename(path, whole)
+        else:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _lives(process: int) -> bool:
+    if process == os.getpid() or os.name != "posix":
+        return process != os.getpid()
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
-    return process != os.getpid()
+    return True
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the oldest first; what else is there is none of ours."""
+    return sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir())
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints in a folder and in those below it, and nothing else."""
+    for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        for path in checkpoints_in(below):
+            shutil.rmtree(path)
 
 
 # What is in it
@@ -295,7 +339,11 @@ def _lives(process: int) -> bool:
 def _state(
     runners: Sequence[SVIRunner], callbacks: Sequence[Sequence[Any]], at: Position, seconds: float, call: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {"position.total_loss": at.total_loss, "position.skipped": torch.stack([f.count for f in at.faults])}
+    tensors = {
+        "position.total_loss": at.total_loss,
+        "position.skipped": torch.stack([f.count for f in at.faults]),
+        "position.first_skipped": torch.stack([f.first for f in at.faults]),
+    }
     tensors |= {f"position.dealt_from.{i}": t for i, t in enumerate(at.dealt_from)}
     tensors |= {f"position.random.{i}": t for i, t in enumerate(at.random)}
     each = []
@@ -310,7 +358,7 @@ def _state(
                 "step": runner.step,
                 "history": runner.history,
                 "optimizer": optimizer["param_groups"],
-                "callbacks": [call.state() if hasattr(call, "state") else None for call in calls],
+                "callbacks": [call.state(runner) if remembers(call) else None for call in calls],
             }
         )
     position = {"epoch": at.epoch, "batches": at.batches, "logged": at.logged, "seconds": seconds}
@@ -343,10 +391,23 @@ def _restore(
     for name, value in state["position"].items():
         setattr(at, name, value)
     at.total_loss = tensors["position.total_loss"].to(at.total_loss)
-    for faults, count in zip(at.faults, tensors["position.skipped"], strict=True):
-        faults.count = count.to(faults.count)
+    for i, faults in enumerate(at.faults):
+        faults.count = tensors["position.skipped"][i].to(faults.count)
+        faults.first = tensors["position.first_skipped"][i].to(faults.first)
     at.dealt_from = list(_under(tensors, "position.dealt_from.").values())
     at.random = list(_under(tensors, "position.random.").values())
+
+
+def remembers(callback: Any) -> bool:
+    """Whether a callback has something to be kept."""
+    return callable(getattr(callback, "state", None)) and callable(getattr(callback, "restore", None))
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy's or torch's as Python's, for JSON."""
+    if callable(getattr(value, "item", None)):
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -359,9 +420,12 @@ def _listening(handler: Callable[[int, Any], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    kept = {number: signal.signal(number, handler) for number in SIGNALS}
+    kept = {n: signal.getsignal(n) for n in SIGNALS}
+    for number, before in kept.items():
+        if before is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, handler)
     try:
         yield
     finally:
         for number, before in kept.items():
-            signal.signal(number, before)
+            signal.signal(number, signal.SIG_DFL if before is None else before)

@@ -147,6 +147,7 @@ class SVIRunner:
             "guide": to_config(self.guide),
             "schedule": to_config(self.schedule),
             "runner": {"lr": self.lr, "seed": self.seed, "precision": self.precision},
+            "guard": to_config(self.guard),
             "progress": {"epoch": self.epoch, "step": self.step},
         }
         history = "".join(json.dumps(record) + "\n" for record in self.history)
@@ -176,6 +177,7 @@ class SVIRunner:
             guide = from_config(config["guide"]) if guide is None else guide
             schedule = from_config(config["schedule"]) if schedule is None else schedule
             settings, progress = dict(config["runner"]), dict(config["progress"])
+            settings["guard"] = from_config(config["guard"]) if "guard" in config else None
             _check_state(guide, state, folder)
         except KeyError as error:
             raise ValueError(f"{folder} is no checkpoint of this library: config.json lacks {error}") from error

@@ -37,6 +37,8 @@ __all__ = ["Callback", "DeadFacetWarning", "fit_together", "train"]
 
 # Rows that the terms of the ELBO and the mutual information are measured on at each logging interval.
 WATCHED_ROWS = 2048
+# So many faulty steps with no good one among them end a run that skips them.
+IN_A_ROW = 10
 # Below this many nats a facet that is fully in tells (next to) nothing about the data.
 DEAD_BELOW = 0.01
 
@@ -108,9 +110,10 @@ class Steps(ABC):
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         """One optimiser step; the objectives before it, ``[S]``, 0 where the step was not taken for a fault."""
 
-    @abstractmethod
     def close(self) -> None:
         """Leave the runs as they would be alone."""
+        for faults in self.faults:
+            faults.let_go()
 
 
 class Alone(Steps):
@@ -121,15 +124,13 @@ class Alone(Steps):
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         (runner,) = self.runners
+        self.faults[0].remember()
         loss = _AtStep(runner.loss, self.weights)(step, batch.x, batch.given, batch.size)
         runner.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         kept = self.faults[0].look(loss.detach(), step)
-        runner.optimizer.step()
+        self.faults[0].step()
         return kept
-
-    def close(self) -> None:
-        """They are."""
 
 
 class Together(Steps):
@@ -157,12 +158,14 @@ class Together(Steps):
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         torch._foreach_zero_(self.gradients)
+        for faults in self.faults:
+            faults.remember()
         mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
         losses = mapped(self.parameters, self.buffers, batch.x, batch.given, step)
         losses.sum().backward()  # no run has a part in another's objective
         kept = [faults.look(loss, step) for faults, loss in zip(self.faults, losses.detach(), strict=True)]
-        for runner in self.runners:
-            runner.optimizer.step()
+        for faults in self.faults:
+            faults.step()
         return torch.stack(kept)
 
     def _loss(
@@ -171,6 +174,7 @@ class Together(Steps):
         return torch.func.functional_call(self.program, (parameters, buffers), (step, x, given))
 
     def close(self) -> None:
+        super().close()
         for runner in self.runners:
             for parameter in runner.loss.parameters():
                 parameter.data, parameter.grad = parameter.data.clone(), None
@@ -240,8 +244,9 @@ def train(
     checks = is_validation_enabled()
     first = batches.some(data, batch_size)
     faults = [Faults(runner) for runner in runners]
-    at = Position(logged=lead.step, total_loss=torch.zeros(len(runners), device=lead.device), faults=faults)
-    call = _call(runners, kind, data, (epochs, batch_size, log_every), batches) if checkpoints is not None else {}
+    at = Position(logged=lead.step, total_loss=lead.model.gates.new_zeros(len(runners)), faults=faults)
+    sizes = (epochs, batch_size, log_every)
+    call = _call(runners, kind, data, sizes, batches, callbacks) if checkpoints is not None else {}
     with lead.while_training(), tqdm(total=epochs, unit="epoch", disable=not progress, dynamic_ncols=True) as bar:
         for runner in runners:
             _check_first_step(runner, first, weights)
@@ -345,7 +350,12 @@ class NoKeeper:
 
 
 def _call(
-    runners: Sequence[SVIRunner], kind: type[Steps], data: Observed, sizes: tuple[int, ...], batches: Batches
+    runners: Sequence[SVIRunner],
+    kind: type[Steps],
+    data: Observed,
+    sizes: tuple[int, ...],
+    batches: Batches,
+    callbacks: Sequence[Sequence[Callback]],
 ) -> dict[str, Any]:
     """What makes a call of ``fit`` what it is."""
     return {
@@ -354,19 +364,35 @@ def _call(
         "data": {"x": fingerprint(data.x)} | {name: fingerprint(values) for name, values in data.given.items()},
         "kind": kind.__name__,
         "schedule": to_config(runners[0].schedule),
-        "objective": type(runners[0].loss.objective).__name__,
+        "guide and model": _described(runners[0].guide),
+        "objective": [type(runners[0].loss.objective).__name__, *_plain(vars(runners[0].loss.objective))],
+        "guard": to_config(runners[0].guard),
+        "callbacks": [[type(callback).__name__ for callback in calls] for calls in callbacks],
+        "device": runners[0].device.type,
         "runners": [[runner.seed, runner.precision, runner.epoch, runner.step, runner.lr] for runner in runners],
         "weights": {name: list(t.shape) for name, t in runners[0].loss.state_dict().items()},
     }
 
 
+def _described(guide: Any) -> Any:
+    try:
+        return to_config(guide)
+    except TypeError:  # parts of a user's own, told apart by their weights
+        return type(guide).__name__
+
+
+def _plain(values: Mapping[str, Any]) -> list[str]:
+    return [f"{k}={v!r}" for k, v in sorted(values.items()) if v is None or isinstance(v, bool | int | float | str)]
+
+
 def _settle(faults: Faults, steps: int, data: Observed, batch_size: int) -> int:
     """How many steps since the last record were not taken; the rate halved, or an end, where that is what was asked.
 
-    :raises FloatingPointError: if a fault is to stop the run, or no step was without one.
+    :raises FloatingPointError: if a fault is to stop the run, or ten steps or more have had nothing but faults.
     """
     runner, skipped = faults.runner, int(faults.count)
-    if skipped and (runner.guard.action == "stop" or skipped == steps):
+    faults.in_a_row = faults.in_a_row + skipped if skipped == steps else 0
+    if skipped and (runner.guard.action == "stop" or faults.in_a_row >= IN_A_ROW):
         raise FloatingPointError(_diagnosis(faults, data, batch_size))
     if skipped and runner.guard.action == "halve":
         for group in runner.optimizer.param_groups:
@@ -387,7 +413,7 @@ def _diagnosis(faults: Faults, data: Observed, batch_size: int) -> str:
         f"the objective of the run with seed {runner.seed}, or its gradient, was not finite at step "
         f"{int(faults.first) + 1} (the run is in epoch {runner.epoch}) at lr={runner.optimizer.param_groups[0]['lr']}; "
         "parameters are as they were before that step.\n"
-        f"  Gradients that were not finite: {_some(faults.parameters()) or 'none'}\n"
+        f"  Gradients that were not finite: {_some(faults.broken()) or 'none'}\n"
         f"  Terms that are not, on the data, with these parameters: {_some(terms) or 'none'}\n"
         "  Try one of:\n  - a lower rate\n  - data of another scale\n"
         '  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate as well'

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import pyro
 import pytest
 import torch
 
-from guides import FacetGuide
-from inference import Checkpoints, Constant, SVIRunner, WarmUp, fit_together
+from guides import FacetGuide, VaDEGuide
+from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
 from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
-from inference.resuming import CheckpointWarning, Keeper, fingerprint, read
+from inference.resuming import CheckpointWarning, Keeper, fingerprint, read, remove_checkpoints, write
+from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
 
 ROOT = Path(__file__).parents[1]
@@ -193,12 +195,68 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
 def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
-    left_over = tmp_path / ".step-0000000099.999999999.tmp"
-    shutil.copytree(tmp_path / "step-0000000009", left_over)
+    gone, elsewhere = (tmp_path / f".step-0000000099.new.{node}-999999999.tmp" for node in (platform.node(), "moon"))
+    aside = tmp_path / f".step-0000000008.old.{platform.node()}-999999999.tmp"  # killed between two renamings
+    for path in (gone, elsewhere, aside):
+        shutil.copytree(tmp_path / "step-0000000009", path)
     again = Checkpoints(tmp_path, resume=True)
     assert len(again.written()) == 2
     start(two_facets)[0].fit(x, **SIZES, checkpoints=again)
-    assert not left_over.exists()
+    assert not gone.exists(), "its process is gone"
+    assert elsewhere.exists(), "its process may live, on another machine"
+    assert not aside.exists()
+    read(tmp_path / "step-0000000008")
+
+
+def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+    """Folders of other names are neither counted nor removed, and no more is removed than checkpoints."""
+    theirs = [tmp_path / name / "thesis.txt" for name in ("step-0", "step-backup", "other")]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("mine")
+    runner, x, _ = start(two_facets)
+    runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, keep=1))
+    assert [path.name for path in Checkpoints(tmp_path, resume=True).written()] == ["step-0000000009"]
+    remove_checkpoints(tmp_path.parent)
+    assert not Checkpoints(tmp_path).written()
+    assert all(path.read_text() == "mine" for path in theirs)
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "step-0000000001", {"format": 1, "which": "old"}, {})
+    original = os.rename
+
+    def fails_in_the_middle(source: Path, target: Path) -> None:
+        if ".new." in str(source):
+            raise OSError(28, "No space left on device")
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fails_in_the_middle)
+        with pytest.raises(OSError, match="No space"):
+            write(tmp_path / "step-0000000001", {"format": 1, "which": "new"}, {})
+    assert read(tmp_path / "step-0000000001")[0]["which"] == "old"
+    write(tmp_path / "step-0000000001", {"format": 1, "which": "new"}, {})
+    assert read(tmp_path / "step-0000000001")[0]["which"] == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001"]
+
+
+def test_a_damaged_one_does_not_crowd_out_a_whole_one(tmp_path: Path) -> None:
+    """Kept is what is known to be whole: with keep=1, the one that was gone on from and then those that follow."""
+
+    def fit(epochs: int, **options: Any) -> None:
+        runner, x, _ = start(two_facets)
+        runner.fit(x, epochs=epochs, batch_size=5, progress=False, **options)
+
+    fit(3, checkpoints=Checkpoints(tmp_path, keep=2))
+    shutil.rmtree(tmp_path / "step-0000000006")
+    fake = tmp_path / "step-0000009999"
+    fake.mkdir()
+    with pytest.warns(CheckpointWarning, match="step-0000009999 is passed over"):
+        fit(3, checkpoints=Checkpoints(tmp_path, keep=1, resume=True))
+    read(tmp_path / "step-0000000009")
 
 
 def test_a_full_disk_loses_nothing_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +284,30 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("differs in sizes", lambda folder: refit(folder, batch_size=4)),
     ("differs in data", lambda folder: refit(folder, shift=0.01)),
     ("differs in schedule", lambda folder: refit(folder, schedule=Constant(2.0))),
+    ("differs in objective", lambda folder: refit(folder, objective=GuideEnum_ELBO(max_plate_nesting=2))),
+    ("differs in guide and model", lambda folder: refit(folder, build=other_prior)),
+    ("differs in guard", lambda folder: refit(folder, guard=Guard("skip"))),
+    ("differs in callbacks", lambda folder: refit(folder, callbacks=[Evaluate(lambda runner: {})])),
+    ("is a file, and a folder for checkpoints is needed", lambda folder: Checkpoints(a_file(folder))),
     ("differs in runners", lambda folder: refit(folder, seed=1)),
-    ("differs in weights", lambda folder: refit(folder, build=vade)),
+    ("differs in guide and model and weights", lambda folder: refit(folder, build=vade)),
     ("has checkpoints of a run, the last one at step-0000000009", lambda folder: Checkpoints(folder)),
     ("keep must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", keep=0)),
     ("epochs must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", epochs=0)),
     ("seconds must be positive", lambda folder: Checkpoints(folder / "new", seconds=0)),
 ]
+
+
+def other_prior() -> FacetGuide:
+    """As two_facets, the likelihood's threshold apart."""
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    return VaDEGuide(MFCVAE((6,), facets, Bernoulli(threshold=0.5), MLPLadder((8, 9))))
+
+
+def a_file(folder: Path) -> Path:
+    path = folder.parent / "file"
+    path.write_text("")
+    return path
 
 
 def refit(
@@ -242,11 +317,12 @@ def refit(
     shift: float = 0.0,
     epochs: int = 3,
     batch_size: int = 5,
+    callbacks: Sequence[Any] = (),
     **options: Any,
 ) -> None:
     _, x, _ = start(two_facets)
     runner, _, _ = start(build, seed, **options)
-    sizes = {"epochs": epochs, "batch_size": batch_size, "progress": False}
+    sizes = {"epochs": epochs, "batch_size": batch_size, "progress": False, "callbacks": callbacks}
     runner.fit((x + shift).clamp(0, 1), **sizes, checkpoints=Checkpoints(folder, resume=True))
 
 
