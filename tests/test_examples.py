@@ -44,8 +44,11 @@ def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path:
     assert again.returncode == 0, again.stderr
     assert "objective=" not in again.stderr, "nothing was left to train"
     assert weights.read_bytes() == first
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     another = run(*arguments, "--resume", "--epochs", "7")
-    assert "differs in sizes: call fit as it was called then" in another.stderr
+    assert another.returncode != 0
+    assert "was called with another epochs: call it as it was called then" in another.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == kept
     anew = run(*arguments)
     assert "objective=" in anew.stderr
     assert weights.read_bytes() == first
