@@ -173,7 +173,7 @@ def test_a_facet_without_components_is_a_plain_vae_latent() -> None:
 
 def test_refuses_an_objective_that_does_not_enumerate() -> None:
     model, guide = build(J=1, L=1)
-    with pytest.raises(ValueError, match="enumerates its clusters, which Trace_ELBO would sample"):
+    with pytest.raises(ValueError, match="enumerates its clusters, which Trace_ELBO would score wrongly"):
         Loss(model, guide, Trace_ELBO())
 
 

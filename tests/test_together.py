@@ -106,7 +106,7 @@ def test_runs_differ_in_their_batches() -> None:
             orders.append(super().order(data))
             return orders[-1]
 
-    train(group, Together, x, 2, 5, 1, [[], [], []], False, Recorded(), {})
+    train(group, Together, x, 2, 5, 1, [[], [], []], False, Recorded(), None, {})
     assert len(orders) == 6
     assert len({tuple(order.tolist()) for order in orders}) == 6
     assert all(sorted(order.tolist()) == list(range(12)) for order in orders)
