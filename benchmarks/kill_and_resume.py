@@ -3,8 +3,8 @@
 python -m benchmarks.kill_and_resume --kills 50
 
 Every model of the tests' catalogue in turn is trained in a process of its own, which writes a checkpoint after each
-step; the process gets SIGKILL at a random moment, some of them while a checkpoint is being written (its unfinished
-folder is found afterwards). It is then started again until it ends, and what it ends with is compared: parameters,
+step; the process gets SIGKILL at a random moment, every other one at the next moment when a checkpoint is being written
+(its unfinished folder is often found afterwards). It is then started again until it ends, and what it ends with is compared: parameters,
 buffers, moments and history but for the clock.
 """
 
@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
+import multiprocessing
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess as Process
 from pathlib import Path
 
 import pyro
@@ -31,12 +30,15 @@ from inference.training import DeadFacetWarning
 from tests.catalogue import BUILDERS, given
 
 EPOCHS, ROWS, BATCH = 40, 24, 5
+# What is killed has imported everything already, which otherwise takes most of the time.
+FORK = multiprocessing.get_context("fork")
 
 
-def run(name: str, folder: Path | None) -> str:
+def run(name: str, folder: Path | None, ready: Connection | None = None) -> str:
     """A digest of what the run ends with.
 
     :param folder: of its checkpoints, to go on from as well.
+    :param ready: is told when training is about to begin.
     """
     pyro.set_rng_seed(0)
     guide = {build.__name__: build for build in BUILDERS}[name]()
@@ -44,7 +46,8 @@ def run(name: str, folder: Path | None) -> str:
     x = (255 * torch.rand(rows, *guide.model.x_shape)).round() / 255
     runner = SVIRunner(guide.model, guide, lr=1e-2)
     kept = None if folder is None else Checkpoints(folder, seconds=1e-9, resume=True)
-    print("ready", flush=True)
+    if ready is not None:
+        ready.send("ready")
     beside = given(guide, rows)
     runner.fit(x, EPOCHS, BATCH, log_every=10, progress=False, checkpoints=kept, **beside)
     digest = hashlib.sha256()
@@ -57,42 +60,46 @@ def run(name: str, folder: Path | None) -> str:
     return digest.hexdigest()
 
 
-def child(name: str, folder: Path) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-m", "benchmarks.kill_and_resume", "--child", name, str(folder)]
-    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
+def child(name: str, folder: Path) -> tuple[Process, Connection]:
+    """A process that makes the run, and what it says: when it is about to train, and what it ended with."""
+    ours, theirs = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=lambda: theirs.send(run(name, folder, ready=theirs)))
+    process.start()
+    theirs.close()
+    ours.recv()
+    return process, ours
 
 
-def kill_once(name: str, folder: Path, delay: float) -> tuple[str, bool]:
-    """How the run stood when it was killed, and whether a checkpoint was being written."""
-    with child(name, folder) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+def kill_once(name: str, folder: Path, delay: float, while_writing: bool) -> tuple[str, bool]:
+    """How the run stood when it was killed, and whether a checkpoint was being written.
+
+    :param while_writing: wait after the delay until one is.
+    """
+    process, _ = child(name, folder)
+    time.sleep(delay)
+    while while_writing and process.is_alive() and not next(folder.glob(".step-*.tmp"), None):
+        pass
+    process.kill()
+    process.join()
     written = Checkpoints(folder, resume=True).written() if folder.exists() else []
     unfinished = bool(list(folder.glob(".step-*.tmp")))
     return (written[-1].name if written else "before the first checkpoint"), unfinished
 
 
 def finish(name: str, folder: Path) -> str:
-    with child(name, folder) as process:
-        out, _ = process.communicate()
-    return out.splitlines()[-1]
+    process, said = child(name, folder)
+    digest = said.recv()
+    process.join()
+    return digest
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--child", nargs=2, metavar=("MODEL", "FOLDER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", DeadFacetWarning)  # so short a run leaves most facets dead
-    if args.child:
-        print(run(args.child[0], Path(args.child[1])))
-        return
     moments, names = random.Random(args.seed), [build.__name__ for build in BUILDERS]
     same = unfinished = 0
     for i in range(args.kills):
@@ -102,7 +109,7 @@ def main() -> None:
         length = 2 * (time.perf_counter() - began)  # about, with checkpoints
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "checkpoints"
-            stood, writing = kill_once(name, folder, moments.uniform(0, length))
+            stood, writing = kill_once(name, folder, moments.uniform(0, length), while_writing=i % 2 == 1)
             identical = finish(name, folder) == wanted
         same, unfinished = same + identical, unfinished + writing
         how = f"killed at {stood}{', writing' if writing else ''}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ppl_models.checks import check_count
 from ppl_models.configurable import Options
@@ -28,8 +28,8 @@ class Batches(Options):
         """How many batches a pass over ``data`` has."""
 
     @abstractmethod
-    def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
-        """One pass over the data in random order."""
+    def deal(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+        """One pass over the data in random order, by ``generator`` or else by the stream of the data's device."""
 
     @abstractmethod
     def some(self, data: Observed, at_most: int) -> Observed:
@@ -46,16 +46,16 @@ class Rows(Batches):
     def steps(self, data: Observed, batch_size: int) -> int:
         return -(-len(data) // batch_size)
 
-    def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
-        return (data[rows] for rows in self.order(data).split(batch_size))
+    def deal(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+        return (data[rows] for rows in self.order(data, generator).split(batch_size))
 
-    def order(self, data: Observed) -> Tensor:
+    def order(self, data: Observed, generator: Generator | None = None) -> Tensor:
         """All rows in random order."""
-        return torch.randperm(len(data), device=data.x.device)
+        return torch.randperm(len(data), device=data.x.device, generator=generator)
 
     def some(self, data: Observed, at_most: int) -> Observed:
         # Spread over data that may be sorted.
-        generator = torch.Generator().manual_seed(0)
+        generator = Generator().manual_seed(0)
         return data[torch.randperm(len(data), generator=generator)[:at_most].sort().values]
 
 
@@ -96,13 +96,13 @@ class Groups(Batches):
         """Parts in a batch, for parts of these sizes."""
         return max(1, round(batch_size * len(sizes) / int(sizes.sum())))
 
-    def deal(self, data: Observed, batch_size: int) -> Iterator[Observed]:
+    def deal(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
         group = data.given["group"]
-        shuffled = torch.randperm(len(group), device=group.device)
+        shuffled = torch.randperm(len(group), device=group.device, generator=generator)
         by_group = shuffled[group[shuffled].argsort(stable=True)]  # group after group, members in random order
         sizes = self.parts(group.bincount())
         starts = sizes.cumsum(0) - sizes
-        chosen = torch.randperm(len(sizes), device=group.device)
+        chosen = torch.randperm(len(sizes), device=group.device, generator=generator)
         M = self.per_batch(sizes, batch_size)
         lengths = sizes[chosen]
         ends = lengths.cumsum(0)
@@ -119,8 +119,6 @@ class Groups(Batches):
 
     def some(self, data: Observed, at_most: int) -> Observed:
         rows = Observed(torch.arange(len(data))[:, None], {"group": data.given["group"].cpu()})
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(0)
-            batch = next(self.deal(rows, at_most))
+        batch = next(self.deal(rows, at_most, Generator().manual_seed(0)))
         chosen = data[batch.x[:, 0].to(data.x.device)]
         return Observed(chosen.x, chosen.given | {"group": batch.given["group"].to(data.x.device)})

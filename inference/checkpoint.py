@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-__all__ = ["read_checkpoint", "write_checkpoint", "write_together"]
+from inference.disk import write_together
+
+__all__ = ["read_checkpoint", "write_checkpoint"]
 
 FORMAT = 2  # 1 had other names for the networks' layers
 
@@ -27,27 +28,6 @@ def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tens
         }
     )
     return folder
-
-
-def write_together(contents: dict[Path, bytes]) -> None:
-    """Write every file beside its place and flush it to the disk, and only then move all into place.
-
-    A disk that fills up leaves the old files as they were.
-    """
-    temporaries: dict[Path, Path] = {}
-    try:
-        for path, content in contents.items():
-            temporaries[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            with temporaries[path].open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path, temporary in temporaries.items():
-            os.replace(temporary, path)
-    except BaseException:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], list[dict[str, Any]]]:

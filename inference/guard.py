@@ -12,11 +12,16 @@ from ppl_models.checks import check_one_of
 from ppl_models.configurable import Options
 
 if TYPE_CHECKING:
+    from inference.feeds import Feed
     from inference.runner import SVIRunner
 
 __all__ = ["Faults", "Guard"]
 
 ACTIONS = ("stop", "skip", "halve")
+# So many faulty steps with no good one among them end a run that skips them.
+IN_A_ROW = 10
+# Rows at a time that are looked through for a term that is not finite.
+PART = 2048
 # Buffers that a schedule sets before each step.
 SCHEDULED = {"kl_weights", "gates", "temperature"}
 
@@ -119,6 +124,43 @@ class Faults:
         """Whether no further step is taken."""
         return self.runner.guard.action == "stop" and bool(self.count > 0)
 
+    def settle(self, steps: int, feed: Feed) -> int:
+        """How many steps since the last record were not taken; the rate is halved, or the run ends, as was asked.
+
+        :param steps: since the last record.
+        :raises FloatingPointError: if a fault is to stop the run, or ten steps or more have had nothing but faults.
+        """
+        runner, skipped = self.runner, int(self.count)
+        self.in_a_row = self.in_a_row + skipped if skipped == steps else 0
+        if skipped and (runner.guard.action == "stop" or self.in_a_row >= IN_A_ROW):
+            raise FloatingPointError(self.diagnosis(feed))
+        if skipped and runner.guard.action == "halve":
+            for group in runner.optimizer.param_groups:
+                group["lr"] /= 2
+        self.forget()
+        return skipped
+
+    def diagnosis(self, feed: Feed) -> str:
+        """Which step, which of the parameters' gradients, and, as far as it can be found again, which term."""
+        runner, rate = self.runner, self.runner.optimizer.param_groups[0]["lr"]
+        return (
+            f"the objective of the run with seed {runner.seed}, or its gradient, was not finite at step "
+            f"{int(self.first) + 1} (the run is in epoch {runner.epoch}) at lr={rate}; "
+            "parameters are as they were before that step.\n"
+            f"  Gradients that were not finite: {_some(self.broken()) or 'none'}\n"
+            f"  Terms that are not, on the data, with these parameters: {_some(self.broken_terms(feed)) or 'none'}\n"
+            "  Try one of:\n  - a lower rate\n  - data of another scale\n"
+            '  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate as well'
+        )
+
+    def broken_terms(self, feed: Feed) -> list[str]:
+        """Terms of the ELBO that are not finite on the first rows where one is not."""
+        for part in feed.parts(max(feed.batch_size, PART)):
+            found = self.runner.loss.terms(part.x, **part.given)
+            if terms := [name for name, value in found.items() if name != "elbo" and not value.isfinite()]:
+                return terms
+        return []
+
     def broken(self) -> list[str]:
         """Parameters whose gradient was not finite at the first fault."""
         return [name for name, finite in zip(self.names, self.norms.isfinite().tolist(), strict=True) if not finite]
@@ -128,3 +170,7 @@ class Faults:
         self.count = torch.zeros_like(self.count)
         if not self.in_a_row:
             self.first = torch.full_like(self.first, -1.0)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")

@@ -1,42 +1,57 @@
-"""Random streams that are ours for a while and the caller's again afterwards."""
+"""Random streams that are ours for a while and the caller's again afterwards; what differs between devices is here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-__all__ = ["cuda_index", "random_state", "seeded", "set_random_state"]
+__all__ = ["mixed", "random_state", "seeded", "set_random_state", "synchronize"]
+
+
+def mixed(*numbers: int) -> int:
+    """One seed of several numbers, such that seeds of any two lists of them have nothing in common."""
+    return int(np.random.SeedSequence([number % 2**64 for number in numbers]).generate_state(1, np.uint64)[0])
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Within this context draws on the CPU and on ``device`` start from ``seed``; other devices are not touched."""
-    index = cuda_index(device)
-    with torch.random.fork_rng(devices=[] if index is None else [index]):
-        torch.random.default_generator.manual_seed(seed)
-        if index is not None:
-            torch.cuda.default_generators[index].manual_seed(seed)
+    kept = random_state(device)
+    try:
+        for generator in _generators(device):
+            generator.manual_seed(seed)
         yield
-
-
-def cuda_index(device: torch.device) -> int | None:
-    """Which CUDA device this is; ``None`` for any other kind."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.current_device() if device.index is None else device.index
+    finally:
+        set_random_state(kept, device)
 
 
 def random_state(device: torch.device) -> list[Tensor]:
     """The streams of the CPU and of ``device``."""
-    index = cuda_index(device)
-    return [torch.random.get_rng_state()] + ([] if index is None else [torch.cuda.get_rng_state(index)])
+    return [generator.get_state() for generator in _generators(device)]
 
 
 def set_random_state(state: list[Tensor], device: torch.device) -> None:
     """Let the streams go on from what :func:`random_state` gave."""
-    torch.random.set_rng_state(state[0])
-    if len(state) > 1:
-        torch.cuda.set_rng_state(state[1], device)
+    for generator, stream in zip(_generators(device), state, strict=False):
+        generator.set_state(stream)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until ``device`` has done what it was told, before a clock is read."""
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
+def _generators(device: torch.device) -> list[Generator]:
+    """Those that draw on ``device`` where no other is named, the CPU's first."""
+    if device.type == "cpu":
+        return [torch.default_generator]
+    if device.type == "mps":
+        return [torch.default_generator, torch.mps._get_default_mps_generator()]
+    module = torch.get_device_module(device)
+    index = module.current_device() if device.index is None else device.index
+    return [torch.default_generator, module.default_generators[index]]

@@ -1,15 +1,12 @@
 """Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it never had been.
 
-A checkpoint is a folder of safetensors and JSON, whole or absent: it is written beside its place, flushed to the disk,
-and renamed. Its files' digests are in it, so that one that was damaged later is not taken for a whole one.
+A checkpoint is a folder of safetensors and JSON, whole or absent (see :mod:`inference.disk`). Its files' digests are in
+it, so that one that was damaged later is not taken for a whole one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import platform
 import re
 import shutil
 import signal
@@ -28,6 +25,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from inference.disk import read_folder, remove_left_over, write_folder
+from inference.processes import Processes
 from inference.randomness import random_state
 from ppl_models.checks import check_count
 
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointWarning", "Checkpoints", "Position"]
 
-FORMAT = 1
+FORMAT = 2  # 1 had the random streams that a pass was dealt from
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
-LEFT_OVER = re.compile(r"\.(?P<name>step-\d{10,})\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
 
 
 class CheckpointWarning(UserWarning):
@@ -57,8 +55,8 @@ class Position:
     :ivar seconds: of earlier processes of this call.
     :ivar total_loss: objectives since the last record, summed, by run.
     :ivar faults: of each run.
-    :ivar dealt_from: random streams as they were when the pass was dealt.
     :ivar random: random streams now.
+    :ivar stopped: whether the call ended before its last epoch, as a callback asked for.
     """
 
     epoch: int = 0
@@ -67,8 +65,8 @@ class Position:
     seconds: float = 0.0
     total_loss: Tensor = field(default_factory=lambda: torch.zeros(1))
     faults: list[Faults] = field(default_factory=list)
-    dealt_from: list[Tensor] = field(default_factory=list)
     random: list[Tensor] = field(default_factory=list)
+    stopped: bool = False
 
 
 class Checkpoints:
@@ -118,21 +116,26 @@ class Checkpoints:
 
     @contextmanager
     def of(
-        self, runners: Sequence[SVIRunner], callbacks: Sequence[Sequence[Any]], call: Mapping[str, Any]
+        self,
+        runners: Sequence[SVIRunner],
+        callbacks: Sequence[Sequence[Any]],
+        call: Mapping[str, Any],
+        processes: Processes,
     ) -> Iterator[Keeper]:
         """For the training loop: what it tells of its progress, while signals are listened to.
 
         :param call: what makes this call of ``fit`` what it is, in JSON types.
         """
-        self.check()
-        keeper = Keeper(self, runners, callbacks, json.loads(json.dumps(call)))
+        if processes.leads:
+            self.check()
+        keeper = Keeper(self, runners, callbacks, json.loads(json.dumps(call)), processes)
         with _listening(keeper.asked_to_stop):
             yield keeper
-            keeper.leave(written=True)  # asked to after the last step, whose checkpoint is there
+            keeper.leave(processes.most(keeper.wants()), written=True)  # asked to after the last step's checkpoint
 
 
 class Keeper:
-    """One call's checkpoints."""
+    """One call's checkpoints: of several processes the first one reads and writes, for all."""
 
     def __init__(
         self,
@@ -140,13 +143,16 @@ class Keeper:
         runners: Sequence[SVIRunner],
         callbacks: Sequence[Sequence[Any]],
         call: dict[str, Any],
+        processes: Processes,
     ) -> None:
         self.checkpoints, self.runners, self.callbacks, self.call = checkpoints, runners, callbacks, call
-        self.signal: int | None = None
+        self.processes = processes
+        self.signal = 0
         self.whole: list[Path] = []  # of this call, and known to be
         self.wrote = self.started = time.monotonic()
-        checkpoints.folder.mkdir(parents=True, exist_ok=True)
-        _remove_left_over(checkpoints.folder)
+        if processes.leads:
+            checkpoints.folder.mkdir(parents=True, exist_ok=True)
+            remove_left_over(checkpoints.folder, "step-*")
 
     def asked_to_stop(self, number: int, frame: Any) -> None:
         for each in SIGNALS:
@@ -155,11 +161,21 @@ class Keeper:
 
     def restore(self, at: Position) -> None:
         """Bring runners, callbacks and ``at`` to the last whole checkpoint, where there is one to go on from."""
-        for path in reversed(self.checkpoints.written() if self.checkpoints.resume else []):
+        found = self.processes.told(self.last() if self.processes.leads else None)
+        if found is not None:
+            _restore(self.runners, self.callbacks, at, *found, self.processes)
+
+    def last(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """The last whole checkpoint to go on from.
+
+        :raises ValueError: if it is of another run, or there are only damaged ones.
+        """
+        written = self.checkpoints.written() if self.checkpoints.resume else []
+        for path in reversed(written):
             try:
                 state, tensors = read(path)
             except (OSError, ValueError) as error:
-                warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=6)
+                warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=7)
                 continue
             then = state["call"]
             if differing := sorted(k for k in self.call.keys() | then.keys() if self.call.get(k) != then.get(k)):
@@ -167,38 +183,52 @@ class Keeper:
                     f"{path} is of another run, which differs in {' and '.join(differing)}: call fit as it was called "
                     "then, or give another folder"
                 )
-            _restore(self.runners, self.callbacks, at, state, tensors)
             self.whole = [path]
-            return
-        if self.checkpoints.resume and self.checkpoints.written():
+            return state, tensors
+        if written:
             raise ValueError(f"no checkpoint in {self.checkpoints.folder} is whole: give another folder to start anew")
+        return None
+
+    def wants(self) -> int:
+        """The signal that this process got; 1 where the first process has a checkpoint due; else 0."""
+        every = self.checkpoints.seconds
+        due = self.processes.leads and every is not None and time.monotonic() - self.wrote > every
+        return self.signal or int(due)
 
     def after_step(self, at: Position) -> None:
-        """Write where it is time, and leave where it was asked for."""
-        due = self.checkpoints.seconds is not None and time.monotonic() - self.wrote > self.checkpoints.seconds
-        written = self.write(at) if due or self.signal is not None else False
-        self.leave(written)
+        """Write where it is time, and leave where it was asked for; of several processes all do at the same step."""
+        if self.runners[0].step % self.processes.agree_every:
+            return
+        wanted = self.processes.most(self.wants())
+        self.leave(wanted, self.write(at) if wanted else False)
 
     def after_epoch(self, at: Position, last: bool) -> None:
+        """Write where an epoch's checkpoint is due or it is the last one, and leave where it was asked for."""
         every = self.checkpoints.epochs
-        due = last or (every is not None and at.epoch % every == 0) or self.signal is not None
-        self.leave(self.write(at) if due else False)
+        wanted = self.processes.most(self.wants())
+        due = last or (every is not None and at.epoch % every == 0) or wanted > 1
+        self.leave(wanted, self.write(at) if due else False)
 
     def write(self, at: Position) -> bool:
         """One more checkpoint, and whether it was written; where it cannot be, a warning, and those before it stay."""
-        lead, self.wrote = self.runners[0], time.monotonic()
+        self.wrote = time.monotonic()
         if any(faults.stopped for faults in at.faults):  # what cannot go on is not written
             return False
-        at.random = random_state(lead.device)
+        at.random = random_state(self.runners[0].device)
+        random = self.processes.gathered(at.random)
+        return self.processes.leads and self._written(at, random)
+
+    def _written(self, at: Position, random: Sequence[Sequence[Tensor]]) -> bool:
+        step = self.runners[0].step
+        path = self.checkpoints.folder / f"step-{step:010d}"
         seconds = at.seconds + self.wrote - self.started
-        path = self.checkpoints.folder / f"step-{lead.step:010d}"
         try:
-            write(path, *_state(self.runners, self.callbacks, at, seconds, self.call))
+            write(path, *_state(self.runners, self.callbacks, at, seconds, self.call, random))
         except (OSError, TypeError) as error:  # no room, or a record that JSON cannot hold
             warnings.warn(
-                f"no checkpoint was written at step {lead.step} ({error}): earlier ones stay, and training goes on",
+                f"no checkpoint was written at step {step} ({error}): earlier ones stay, and training goes on",
                 CheckpointWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
             return False
         self.whole = [*(kept for kept in self.whole if kept != path), path][-self.checkpoints.keep :]
@@ -207,27 +237,19 @@ class Keeper:
                 shutil.rmtree(old, ignore_errors=True)
         return True
 
-    def leave(self, written: bool) -> None:
-        """End the process if it was asked to."""
-        if self.signal is None:
+    def leave(self, wanted: int, written: bool) -> None:
+        """End the process if a signal asked for it."""
+        if wanted <= 1:
             return
-        name, lead = signal.Signals(self.signal).name, self.runners[0]
+        lead = self.runners[0]
         kept = f"the checkpoint is in {self.checkpoints.folder}, resume goes on from it"
-        print(
-            f"{name}: stopped at epoch {lead.epoch}, step {lead.step}; "
-            + (kept if written else "no checkpoint could be written of it, see the warnings"),
-            file=sys.stderr,
-        )
-        raise SystemExit(128 + self.signal)
-
-
-def fingerprint(tensor: Tensor) -> dict[str, Any]:
-    """What tells data apart: shape, type, and a digest of at most 1,024 rows spread over them."""
-    n = min(len(tensor), 1024)
-    rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
-    sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
-    digest = hashlib.sha256(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"").hexdigest()
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "digest": digest}
+        if self.processes.leads:
+            print(
+                f"{signal.Signals(wanted).name}: stopped at epoch {lead.epoch}, step {lead.step}; "
+                + (kept if written else "no checkpoint could be written of it, see the warnings"),
+                file=sys.stderr,
+            )
+        raise SystemExit(128 + wanted)
 
 
 # On the disk
@@ -235,32 +257,13 @@ def fingerprint(tensor: Tensor) -> dict[str, Any]:
 
 def write(folder: Path, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a checkpoint, whole or not at all."""
-    contents = {
-        "state.json": json.dumps(state, default=_number).encode(),
-        "tensors.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
-    }
-    contents["digests.json"] = json.dumps({name: _digest(content) for name, content in contents.items()}).encode()
-    mark = f"{platform.node()}-{os.getpid()}"
-    temporary, aside = (folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old"))
-    try:
-        temporary.mkdir()
-        for name, content in contents.items():
-            with (temporary / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        _flush(temporary)
-        if folder.exists():  # one of the same step: it is gone only when this one is there
-            os.rename(folder, aside)
-        os.rename(temporary, folder)
-        _flush(folder.parent)
-    except BaseException:
-        if aside.exists() and not folder.exists():
-            os.rename(aside, folder)
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    write_folder(
+        folder,
+        {
+            "state.json": json.dumps(state, default=_number).encode(),
+            "tensors.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
+        },
+    )
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -268,57 +271,14 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     :raises ValueError: if it is not whole, or of another format.
     """
+    contents = read_folder(folder)
     try:
-        digests = json.loads((folder / "digests.json").read_text())
-        contents = {name: (folder / name).read_bytes() for name in ("state.json", "tensors.safetensors")}
-        damaged = [name for name, content in contents.items() if digests[name] != _digest(content)]
-        if damaged:
-            raise ValueError(f"{' and '.join(damaged)} is damaged")
         state = json.loads(contents["state.json"])
         if state["format"] != FORMAT:
             raise ValueError(f"its format is {state['format']}, and {FORMAT} is needed")
         return state, load(contents["tensors.safetensors"])
-    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, SafetensorError) as error:
+    except (KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"it is not whole: {error}") from error
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _flush(folder: Path) -> None:
-    """Make the names in a folder last, where folders can be opened."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _remove_left_over(folder: Path) -> None:
-    """What processes of this machine that are gone had begun to write; what they had set aside comes back."""
-    for path in folder.glob(".step-*.tmp"):
-        found = LEFT_OVER.fullmatch(path.name)
-        if found is None or found["node"] != platform.node() or _lives(int(found["process"])):
-            continue
-        if found["what"] == "old" and not (whole := folder / found["name"]).exists():
-            os.rename(path, whole)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _lives(process: int) -> bool:
-    if process == os.getpid() or os.name != "posix":
-        return process != os.getpid()
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -337,15 +297,20 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _state(
-    runners: Sequence[SVIRunner], callbacks: Sequence[Sequence[Any]], at: Position, seconds: float, call: dict[str, Any]
+    runners: Sequence[SVIRunner],
+    callbacks: Sequence[Sequence[Any]],
+    at: Position,
+    seconds: float,
+    call: dict[str, Any],
+    random: Sequence[Sequence[Tensor]],
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """:param random: the streams of each process."""
     tensors = {
         "position.total_loss": at.total_loss,
         "position.skipped": torch.stack([f.count for f in at.faults]),
         "position.first_skipped": torch.stack([f.first for f in at.faults]),
     }
-    tensors |= {f"position.dealt_from.{i}": t for i, t in enumerate(at.dealt_from)}
-    tensors |= {f"position.random.{i}": t for i, t in enumerate(at.random)}
+    tensors |= {f"random.{rank}.{i}": t for rank, each in enumerate(random) for i, t in enumerate(each)}
     each = []
     for i, (runner, calls) in enumerate(zip(runners, callbacks, strict=True)):
         optimizer = runner.optimizer.state_dict()
@@ -361,7 +326,7 @@ def _state(
                 "callbacks": [call.state(runner) if remembers(call) else None for call in calls],
             }
         )
-    position = {"epoch": at.epoch, "batches": at.batches, "logged": at.logged, "seconds": seconds}
+    position = {name: getattr(at, name) for name in ("epoch", "batches", "logged", "stopped")} | {"seconds": seconds}
     return {"format": FORMAT, "call": call, "position": position, "runners": each}, tensors
 
 
@@ -371,6 +336,7 @@ def _restore(
     at: Position,
     state: dict[str, Any],
     tensors: dict[str, Tensor],
+    processes: Processes,
 ) -> None:
     for i, (runner, of, calls) in enumerate(zip(runners, state["runners"], callbacks, strict=True)):
         runner.loss.load_state_dict(_under(tensors, f"{i}.weights."))
@@ -394,8 +360,8 @@ def _restore(
     for i, faults in enumerate(at.faults):
         faults.count = tensors["position.skipped"][i].to(faults.count)
         faults.first = tensors["position.first_skipped"][i].to(faults.first)
-    at.dealt_from = list(_under(tensors, "position.dealt_from.").values())
-    at.random = list(_under(tensors, "position.random.").values())
+    # A process more than there were then starts a stream of its own.
+    at.random = list(_under(tensors, f"random.{processes.rank}.").values()) or processes.fresh(runners[0])
 
 
 def remembers(callback: Any) -> bool:

@@ -7,26 +7,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import ArrayLike
 from pyro.infer import ELBO
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
 from inference.batches import Batches
 from inference.checkpoint import read_checkpoint, write_checkpoint
+from inference.feeds import feed_for
 from inference.guard import Guard
 from inference.objectives import Loss
+from inference.processes import DataParallel, Processes
 from inference.randomness import random_state, seeded, set_random_state
 from inference.resuming import Checkpoints
 from inference.schedules import Constant, Schedule
-from inference.training import Alone, Callback, DeadFacetWarning, train
+from inference.steps import Alone
+from inference.training import Call, Callback, DeadFacetWarning, train
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_one_of
 from ppl_models.configurable import from_config, to_config
 from ppl_models.precision import network_precision
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
 
@@ -55,6 +62,7 @@ class SVIRunner:
     :ivar history: one record per logging interval, see :meth:`fit`.
     :ivar epoch: passes over the data so far.
     :ivar step: optimiser steps so far; the schedule goes by them.
+    :ivar should_stop: set by a callback to end training after its record.
     """
 
     def __init__(
@@ -86,19 +94,21 @@ class SVIRunner:
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
+        self.should_stop = False
         with seeded(self.seed, self.device):
             self._random_state = random_state(self.device)
 
     def fit(
         self,
-        x: ArrayLike | Tensor,
+        x: ArrayLike | Tensor | DataLoader,
         epochs: int,
-        batch_size: int = 512,
+        batch_size: int | None = None,
         log_every: int = 1,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
         batches: Batches | None = None,
         checkpoints: Checkpoints | None = None,
+        fabric: Fabric | None = None,
         **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
@@ -110,22 +120,30 @@ class SVIRunner:
 
         A second call goes on where the first ended, the schedule and the random streams included.
 
-        :param x: ``[N, *x_shape]``, array or tensor.
+        :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file, of which batches are
+            read. A PyTorch ``DataLoader`` gives batches of x alone, mappings with ``"x"`` and what the model takes,
+            or x first and then that, in its order; what is left over, such as labels, is not used.
         :param batch_size: at most this many rows a step, or about as many on average where groups are dealt; the last
-            batch of an epoch may be smaller.
+            batch of an epoch may be smaller. 512 where not given; a loader has its own.
         :param callbacks: called with this runner and each new record, which they may add to; whatever they draw or
-            compute, training is the same, unless they set the model's parameters.
+            compute, training is the same, unless they set the model's parameters. One that sets
+            ``runner.should_stop`` ends training after the record.
         :param progress: show a bar.
         :param batches: how data are dealt: :class:`~inference.batches.Groups` for models that take groups, else
             :class:`~inference.batches.Rows`. Where groups are dealt in parts, the history is of parts too.
         :param checkpoints: where to write the state of this call now and then, and to go on from; see
             :class:`~inference.Checkpoints`.
+        :param fabric: of Lightning Fabric, launched, to train in several processes, each of which calls this; see
+            :class:`~inference.processes.DataParallel`. ``batch_size`` is of all together; the first process alone
+            shows progress, calls back and writes checkpoints.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective or gradient was not
             finite. Parameters are as they were before that step.
         """
-        train([self], Alone, x, epochs, batch_size, log_every, [callbacks], progress, batches, checkpoints, given)
+        processes = Processes() if fabric is None else DataParallel(fabric, self)
+        feed = feed_for(self.guide, self.device, x, given, batch_size, batches)
+        train(Call([self], Alone, feed, epochs, log_every, [callbacks], progress, checkpoints, processes))
         return self
 
     @contextmanager

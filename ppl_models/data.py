@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -30,6 +31,10 @@ __all__ = [
 ]
 
 
+# Numbers that are looked at together when data are checked.
+CHECKED_AT_ONCE = 2**24
+
+
 @dataclass(frozen=True)
 class Observed:
     """Data and what is given beside them, row by row.
@@ -50,7 +55,8 @@ class Observed:
         return Observed(self.x[rows], {name: values[rows] for name, values in self.given.items()})
 
     def to(self, device: torch.device) -> Observed:
-        return Observed(self.x.to(device), {name: values.to(device) for name, values in self.given.items()})
+        given = {name: values.to(device, non_blocking=True) for name, values in self.given.items()}
+        return Observed(self.x.to(device, non_blocking=True), given, self.size)
 
     def split(self, size: int) -> Iterator[Observed]:
         """Rows in their order, ``size`` at a time."""
@@ -195,6 +201,8 @@ def as_vectors(name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: t
 def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
     """A tensor ``[N, *x_shape]`` that ``model`` can take: uint8 stays uint8, other numbers take the model's dtype.
 
+    A memory-mapped array is read through once to be checked and stays what it is: batches of it are converted.
+
     :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or infinity, or lies outside
         the support of the model's likelihood; the message says what was given and what is needed.
     """
@@ -206,19 +214,30 @@ def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
         )
     if len(data) == 0:
         raise ValueError(f"x is empty (shape {list(data.shape)}): at least one datum is needed")
-    if data.dtype == torch.uint8:
-        model.likelihood.check(data)
-        return data
-    data = data.to(model.gates.dtype)
-    bad = ~data.isfinite()
-    if bad.any():
-        first = [int(i) for i in bad.nonzero()[0]]
-        raise ValueError(
-            f"x holds {int(bad.sum())} values that are NaN or infinite, the first at index {first}: "
-            "drop those rows or fill them in"
-        )
-    model.likelihood.check(data)
-    return data
+    for start, part in _parts(data):
+        _check_values(part, start, data, model)
+    stays = data.dtype == torch.uint8 or isinstance(x, np.memmap)
+    return data if stays else data.to(model.gates.dtype)
+
+
+def _parts(data: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Rows with the first one's number, so many at a time that no check needs memory for all."""
+    rows = max(1, CHECKED_AT_ONCE // data[0].numel())
+    return ((start, data[start : start + rows]) for start in range(0, len(data), rows))
+
+
+def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> None:
+    if part.dtype != torch.uint8:
+        part = part.to(model.gates.dtype)
+        bad = ~part.isfinite()
+        if bad.any():
+            row, *within = (int(i) for i in bad.nonzero()[0])
+            count = sum(int((~rows.isfinite()).sum()) for _, rows in _parts(data))
+            raise ValueError(
+                f"x holds {count} values that are NaN or infinite, the first at index {[start + row, *within]}: "
+                "drop those rows or fill them in"
+            )
+    model.likelihood.check(part)
 
 
 def _shape_advice(data: Tensor, model: FacetModel) -> str:
@@ -235,4 +254,6 @@ def _as_tensor(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
     array = np.asarray(x)
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
-    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to data
+        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))

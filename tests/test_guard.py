@@ -78,8 +78,8 @@ class Until(Rows):
     def __init__(self, steps: int) -> None:
         self.steps_left = steps
 
-    def deal(self, data: Any, batch_size: int) -> Any:
-        for batch in super().deal(data, batch_size):
+    def deal(self, data: Any, batch_size: int, generator: Any = None) -> Any:
+        for batch in super().deal(data, batch_size, generator):
             if not self.steps_left:
                 raise InterruptedError
             self.steps_left -= 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,11 +21,10 @@ import torch
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
 from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
-from inference.resuming import CheckpointWarning, Keeper, fingerprint, read, remove_checkpoints, write
+from inference.feeds import fingerprint
+from inference.resuming import CheckpointWarning, Keeper, read, remove_checkpoints, write
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
-
-ROOT = Path(__file__).parents[1]
 
 
 def start(build: Callable[[], FacetGuide], seed: int = 0, **options: Any) -> tuple[SVIRunner, torch.Tensor, dict]:
@@ -159,7 +158,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "truncated tensors": lambda path: (path / "tensors.safetensors").write_bytes(b"123"),
     "a flipped bit": lambda path: flip(path / "tensors.safetensors"),
-    "truncated state": lambda path: (path / "state.json").write_text('{"format": 1'),
+    "truncated state": lambda path: (path / "state.json").write_text('{"format": 2'),
     "no digests": lambda path: (path / "digests.json").unlink(),
     "empty folder": lambda path: [file.unlink() for file in path.iterdir()],
     "foreign state": lambda path: (path / "state.json").write_text("[]"),
@@ -225,7 +224,7 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "step-0000000001", {"format": 1, "which": "old"}, {})
+    write(tmp_path / "step-0000000001", {"format": 2, "which": "old"}, {})
     original = os.rename
 
     def fails_in_the_middle(source: Path, target: Path) -> None:
@@ -236,9 +235,9 @@ def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fails_in_the_middle)
         with pytest.raises(OSError, match="No space"):
-            write(tmp_path / "step-0000000001", {"format": 1, "which": "new"}, {})
+            write(tmp_path / "step-0000000001", {"format": 2, "which": "new"}, {})
     assert read(tmp_path / "step-0000000001")[0]["which"] == "old"
-    write(tmp_path / "step-0000000001", {"format": 1, "which": "new"}, {})
+    write(tmp_path / "step-0000000001", {"format": 2, "which": "new"}, {})
     assert read(tmp_path / "step-0000000001")[0]["which"] == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001"]
 
@@ -290,7 +289,7 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("differs in callbacks", lambda folder: refit(folder, callbacks=[Evaluate(lambda runner: {})])),
     ("is a file, and a folder for checkpoints is needed", lambda folder: Checkpoints(a_file(folder))),
     ("differs in runners", lambda folder: refit(folder, seed=1)),
-    ("differs in guide and model and weights", lambda folder: refit(folder, build=vade)),
+    ("differs in guide and model and parameters that learn and weights", lambda folder: refit(folder, build=vade)),
     ("has checkpoints of a run, the last one at step-0000000009", lambda folder: Checkpoints(folder)),
     ("keep must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", keep=0)),
     ("epochs must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", epochs=0)),
@@ -346,42 +345,38 @@ def test_data_are_told_apart() -> None:
     assert fingerprint(x) != fingerprint(x.double())
 
 
-PROGRAM = """
-import sys, torch, pyro
-from inference import Checkpoints, SVIRunner
-from tests.test_resuming import start, two_facets
-runner, x, _ = start(two_facets)
-print("ready", flush=True)
-checkpoints = Checkpoints(sys.argv[1], seconds=0.01, resume=True)
-runner.fit(x, epochs=int(sys.argv[2]), batch_size=5, progress=False, checkpoints=checkpoints)
-torch.save(runner.guide.state_dict(), sys.argv[1] + "/end.pt")
-"""
+def program(folder: Path, epochs: int) -> None:
+    """What the process does that gets a signal; it says so in a file."""
+    sys.stderr = (folder.parent / "errors.txt").open("a", buffering=1)
+    runner, x, _ = start(two_facets)
+    checkpoints = Checkpoints(folder, seconds=0.05, resume=True)
+    runner.fit(x, epochs=epochs, batch_size=5, progress=False, checkpoints=checkpoints)
+    torch.save(runner.guide.state_dict(), folder / "end.pt")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_signals(number: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM and SIGINT write a checkpoint and say so; after SIGKILL the last one is whole; all end as if unbroken."""
-    folder, epochs = tmp_path / "broken", "120"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    arguments = [sys.executable, "-c", PROGRAM, str(folder), epochs]
-    pipes: dict[str, Any] = {"env": environment, "cwd": ROOT, "text": True}
-    with subprocess.Popen(arguments, **pipes, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        while not list(folder.glob("step-*")):
-            time.sleep(0.005)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=120)
+    folder, epochs, fork = tmp_path / "broken", 30, multiprocessing.get_context("fork")
+    process = fork.Process(target=program, args=(folder, epochs))
+    process.start()
+    assert process.pid is not None
+    while not list(folder.glob("step-*")):
+        time.sleep(0.005)
+    os.kill(process.pid, number)
+    process.join(timeout=120)
     if number == signal.SIGKILL:
-        assert process.returncode == -number
+        assert process.exitcode == -number
     else:
-        assert process.returncode == 128 + number, errors
-        assert f"{number.name}: stopped at epoch" in errors
+        assert process.exitcode == 128 + number
+        assert f"{number.name}: stopped at epoch" in (tmp_path / "errors.txt").read_text()
     assert not (folder / "end.pt").exists()
-    done = subprocess.run(arguments, **pipes, capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    again = fork.Process(target=program, args=(folder, epochs))
+    again.start()
+    again.join(timeout=300)
+    assert again.exitcode == 0, (tmp_path / "errors.txt").read_text()
     unbroken, x, _ = start(two_facets)
-    unbroken.fit(x, epochs=int(epochs), batch_size=5, progress=False)
+    unbroken.fit(x, epochs=epochs, batch_size=5, progress=False)
     end = torch.load(folder / "end.pt", weights_only=True)
     for name, value in unbroken.guide.state_dict().items():
         assert torch.equal(end[name], value), name

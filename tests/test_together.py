@@ -15,7 +15,9 @@ from guides import FacetGuide, VaDEGuide
 from inference import Constant, MeanField_ELBO, SVIRunner, fit_together
 from inference.batches import Rows
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
-from inference.training import Together, train
+from inference.feeds import feed_for
+from inference.steps import Together
+from inference.training import Call, train
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
 from ppl_models.data import Observed
 from tests.catalogue import (
@@ -102,27 +104,35 @@ def test_runs_differ_in_their_batches() -> None:
     orders = []
 
     class Recorded(Rows):
-        def order(self, data: Observed) -> torch.Tensor:
-            orders.append(super().order(data))
+        def order(self, data: Observed, generator: torch.Generator | None = None) -> torch.Tensor:
+            orders.append(super().order(data, generator))
             return orders[-1]
 
-    train(group, Together, x, 2, 5, 1, [[], [], []], False, Recorded(), None, {})
+    together(group, x, 2, 5, Recorded())
     assert len(orders) == 6
     assert len({tuple(order.tolist()) for order in orders}) == 6
     assert all(sorted(order.tolist()) == list(range(12)) for order in orders)
 
 
+def together(
+    group: list[SVIRunner], x: torch.Tensor, epochs: int, batch_size: int, batches: Rows, **beside: Any
+) -> None:
+    """As fit_together, with a way of dealing of one's own."""
+    feed = feed_for(group[0].guide, group[0].device, x, beside, batch_size, batches)
+    train(Call(group, Together, feed, epochs, 1, [[] for _ in group], progress=False))
+
+
 class AsTheyLie(Rows):
     """Rows in their order, so that dealing takes no random numbers."""
 
-    def order(self, data: Observed) -> torch.Tensor:
+    def order(self, data: Observed, generator: torch.Generator | None = None) -> torch.Tensor:
         return torch.arange(len(data))
 
 
 @pytest.mark.parametrize("build", [b for b in TOGETHER if b not in GAMMA_DRAWS], ids=lambda f: f.__name__)
 def test_each_of_three_runs_is_as_it_is_alone(build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same batches and draws for all: parameters, batch statistics, averages, histories of three."""
-    alone, together = (
+    alone, others = (
         [SVIRunner(runner.model, runner.guide, seed=0, lr=1e-2) for runner in runners(build, 3)] for _ in range(2)
     )
     x = data(alone[0].guide)
@@ -131,8 +141,8 @@ def test_each_of_three_runs_is_as_it_is_alone(build: Callable[[], FacetGuide], m
         runner.fit(x, 3, 6, batches=AsTheyLie(), progress=False, **beside)
     mapped = torch.vmap
     monkeypatch.setattr(torch, "vmap", lambda *args, **options: mapped(*args, **{**options, "randomness": "same"}))
-    train(together, Together, x, 3, 6, 1, [[], [], []], False, AsTheyLie(), None, beside)
-    for one, other in zip(alone, together, strict=True):
+    together(others, x, 3, 6, AsTheyLie(), **beside)
+    for one, other in zip(alone, others, strict=True):
         for name, p in parameters(one).items():
             torch.testing.assert_close(parameters(other)[name], p, rtol=1e-5, atol=1e-8, msg=name)
         for name, buffer in one.guide.named_buffers():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from inference.diagnostics.draws import GradientMoments, gradient_moments, loss_draws
 from inference.objectives import Loss
-from inference.randomness import seeded
+from inference.randomness import seeded, synchronize
 from ppl_models.base import evaluating
 
 __all__ = ["EstimatorReport", "compare_estimators"]
@@ -126,7 +126,6 @@ def _gradient_milliseconds(loss: nn.Module, x: Tensor, **given: Tensor) -> float
         for _ in range(REPEATS):
             started = time.perf_counter()
             torch.autograd.grad(loss(x, **given), parameters, allow_unused=True)
-            if x.is_cuda:  # kernels are only launched by now
-                torch.cuda.synchronize(x.device)
+            synchronize(x.device)  # kernels may only be launched by now
             times.append(time.perf_counter() - started)
     return 1e3 * sorted(times)[REPEATS // 2]

@@ -1,0 +1,123 @@
+"""Files that are whole or absent: written beside their place, flushed to the disk, and only then moved there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["read_folder", "remove_left_over", "write_folder", "write_together"]
+
+DIGESTS = "digests.json"
+LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write several files into place, once all of them are on the disk.
+
+    A disk that fills up leaves the old files as they were.
+    """
+    temporaries: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            temporaries[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            _write(temporaries[path], content)
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
+    except BaseException:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a folder of files with their digests, all of it or nothing; one that is there goes when this one is."""
+    digests = json.dumps({name: _digest(content) for name, content in contents.items()}).encode()
+    mark = f"{platform.node()}-{os.getpid()}"
+    temporary, aside = (folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old"))
+    try:
+        temporary.mkdir()
+        for name, content in {**contents, DIGESTS: digests}.items():
+            _write(temporary / name, content)
+        _flush(temporary)
+        if folder.exists():
+            os.rename(folder, aside)
+        os.rename(temporary, folder)
+        _flush(folder.parent)
+    except BaseException:
+        if aside.exists() and not folder.exists():
+            os.rename(aside, folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """What :func:`write_folder` wrote.
+
+    :raises ValueError: if it is not whole, or damaged.
+    """
+    try:
+        digests = json.loads((folder / DIGESTS).read_text())
+        contents = {name: (folder / name).read_bytes() for name in digests}
+        damaged = [name for name, content in contents.items() if digests[name] != _digest(content)]
+    except (FileNotFoundError, NotADirectoryError, TypeError) as error:
+        raise ValueError(f"it is not whole: {error}") from error
+    if damaged:
+        raise ValueError(f"{' and '.join(damaged)} is damaged")
+    return contents
+
+
+def remove_left_over(folder: Path, pattern: str) -> None:
+    """What processes of this machine that are gone had begun to write; what they had set aside comes back.
+
+    :param pattern: of the folders' names.
+    """
+    for path in folder.glob(f".{pattern}.tmp"):
+        found = LEFT_OVER.fullmatch(path.name)
+        if found is None or found["node"] != platform.node() or _lives(int(found["process"])):
+            continue
+        if found["what"] == "old" and not (whole := folder / found["name"]).exists():
+            os.rename(path, whole)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """Make the names in a folder last, where folders can be opened."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _lives(process: int) -> bool:
+    if process == os.getpid() or os.name != "posix":
+        return process != os.getpid()
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,210 @@
+"""How data come to the steps: from memory or a memory-mapped file, dealt here, or from a loader of PyTorch's."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader
+
+from guides.base import FacetGuide
+from inference.batches import Batches, Groups, Rows
+from inference.randomness import seeded
+from ppl_models.checks import check_count
+from ppl_models.configurable import to_config
+from ppl_models.data import Observed
+
+__all__ = ["Feed", "InMemory", "Loaded", "feed_for", "fingerprint"]
+
+BATCH_SIZE = 512
+
+
+class Feed(ABC):
+    """Data on their way to the steps.
+
+    :ivar steps: batches of a pass.
+    :ivar batch_size: rows of a batch, at most or on average.
+    """
+
+    steps: int
+    batch_size: int
+
+    @abstractmethod
+    def deal(self, seed: int) -> Iterator[Observed]:
+        """One pass over the data, on the device, in an order that depends on ``seed`` alone."""
+
+    @abstractmethod
+    def some(self, at_most: int) -> Observed:
+        """About so many data, the same ones for the same data, on the device."""
+
+    @abstractmethod
+    def parts(self, size: int) -> Iterator[Observed]:
+        """All data, about ``size`` rows at a time, on the device."""
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """What tells these data, and how they are dealt, from others; in JSON types."""
+
+
+class InMemory(Feed):
+    """Data as tensors, which lie on the device; those of a memory-mapped file stay there, and batches are brought.
+
+    :param data: checked.
+    :param batches: how they are dealt.
+    """
+
+    def __init__(self, data: Observed, batches: Batches, batch_size: int, device: torch.device, mapped: bool) -> None:
+        self.data = data if mapped else data.to(device)
+        self.batches, self.batch_size, self.device = batches, batch_size, device
+        batches.check(self.data)
+        self.steps = batches.steps(self.data, batch_size)
+
+    def generator(self, seed: int) -> Generator:
+        """For the order of a pass."""
+        return Generator(self.data.x.device).manual_seed(seed)
+
+    def deal(self, seed: int) -> Iterator[Observed]:
+        dealt = self.batches.deal(self.data, self.batch_size, self.generator(seed))
+        return (batch.to(self.device) for batch in dealt)
+
+    def some(self, at_most: int) -> Observed:
+        return self.batches.some(self.data, at_most).to(self.device)
+
+    def parts(self, size: int) -> Iterator[Observed]:
+        return (part.to(self.device) for part in self.data.whole_groups(size))
+
+    def described(self) -> dict[str, Any]:
+        prints = {"x": fingerprint(self.data.x)} | {name: fingerprint(v) for name, v in self.data.given.items()}
+        return {"data": prints, "batches": to_config(self.batches)}
+
+
+class Loaded(Feed):
+    """Batches of a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x first and then what the model takes.
+
+    What a pass draws (its order; a data set's own draws where no worker processes load) depends on the seed and the
+    epoch alone, so that a run that is gone on with sees what it would have seen; the batches before are loaded once
+    more and dropped.
+
+    :param loader: of batches of any size; members of a group are to lie in one batch.
+    :param guide: whose model the batches are for; each is checked as it comes.
+    :raises ValueError: if the loader has no length, or gives nothing, or its batches do not fit.
+    """
+
+    def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
+        self.loader, self.guide, self.device = loader, guide, device
+        try:
+            self.steps = len(loader)
+        except TypeError:
+            raise ValueError(
+                "the DataLoader has no length, which schedules and epochs need: give its IterableDataset a __len__"
+            ) from None
+        if self.steps == 0:
+            raise ValueError("the DataLoader gives no batch: is its data set empty, or smaller than a batch to drop?")
+        self.watched: dict[int, Observed] = {}
+        self.batch_size = len(self.some(1))
+
+    def deal(self, seed: int) -> Iterator[Observed]:
+        stream = _Stream(seed)
+        if self.loader.generator is not None:
+            self.loader.generator.manual_seed(seed)
+        with stream.on():
+            batches = iter(self.loader)
+        while True:
+            with stream.on():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield self.observed(batch)
+
+    def observed(self, batch: Any) -> Observed:
+        """A loader's batch, checked, on the device."""
+        if isinstance(batch, Mapping):
+            given = dict(batch)
+            x = given.pop("x", None)
+        else:
+            x, *beside = batch if isinstance(batch, tuple | list) else (batch,)
+            given = dict(zip(self.guide.model.takes, beside, strict=False))
+        if x is None:
+            raise ValueError(f"the DataLoader's batches have no x, but {sorted(given)}: name it 'x'")
+        return self.guide.observed(x, given).to(self.device)
+
+    def some(self, at_most: int) -> Observed:
+        if at_most not in self.watched:
+            batches, rows = [], 0
+            for batch in self.deal(0):
+                batches.append(batch)
+                rows += len(batch)
+                if rows >= at_most:
+                    break
+            self.watched[at_most] = _joined(batches)
+        return self.watched[at_most]
+
+    def parts(self, size: int) -> Iterator[Observed]:
+        return self.deal(0)
+
+    def described(self) -> dict[str, Any]:
+        first = self.some(1)
+        prints = {"x": fingerprint(first.x)} | {name: fingerprint(v) for name, v in first.given.items()}
+        return {"data": prints, "batches": self.steps}
+
+
+class _Stream:
+    """Random numbers of the CPU that go on from where they were each time that they are wanted."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        with seeded(0, torch.device("cpu")):
+            torch.set_rng_state(self.state)
+            yield
+            self.state = torch.get_rng_state()
+
+
+def _joined(batches: list[Observed]) -> Observed:
+    given = {name: torch.cat([batch.given[name] for batch in batches]) for name in batches[0].given}
+    if "group" in given:  # each batch's are numbered from 0 on
+        sizes = [int(batch.given["group"].max()) + 1 for batch in batches]
+        first = np.cumsum([0, *sizes[:-1]]).tolist()
+        given["group"] = torch.cat([batch.given["group"] + n for batch, n in zip(batches, first, strict=True)])
+    return Observed(torch.cat([batch.x for batch in batches]), given)
+
+
+def feed_for(
+    guide: FacetGuide,
+    device: torch.device,
+    x: ArrayLike | Tensor | DataLoader,
+    given: Mapping[str, Any],
+    batch_size: int | None,
+    batches: Batches | None,
+) -> Feed:
+    """The feed of what :meth:`SVIRunner.fit <inference.SVIRunner.fit>` was given.
+
+    :raises ValueError: if something of it does not fit.
+    """
+    if isinstance(x, DataLoader):
+        beside = [name for name, value in (("batch_size", batch_size), ("batches", batches)) if value is not None]
+        if beside := [*beside, *given]:
+            raise ValueError(f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out")
+        return Loaded(x, guide, device)
+    size = check_count("batch_size", BATCH_SIZE if batch_size is None else batch_size)
+    data = guide.observed(x, given)
+    dealt = batches if batches is not None else Groups() if "group" in data.given else Rows()
+    return InMemory(data, dealt, size, device, mapped=isinstance(x, np.memmap))
+
+
+def fingerprint(tensor: Tensor) -> dict[str, Any]:
+    """What tells data apart: shape, type, and a digest of at most 1,024 rows spread over them."""
+    n = min(len(tensor), 1024)
+    rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
+    sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
+    digest = hashlib.sha256(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"").hexdigest()
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "digest": digest}
