@@ -26,7 +26,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Of MFCVAE in both precisions, then of every model; about a quarter of an hour.
+# A step of MFCVAE in both precisions, then of every model; about ten minutes on two cores.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.step_time
 	$(BIN)/python -m benchmarks.model_costs

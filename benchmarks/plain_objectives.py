@@ -197,7 +197,8 @@ def mlvae(guide: Any, x: Tensor, group: Tensor) -> Tensor:
     content, content_log_scale = draw(loc, -0.5 * summed.log())[0], -0.5 * summed.log()
     style_loc, style_log_scale = normal(style_head)
     style = draw(style_loc, style_log_scale)[0]
-    sizes = group.bincount(minlength=len(group))[group]
+    ones = x.new_ones(len(group))
+    sizes = torch.zeros_like(ones).index_add(0, group, ones)[group]
     kl = (kl_standard(loc, content_log_scale) / sizes).sum() + kl_standard(style_loc, style_log_scale).sum()
     return total(kl, guide.model.decoder([style, content], guide.model.gates), x)
 
