@@ -54,7 +54,8 @@ class Run:
 
     :ivar setting: names of flags, and what they are given here.
     :ivar flags: of all runs of the sweep.
-    :ivar cards: ``CUDA_VISIBLE_DEVICES`` where the sweep was started, for jobs on the same machine.
+    :ivar cards: ``CUDA_VISIBLE_DEVICES`` where the sweep was started.
+    :ivar here: whether the job is one of the same machine, and sees these cards.
     """
 
     example: str
