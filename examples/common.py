@@ -29,6 +29,8 @@ __all__ = [
     "build_parser",
     "check_schedule",
     "checkpointing",
+    "describe",
+    "differing",
     "fit_and_report",
     "format_scores",
     "once",
@@ -106,12 +108,24 @@ def checkpointing(out: Path, *phase: str) -> Checkpoints:
     return Checkpoints(out.joinpath("checkpoints", *phase), epochs=None, seconds=60, resume=True)
 
 
+def describe(args: argparse.Namespace, settings: Any) -> dict[str, Any]:
+    """How a run is called, in JSON types: its flags, and its settings as they apply."""
+    flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    return json.loads(json.dumps({"flags": flags, "settings": asdict(settings)}))
+
+
+def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Names of the flags and settings that make two described runs different ones."""
+    incidental = {"resume", "out", "data_root", "device"}
+    before, after = ({**run["flags"], **run["settings"]} for run in (then, now))
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - incidental
+
+
 def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> Path:
     """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data."""
-    flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    run = {"data": data.name, "flags": flags, "settings": asdict(settings)}
+    run = {"data": data.name, **describe(args, settings)}
     if args.resume and (args.out / "run.json").is_file():
-        _check_same(json.loads((args.out / "run.json").read_text()), json.loads(json.dumps(run)), args.out)
+        _check_same(json.loads((args.out / "run.json").read_text()), run, args.out)
     begin(args.out, args.resume)
     (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     return args.out
@@ -119,12 +133,9 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
 
 def _check_same(then: dict[str, Any], now: dict[str, Any], out: Path) -> None:
     """:raises SystemExit: if a run is to be gone on with that was called with other flags, naming them."""
-    incidental = {"resume", "out", "data_root", "device"}
-    before, after = ({**run["flags"], **run["settings"], "data": run["data"]} for run in (then, now))
-    differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - incidental
-    if differing:
+    if names := differing(then, now) | ({"data"} if then["data"] != now["data"] else set()):
         raise SystemExit(
-            f"--resume: the run in {out} was called with another {' and '.join(sorted(differing))}: call it as it was "
+            f"--resume: the run in {out} was called with another {' and '.join(sorted(names))}: call it as it was "
             "called then, or start anew without --resume"
         )
 

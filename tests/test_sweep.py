@@ -1,0 +1,204 @@
+"""Sweeps: runs over seeds and settings as jobs of this machine, gathered; and what is refused before any is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from examples import sweep
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two seeds; then one of them again and a setting that the library refuses; then nothing is left to be run."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # jobs find what the sweep finds
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out = tmp_path / "swept"
+    flags = ["quickstart", "--smoke", "--at-once", "2", "--out", str(out)]
+    first = subprocess.run(
+        [sys.executable, "-m", "examples.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "2 runs of quickstart, 0 of them finished before" in first.stdout
+    folders = [out / "lr=2e-3" / f"seed-{seed}" for seed in (0, 1)]
+    accuracies = [json.loads((f / "scores.json").read_text())["digit"]["digit"]["accuracy"] for f in folders]
+    gathered = (out / "sweep.json").read_text()
+    assert json.loads(gathered)["failed"] == []
+    assert json.loads(gathered)["settings"]["lr=2e-3"]["digit digit accuracy"] == {
+        "seeds": dict(zip("01", accuracies, strict=True)),
+        "mean": mean(accuracies),
+        "deviation": stdev(accuracies),
+    }
+    assert f"{mean(accuracies):.3f} ({stdev(accuracies):.3f})" in first.stdout
+    called = json.loads((folders[1] / "run.json").read_text())
+    assert (called["flags"]["seed"], called["settings"]["lr"], called["flags"]["smoke"]) == (1, 2e-3, True)
+
+    # As if the second had been stopped after its training.
+    (folders[1] / "scores.json").unlink()
+    earlier = set(out.rglob("*_log.err"))
+    heard = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop:
+        sweep.main([*flags, "--seeds", "1", "--set", "lr=2e-3,-1"])
+    assert signal.getsignal(signal.SIGTERM) is heard
+    assert stop.value.code == 1
+    said = capsys.readouterr().out
+    assert "2 runs of quickstart, 0 of them finished before" in said
+    assert "1 of 2 runs failed" in said
+    assert "lr=-1, seed 1: ValueError: lr must be positive, got -1.0" in said
+    (failed,) = json.loads((out / "sweep.json").read_text())["failed"]
+    assert failed["log"] in said
+    assert "Traceback" in Path(failed["log"]).read_text()
+    (resumed,) = set(out.rglob("*_log.err")) - earlier - {Path(failed["log"])}
+    assert "objective=" not in resumed.read_text(), "nothing was left to train"
+
+    written = {path: path.stat().st_mtime_ns for path in (out / "lr=2e-3").rglob("*")}
+    sweep.main([*flags, "--seeds", "0", "1", "--set", "lr=2e-3"])
+    assert "2 runs of quickstart, 2 of them finished before" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (out / "lr=2e-3").rglob("*")} == written
+    assert (out / "sweep.json").read_text() == gathered
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["no_such"], "invalid choice: 'no_such'"),
+    (["compare_guides"], "invalid choice: 'compare_guides'"),
+    (["quickstart", "--sets", "lr=1"], "unrecognized arguments: --sets lr=1"),
+    (["quickstart", "--set", "depth=3"], "quickstart does not take depth=3: unrecognized arguments: --depth=3"),
+    (["quickstart", "--set", "lr=1e-3,fast"], "does not take lr=fast: argument --lr: invalid float value: 'fast'"),
+    (["mfcvae", "--set", "widths=64"], "mfcvae does not take widths=64: argument --widths: expected 2 arguments"),
+    (["nvae", "--set", "model=cvae", "labels=600"], "--labels is for --model nvae"),
+    (["quickstart", "--set", "lr"], "--set lr: NAME=VALUE is needed"),
+    (["quickstart", "--set", "lr="], "--set lr=: NAME=VALUE is needed"),
+    (["quickstart", "--set", "lr=1e-3,"], "--set lr=1e-3,: a value is missing"),
+    (["quickstart", "--set", "lr=1", "lr=2"], "--set lr is given twice"),
+    (["quickstart", "--set", "lr=1e-3,0.001"], "lr=1e-3 and lr=0.001 are the same run"),
+    (["quickstart", "--set", "seed=1"], "--set seed: this is a flag of the sweep"),
+    (["quickstart", "--seeds"], "expected at least one argument"),
+    (["quickstart", "--seeds", "1", "1"], "--seeds: one is given twice"),
+    (["quickstart", "--at-once", "0"], "--at-once must be at least 1, got 0"),
+    (["quickstart", "--slurm", "mem_gb=4"], "--slurm is for --cluster slurm"),
+    (["quickstart", "--cluster", "slurm", "--slurm", "mem_gb"], "--slurm mem_gb: NAME=VALUE is needed"),
+    (["quickstart", "--cluster", "slurm"], 'Could not detect "srun"'),
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), REFUSED, ids=[" ".join(flags) for flags, _ in REFUSED])
+def test_what_cannot_be_is_said_before_anything_is_written(
+    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")  # no Slurm, wherever the tests run
+    with pytest.raises(SystemExit) as stop:
+        sweep.main([*flags, "--out", str(tmp_path / "swept")])
+    said = f"{capsys.readouterr().err}{stop.value.code}"
+    assert words in said
+    assert said.count("error:") <= 1
+    assert not (tmp_path / "swept").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match="swept cannot be written"):
+        sweep.main(["quickstart", "--out", str(tmp_path / "file" / "swept")])
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["quickstart", "--set", "lr=1e-3", "--out", str(tmp_path)]
+    (one,) = sweep.parse(flags)[1]
+    one.folder.mkdir(parents=True)
+    (one.folder / "run.json").write_text(json.dumps({"data": "digits", **one.described()}))
+    sweep.parse(flags)
+    with pytest.raises(SystemExit):
+        sweep.main([*flags, "--smoke"])
+    assert "has a run that was called with another dim and epochs and" in capsys.readouterr().err
+    assert [path.name for path in one.folder.iterdir()] == ["run.json"]
+
+
+def test_a_parameter_that_slurm_does_not_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("srun", "sbatch"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for parameter, words in (("slurm_colour=red", "Unknown argument 'colour'"), ("timeout_min=long", "expected type")):
+        with pytest.raises(SystemExit, match=words):
+            sweep.main(["quickstart", "--cluster", "slurm", "--slurm", parameter, "--out", str(tmp_path / "swept")])
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Calls of an example of the test's own; a refusal, or a signal's end, where its first flag asks for them."""
+    made: list[Any] = []
+
+    def main(argv: list[str]) -> None:
+        made.append((argv, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        if argv[0].startswith("stop="):
+            raise SystemExit({"stop=refused": "no data there", "stop=143": 143}[argv[0]])
+
+    monkeypatch.setitem(sys.modules, "examples.of_the_test", SimpleNamespace(main=main))
+    return made
+
+
+def job(tmp_path: Path, *flags: str, **options: Any) -> sweep.Run:
+    setting = (("lr", "-1"), ("widths", "20 40"))
+    return sweep.Run("of_the_test", setting, 3, tmp_path / "folder", flags, **options)
+
+
+def test_a_job_calls_the_example_and_sees_the_cards_that_the_sweep_saw(
+    tmp_path: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for outside, options, inside in (
+        ("", {"cards": "2,3"}, "2,3"),  # hidden by submitit, shown again
+        ("", {}, None),
+        ("1", {"here": False}, "1"),  # as the cluster chose
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", outside)
+        job(tmp_path, "--device=cuda", **options)()
+        argv, cards = calls.pop()
+        assert cards == inside
+        assert argv == [
+            "--device=cuda", "--seed=3", f"--out={tmp_path / 'folder'}", "--resume", "--lr=-1", "--widths", "20", "40",
+        ]  # fmt: skip
+
+
+def test_what_a_job_is_refused_is_its_result_and_a_signal_is_none(tmp_path: Path, calls: list[Any]) -> None:
+    with pytest.raises(RuntimeError, match="no data there"):
+        job(tmp_path, "stop=refused", here=False)()
+    with pytest.raises(SystemExit):  # which leaves no result, so that the job can be queued again
+        job(tmp_path, "stop=143", here=False)()
+    assert len(calls) == 2
+
+
+def test_a_preempted_job_is_queued_again_as_it_was(tmp_path: Path) -> None:
+    again = job(tmp_path).checkpoint()
+    assert (again.function, again.args, again.kwargs) == (job(tmp_path), (), {})
+
+
+def test_scores_of_any_nesting_are_gathered(tmp_path: Path) -> None:
+    runs = [job(tmp_path / str(seed)) for seed in range(2)]
+    table = sweep.gather(runs)
+    assert table == {"lr=-1 widths=20_40": {}}
+    assert sweep.format_table(table).splitlines() == ["               lr=-1 widths=20_40", "finished runs  0"]
+    for run, value in zip(runs, (1.0, 2.0), strict=True):
+        run.folder.mkdir(parents=True)
+        (run.folder / "scores.json").write_text(json.dumps({"kl": {"right": [value, 0]}, "error": value, "by": "name"}))
+    object.__setattr__(runs[1], "seed", 4)
+    table = sweep.gather(runs)["lr=-1 widths=20_40"]
+    assert list(table) == ["kl right 0", "kl right 1", "error"]
+    assert table["error"] == {"seeds": {3: 1.0, 4: 2.0}, "mean": 1.5, "deviation": pytest.approx(0.5**0.5)}
+    (runs[1].folder / "scores.json").write_text('{"error": 1')
+    assert sweep.gather(runs)["lr=-1 widths=20_40"]["error"]["deviation"] is None
