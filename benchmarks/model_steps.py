@@ -22,11 +22,12 @@ from benchmarks.model_cases import Case, Size
 from benchmarks.step_time import stepper
 from guides import FacetGuide
 from inference import Loss, SVIRunner
-from inference.batches import Rows
+from inference.feeds import feed_for
 from inference.guard import Faults
+from inference.processes import Processes
 from inference.randomness import seeded
 from inference.runner import PRECISIONS
-from inference.training import Alone
+from inference.steps import Alone
 from ppl_models.data import Observed
 from ppl_models.precision import network_precision
 
@@ -40,19 +41,20 @@ COMPARED_ROWS = 64
 SAME_VALUE, SAME_GRADIENT = 1e-9, 1e-6
 
 
-def steps_of_a_run(runner: SVIRunner) -> Callable[[Observed, Tensor], Tensor]:
+def steps_of_a_run(runner: SVIRunner, batch: Observed) -> Callable[[Observed, Tensor], Tensor]:
     """One step of ``SVIRunner.fit`` on a batch, its guard's look included, as a function of the batch and its number.
 
     The one place that knows how the training loop is put together.
     """
     weights = runner.schedule.bind(runner.model, 1, 1)
-    return Alone([runner], weights, Rows(), [Faults(runner)])
+    feed = feed_for(runner.guide, runner.device, batch.x, batch.given, None, None)
+    return Alone([runner], weights, feed, [Faults(runner)], Processes())
 
 
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
     """The step that a run takes, without the dealing of its batch."""
     runner = SVIRunner(guide.model, guide, precision=precision)
-    take = steps_of_a_run(runner)
+    take = steps_of_a_run(runner, batch)
     runner.loss.train()
     number = torch.zeros_like(runner.model.gates[0])
 
