@@ -8,14 +8,14 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,flows]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,flows,parallel,tensorboard]'
 	touch $@
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.quickstart
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -3,9 +3,9 @@
 python -m benchmarks.kill_and_resume --kills 50
 
 Every model of the tests' catalogue in turn is trained in a process of its own, which writes a checkpoint after each
-step; the process gets SIGKILL at a random moment, every other one when a checkpoint is next being written (its unfinished
-folder is often found afterwards). It is then started again, and what it ends with is compared: parameters, buffers,
-moments and history but for the clock.
+step; the process gets SIGKILL at a random moment, every other one when a checkpoint is next being written (its
+unfinished folder is often found afterwards). It is then started again, and what it ends with is compared: parameters,
+buffers, moments and history but for the clock.
 """
 
 from __future__ import annotations

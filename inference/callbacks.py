@@ -7,6 +7,7 @@ are called where a run is checkpointed and resumed.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from inference.disk import write_together
 from inference.initialization import chosen_mixtures, fit_mixtures
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count
 from ppl_models.data import as_data
 
-__all__ = ["Evaluate", "FitMixtures", "JSONLines", "ReduceOnPlateau"]
+__all__ = ["Draw", "Evaluate", "FitMixtures", "JSONLines", "ReduceOnPlateau", "StopEarly", "TensorBoard"]
 
 
 class Evaluate:
@@ -86,25 +88,136 @@ class FitMixtures:
 class JSONLines:
     """Append each record to a file, one JSON object a line; the file can be followed while the run goes on.
 
+    Where the disk is full it warns, training goes on, and the file is complete again with the first record for which
+    there is room.
+
     :param path: what is there is overwritten by the first record.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.lines = 0
+        self.complete = True
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
-        with self.path.open("a" if self.lines else "w") as file:
-            file.write(json.dumps(record) + "\n")
         self.lines += 1
+        try:
+            if self.lines > 1 and self.complete:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+            else:
+                self._write_all(runner)
+        except OSError as error:
+            warnings.warn(f"a record is not in {self.path} ({error}), and training goes on", stacklevel=2)
+            self.complete = False
+
+    def _write_all(self, runner: SVIRunner) -> None:
+        last = runner.history[max(0, len(runner.history) - self.lines) :]
+        write_together({self.path: "".join(json.dumps(record) + "\n" for record in last).encode()})
+        self.complete = True
 
     def state(self, runner: SVIRunner) -> int:
         return self.lines
 
     def restore(self, runner: SVIRunner, state: int) -> None:
         self.lines = state
-        last = runner.history[max(0, len(runner.history) - state) :]
-        self.path.write_text("".join(json.dumps(record) + "\n" for record in last))
+        self._write_all(runner)
+
+
+class TensorBoard:
+    """Write each record's numbers for TensorBoard, by the step: ``tensorboard --logdir FOLDER``.
+
+    :param folder: of the event files. Those of a run that is gone on with are followed by others, which say where.
+    :raises ModuleNotFoundError: if the package is not there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{error}: install it with pip install 'facetvae[tensorboard]'") from error
+        self.folder, self.make = Path(folder), SummaryWriter
+        self.writer: SummaryWriter | None = None
+
+    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        if self.writer is None:
+            # What was written of later steps, before the run was stopped, is hidden.
+            self.writer = self.make(str(self.folder), purge_step=record["step"])
+        for name, value in record.items():
+            if name not in {"epoch", "step"}:
+                self.writer.add_scalar(name, value, record["step"])
+        self.writer.flush()
+
+
+class Draw:
+    """Draw figures in the first record after each ``every`` epochs, into ``folder/epoch-N``.
+
+    :param draw: called with the runner and that folder; see :func:`inference.figures.save_figures`.
+    """
+
+    def __init__(self, folder: str | Path, draw: Callable[[SVIRunner, Path], Any], every: int) -> None:
+        self.folder, self.draw = Path(folder), draw
+        self.every, self.done = check_count("every", every), 0
+
+    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        if record["epoch"] // self.every > self.done:
+            self.done = record["epoch"] // self.every
+            place = self.folder / f"epoch-{record['epoch']:05d}"
+            place.mkdir(parents=True, exist_ok=True)
+            self.draw(runner, place)
+
+    def state(self, runner: SVIRunner) -> int:
+        return self.done
+
+    def restore(self, runner: SVIRunner, state: int) -> None:
+        self.done = state
+
+
+class StopEarly:
+    """End training when a number of the record has not become better for a while.
+
+    Parameters are left as they are then. A number on held-out data comes from an :class:`Evaluate` before it.
+
+    :param measure: its name in the record; records without it are passed over.
+    :param patience: records without an improvement before the end.
+    :param threshold: what counts as an improvement, in the measure's unit.
+    :param larger_is_better: as for an ELBO, and not for an objective.
+    :raises ValueError: if ``patience`` is below 1; in a record, if that and all before it lack the measure, and these
+        are more than ``patience``.
+    """
+
+    def __init__(
+        self, measure: str = "elbo", patience: int = 10, threshold: float = 0.0, larger_is_better: bool = True
+    ) -> None:
+        self.measure, self.patience = measure, check_count("patience", patience)
+        self.threshold, self.sign = threshold, 1 if larger_is_better else -1
+        self.best: float | None = None
+        self.waited = 0
+
+    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        if self.measure not in record:
+            self._missing(record)
+            return
+        value = self.sign * record[self.measure]
+        if self.best is None or value > self.best + self.threshold:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        runner.should_stop = runner.should_stop or self.waited >= self.patience
+
+    def _missing(self, record: dict[str, Any]) -> None:
+        self.waited += self.best is None
+        if self.waited > self.patience and self.best is None:
+            raise ValueError(
+                f"none of {self.waited} records has {self.measure!r}, but {sorted(record)}: name one of these, or add "
+                "the measure by an Evaluate before this callback"
+            )
+
+    def state(self, runner: SVIRunner) -> list[Any]:
+        return [self.best, self.waited]
+
+    def restore(self, runner: SVIRunner, state: list[Any]) -> None:
+        self.best, self.waited = state
 
 
 class ReduceOnPlateau:

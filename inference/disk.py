@@ -8,12 +8,17 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["read_folder", "remove_left_over", "write_folder", "write_together"]
+from filelock import FileLock, Timeout
+
+__all__ = ["held", "read_folder", "remove_left_over", "write_folder", "write_together"]
 
 DIGESTS = "digests.json"
+# Seconds that one waits for a process that is about to end.
+WAIT = 5.0
 LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
 
 
@@ -72,6 +77,31 @@ def read_folder(folder: Path) -> dict[str, bytes]:
     if damaged:
         raise ValueError(f"{' and '.join(damaged)} is damaged")
     return contents
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Within this context no other process is in it for the same folder, which is made where it is not there.
+
+    The system lets go of the folder however this process ends; its ``.lock`` stays, and means nothing by itself.
+
+    :raises ValueError: if another one is in it, and stays so for some seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=WAIT)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(
+            f"{folder} is being written by another process: wait for its end, or give another folder"
+        ) from None
+    except NotImplementedError:  # a file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def remove_left_over(folder: Path, pattern: str) -> None:

@@ -80,7 +80,8 @@ class DataParallel(Processes):
 
     Rows (or groups) of a batch go to the processes in turn. Each process's objective is the mean over its own; they
     are weighed such that the gradient that Fabric averages over processes is, with the same draws, the gradient of the
-    whole batch.
+    whole batch. What an objective says of several rows at once it says of each part's: batch normalisation is over a
+    part, and so are the pairs of :class:`~guides.SimilarContentGuide`.
 
     :param fabric: launched, its strategy one that averages gradients, such as ``"ddp"``.
     :raises ValueError: if it was not launched, or its devices are of another kind than the runner's.
@@ -90,7 +91,7 @@ class DataParallel(Processes):
     agree_every = 10
 
     def __init__(self, fabric: Fabric, runner: SVIRunner) -> None:
-        if not getattr(fabric, "_launched", False):
+        if not getattr(fabric, "_launched", True):
             raise ValueError("the Fabric was not launched: call fabric.launch() before the model is built")
         if fabric.device.type != runner.device.type:
             raise ValueError(
@@ -137,8 +138,10 @@ class DataParallel(Processes):
 
     def _all(self, value: Tensor) -> Tensor:
         """``[processes, ...]``"""
-        gathered: Any = self.fabric.all_gather(value)
-        return gathered.reshape(self.size, *value.shape).cpu()
+        stack = value.new_zeros((self.size, *value.shape))
+        stack[self.rank] = value
+        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")
+        return gathered.cpu()
 
     def share(self, runner: SVIRunner) -> None:
         rates = [group["lr"] for group in runner.optimizer.param_groups]

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.disk import read_folder, remove_left_over, write_folder
+from inference.disk import held, read_folder, remove_left_over, write_folder
 from inference.processes import Processes
 from inference.randomness import random_state
 from ppl_models.checks import check_count
@@ -126,12 +126,14 @@ class Checkpoints:
 
         :param call: what makes this call of ``fit`` what it is, in JSON types.
         """
-        if processes.leads:
-            self.check()
-        keeper = Keeper(self, runners, callbacks, json.loads(json.dumps(call)), processes)
-        with _listening(keeper.asked_to_stop):
-            yield keeper
-            keeper.leave(processes.most(keeper.wants()), written=True)  # asked to after the last step's checkpoint
+        with held(self.folder) if processes.leads else nullcontext():
+            if processes.leads:
+                self.check()
+                remove_left_over(self.folder, "step-*")
+            keeper = Keeper(self, runners, callbacks, json.loads(json.dumps(call)), processes)
+            with _listening(keeper.asked_to_stop):
+                yield keeper
+                keeper.leave(processes.most(keeper.wants()), written=True)  # asked to after the last step's checkpoint
 
 
 class Keeper:
@@ -150,9 +152,6 @@ class Keeper:
         self.signal = 0
         self.whole: list[Path] = []  # of this call, and known to be
         self.wrote = self.started = time.monotonic()
-        if processes.leads:
-            checkpoints.folder.mkdir(parents=True, exist_ok=True)
-            remove_left_over(checkpoints.folder, "step-*")
 
     def asked_to_stop(self, number: int, frame: Any) -> None:
         for each in SIGNALS:
@@ -287,10 +286,15 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints in a folder and in those below it, and nothing else."""
+    """Remove the checkpoints in a folder and in those below it, and nothing else.
+
+    :raises ValueError: if another process is writing them.
+    """
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        for path in checkpoints_in(below):
-            shutil.rmtree(path)
+        if found := checkpoints_in(below):
+            with held(below):
+                for path in found:
+                    shutil.rmtree(path)
 
 
 # What is in it

@@ -211,7 +211,7 @@ class FacetModel(Configurable, nn.Module):
 
     def prepare(self, x: Tensor) -> Tensor:
         """A batch in the likelihood's form and the model's dtype; see :meth:`Likelihood.prepare`."""
-        return self.likelihood.prepare(x, self.gates.dtype)
+        return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
 
 
 @contextmanager

@@ -1,0 +1,143 @@
+"""What is done while a run goes on: stopping early, drawing, writing where there is no room, keeping others away."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from inference import Checkpoints, SVIRunner, fit_together
+from inference.callbacks import Draw, Evaluate, JSONLines, StopEarly, TensorBoard
+from inference.resuming import remove_checkpoints
+from tests.catalogue import two_facets
+
+X = torch.rand(12, 6, generator=torch.Generator().manual_seed(2))
+SIZES: dict[str, Any] = {"batch_size": 6, "progress": False}
+
+
+def runner(seed: int = 0) -> SVIRunner:
+    pyro.set_rng_seed(seed)
+    guide = two_facets()
+    return SVIRunner(guide.model, guide, seed=seed)
+
+
+def told(values: list[float], every: int = 1) -> Evaluate:
+    """A measure that has these values, one after the other."""
+    left = iter(values)
+    return Evaluate(lambda runner: {"held_out": next(left)}, every)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "epochs"),
+    [
+        ([1, 2, 1.5, 1.9, 2, 5], {"patience": 3}, 5),
+        ([1, 2, 1.5, 1.9, 2.1, 2, 2, 2, 2], {"patience": 3}, 8),
+        ([1, 2, 2.4, 2.9, 3, 3.4, 5], {"patience": 2, "threshold": 0.5}, 6),
+        ([3, 2, 2.5, 2.5, 1], {"patience": 2, "larger_is_better": False}, 4),
+    ],
+)
+def test_a_run_ends_when_a_measure_no_longer_improves(values: list[float], options: dict, epochs: int) -> None:
+    early = runner().fit(X, epochs=9, callbacks=[told(values), StopEarly("held_out", **options)], **SIZES)
+    assert early.epoch == len(early.history) == epochs
+    whole = runner().fit(X, epochs=epochs, **SIZES)
+    for one, other in zip(early.loss.parameters(), whole.loss.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert early.fit(X, epochs=2, **SIZES).epoch == epochs + 2, "a further call trains on"
+
+
+def test_a_measure_may_come_now_and_then_and_must_come() -> None:
+    calls = [told([1.0, 0.5, 0.2, 0.1], every=2), StopEarly("held_out", patience=2)]
+    assert runner().fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 6
+    with pytest.raises(ValueError, match=r"none of 3 records has 'held_in', but \['elbo', 'epoch'"):
+        runner().fit(X, epochs=9, callbacks=[StopEarly("held_in", patience=2)], **SIZES)
+    with pytest.raises(ValueError, match="patience must be an integer of at least 1"):
+        StopEarly(patience=0)
+
+
+def test_a_run_that_ended_early_is_not_trained_on_when_it_is_resumed(tmp_path: Path) -> None:
+    def fit(**options: Any) -> SVIRunner:
+        calls = [told([3.0, 2.0, 1.0, 0.0]), StopEarly("held_out", patience=2)]
+        return runner().fit(X, epochs=9, callbacks=calls, checkpoints=Checkpoints(tmp_path, **options), **SIZES)
+
+    assert fit().epoch == 3
+    assert fit(resume=True).epoch == 3
+
+
+def test_runs_side_by_side_end_when_all_would() -> None:
+    pair = [runner(0), runner(1)]
+    falling = {0: [2.0, 1.0, 0.5, 0.2, 0.1, 0.1], 1: [1.0, 2.0, 3.0, 2.0, 1.0, 0.0]}
+    fit_together(
+        pair,
+        X,
+        epochs=9,
+        callbacks=lambda one: [told([*falling[one.seed], *range(3)]), StopEarly("held_out", patience=2)],
+        **SIZES,
+    )
+    assert [one.epoch for one in pair] == [5, 5]
+
+
+def test_figures_are_drawn_now_and_then(tmp_path: Path) -> None:
+    drawn = Draw(tmp_path, lambda runner, folder: (folder / "figure.txt").write_text(str(runner.epoch)), every=2)
+    runner().fit(X, epochs=5, callbacks=[drawn], **SIZES)
+    assert {path.parent.name: path.read_text() for path in tmp_path.rglob("figure.txt")} == {
+        "epoch-00002": "2",
+        "epoch-00004": "4",
+    }
+
+
+def test_tensorboard_reads_every_number(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs facetvae[tensorboard]")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fitted = runner().fit(X, epochs=3, callbacks=[TensorBoard(tmp_path)], **SIZES)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert set(events.Tags()["scalars"]) == set(fitted.history[0]) - {"epoch", "step"}
+    read = [(event.step, event.value) for event in events.Scalars("elbo")]
+    assert read == [(record["step"], pytest.approx(record["elbo"])) for record in fitted.history]
+
+
+def test_records_without_room_are_written_when_there_is_some(tmp_path: Path) -> None:
+    """The file cannot be opened for two records; training goes on, and afterwards the file has all of them."""
+    path = tmp_path / "metrics.jsonl"
+
+    def room(runner: SVIRunner, record: dict[str, Any]) -> None:
+        if record["epoch"] == 2:
+            path.rename(tmp_path / "kept")
+            path.mkdir()
+        if record["epoch"] == 4:
+            path.rmdir()
+
+    with pytest.warns(UserWarning, match="a record is not in .*metrics.jsonl .* and training goes on"):
+        fitted = runner().fit(X, epochs=5, callbacks=[room, JSONLines(path)], **SIZES)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == fitted.history
+
+
+def hold(folder: Path, held: Any, end: Any) -> None:
+    def wait(runner: SVIRunner, record: dict[str, Any]) -> None:
+        held.set()
+        end.wait(60)
+
+    runner().fit(X, epochs=2, callbacks=[wait], checkpoints=Checkpoints(folder), **SIZES)
+
+
+def test_two_processes_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is refused and harms nothing; when the first one was killed, the folder is free."""
+    monkeypatch.setattr("inference.disk.WAIT", 0.1)
+    fork = multiprocessing.get_context("fork")
+    held, end = fork.Event(), fork.Event()
+    first = fork.Process(target=hold, args=(tmp_path, held, end))
+    first.start()
+    assert held.wait(60)
+    with pytest.raises(ValueError, match="is being written by another process: wait for its end"):
+        runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
+    first.kill()
+    first.join()
+    runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
+    assert len(Checkpoints(tmp_path, resume=True).written()) == 2
+    remove_checkpoints(tmp_path)
+    assert Checkpoints(tmp_path).written() == []

@@ -1,0 +1,210 @@
+"""Data that are not in memory: from a loader or a mapped file, the run is the one that they give in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from inference import Checkpoints, Rows, SVIRunner, fit_together
+from inference.feeds import InMemory, Loaded, feed_for
+from inference.guard import Faults
+from inference.resuming import Keeper
+from ppl_models import Bernoulli
+from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets
+
+X = torch.rand(22, 6, generator=torch.Generator().manual_seed(3))
+LABELS = torch.arange(22) % 3
+
+
+def runner(build: Any = two_facets, **options: Any) -> SVIRunner:
+    pyro.set_rng_seed(0)
+    guide = build()
+    return SVIRunner(guide.model, guide, lr=1e-2, **options)
+
+
+def shuffled(x: torch.Tensor = X, **options: Any) -> DataLoader:
+    return DataLoader(TensorDataset(x), batch_size=8, shuffle=True, **options)
+
+
+def parameters(of: SVIRunner) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in of.loss.parameters()]
+
+
+def same(one: SVIRunner, other: SVIRunner) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(parameters(one), parameters(other), strict=True))
+
+
+class InOrder(Rows):
+    """Rows as they lie."""
+
+    def order(self, data: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+        return torch.arange(len(data))
+
+
+def test_a_loader_gives_the_run_that_the_same_batches_give_in_memory() -> None:
+    loaded, held = runner(), runner()
+    loaded.fit(DataLoader(TensorDataset(X), batch_size=8), epochs=3, progress=False)
+    held.fit(X, epochs=3, batch_size=8, progress=False, batches=InOrder())
+    assert same(loaded, held)
+    assert [r["objective"] for r in loaded.history] == [r["objective"] for r in held.history]
+    assert loaded.history[-1].keys() == held.history[-1].keys()
+    assert loaded.step == 9
+
+
+def test_each_pass_of_a_loader_has_an_order_of_its_own_that_the_seed_gives() -> None:
+    feed = Loaded(shuffled(), two_facets(), torch.device("cpu"))
+    first, again, other = (torch.cat([batch.x for batch in feed.deal(seed)]) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(first.sort(0).values, X.sort(0).values)
+    own = Loaded(shuffled(generator=torch.Generator()), two_facets(), torch.device("cpu"))
+    assert torch.equal(*(torch.cat([batch.x for batch in own.deal(1)]) for _ in range(2)))
+    ends = [runner(seed=seed).fit(shuffled(), epochs=2, progress=False) for seed in (0, 0, 1)]
+    assert same(ends[0], ends[1])
+    assert not same(ends[0], ends[2])
+
+
+class Noisy(TensorDataset):
+    """A data set that draws: what it gives depends on the random stream that it is asked under."""
+
+    def __getitem__(self, index: Any) -> tuple[torch.Tensor, ...]:
+        return ((super().__getitem__(index)[0] + 0.1 * torch.rand(6)).clamp(0, 1),)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("steps", [2, 3, 5])
+def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
+    steps: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(**options: Any) -> SVIRunner:
+        loader = DataLoader(Noisy(X), batch_size=8, shuffle=True, num_workers=workers)
+        return runner().fit(loader, epochs=2, progress=False, **options)
+
+    original, taken = Keeper.after_step, []
+
+    def after_step(self: Keeper, at: Any) -> None:
+        original(self, at)
+        taken.append(1)
+        if len(taken) == steps:
+            self.write(at)
+            raise InterruptedError
+
+    unbroken = fit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "after_step", after_step)
+        with pytest.raises(InterruptedError):
+            fit(checkpoints=Checkpoints(tmp_path))
+    assert same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))
+
+
+def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
+    return {"x": torch.stack([x for x, _ in rows]), "label": torch.stack([label for _, label in rows])}
+
+
+def test_what_lies_beside_x() -> None:
+    """In the model's order, by name, or more than the model takes, as torchvision's data sets give."""
+    labelled = TensorDataset(X, LABELS)
+    device = torch.device("cpu")
+    for loader in (DataLoader(labelled, batch_size=8), DataLoader(labelled, batch_size=8, collate_fn=collate)):
+        batches = list(Loaded(loader, ivae(), device).deal(0))
+        assert torch.equal(torch.cat([batch.given["label"] for batch in batches]), LABELS)
+    assert next(Loaded(DataLoader(labelled, batch_size=8), two_facets(), device).deal(0)).given == {}
+    assert next(Loaded(DataLoader(X, batch_size=8), two_facets(), device).deal(0)).x.shape == (8, 6)
+    runner(ivae).fit(DataLoader(labelled, batch_size=8), epochs=1, progress=False)
+    images = TensorDataset(torch.rand(12, 1, 8, 8), LABELS[:12])
+    runner(nvae_partly_labelled_two_draws).fit(DataLoader(images, batch_size=6), epochs=1, progress=False)
+
+
+def test_groups_of_a_loader_are_numbered_anew_where_batches_are_joined() -> None:
+    groups = TensorDataset(X[:12], torch.tensor([5, 5, 5, 9, 5, 5, 2, 2, 2, 2, 2, 2]))
+    feed = Loaded(DataLoader(groups, batch_size=6), mlvae(), torch.device("cpu"))
+    assert feed.some(12).given["group"].tolist() == [0, 0, 0, 1, 0, 0, 2, 2, 2, 2, 2, 2]
+    runner(mlvae).fit(DataLoader(groups, batch_size=6), epochs=2, progress=False)
+
+
+class Endless(IterableDataset):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from X
+
+
+REFUSED = [
+    (lambda: DataLoader(Endless(), batch_size=4), {}, "has no length, which schedules and epochs need"),
+    (lambda: DataLoader(X[:3], batch_size=4, drop_last=True), {}, "gives no batch"),
+    (lambda: DataLoader(X[:, :5], batch_size=4), {}, r"x has shape \[4, 5\]"),
+    (lambda: DataLoader(2 * X, batch_size=4), {}, "the Bernoulli likelihood needs"),
+    (lambda: DataLoader([{"image": x} for x in X], batch_size=4), {}, r"have no x, but \['image'\]: name it 'x'"),
+    (lambda: DataLoader([{"x": x, "label": 1} for x in X], batch_size=4), {}, "takes nothing beside x, got label"),
+    (shuffled, {"batch_size": 8}, "a DataLoader gives its batches as they are: leave batch_size out"),
+    (shuffled, {"batches": Rows(), "label": LABELS}, "leave batches and label out"),
+]
+
+
+@pytest.mark.parametrize(("loader", "options", "words"), REFUSED, ids=[words for *_, words in REFUSED])
+def test_a_loader_that_does_not_fit_is_refused_before_training(loader: Any, options: dict, words: str) -> None:
+    untrained = runner()
+    with pytest.raises(ValueError, match=words):
+        untrained.fit(loader(), epochs=1, progress=False, **options)
+    assert untrained.history == []
+    assert same(untrained, runner())
+
+
+def test_runs_side_by_side_take_no_loader() -> None:
+    with pytest.raises(ValueError, match="take batches of as many rows"):
+        fit_together([runner()], shuffled(), epochs=1, batch_size=None, progress=False)  # type: ignore[arg-type]
+
+
+def test_a_fault_is_found_again_in_a_loader() -> None:
+    broken = runner()
+    with torch.no_grad():
+        broken.model.mixtures["digit"].loc.fill_(float("nan"))
+    feed = feed_for(broken.guide, broken.device, shuffled(), {}, None, None)
+    with pyro.validation_enabled(False):
+        assert {"kl_z_digit", "kl_c_digit"} <= set(Faults(broken).broken_terms(feed))
+
+
+def mapped(path: Path, values: np.ndarray) -> np.memmap:
+    file = np.memmap(path, dtype=values.dtype, mode="w+", shape=values.shape)
+    file[:] = values
+    file.flush()
+    return np.memmap(path, dtype=values.dtype, mode="r", shape=values.shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_a_mapped_file_gives_the_run_that_its_values_give(dtype: type, tmp_path: Path) -> None:
+    values = (255 * X.numpy()).round().astype(dtype) if dtype is np.uint8 else X.numpy().astype(dtype)
+    one, other = runner(), runner()
+    one.fit(mapped(tmp_path / "x", values), epochs=2, batch_size=8, progress=False)
+    other.fit(values, epochs=2, batch_size=8, progress=False)
+    assert same(one, other)
+    assert one.guide.predict(mapped(tmp_path / "x", values)).keys() == {"style", "digit"}
+
+
+def test_a_mapped_file_is_checked_and_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppl_models.data.CHECKED_AT_ONCE", 30)  # five rows
+    values = X.numpy().copy()
+    feed = feed_for(two_facets(), torch.device("cpu"), mapped(tmp_path / "x", values), {}, 8, None)
+    assert isinstance(feed, InMemory)
+    again = mapped(tmp_path / "y", values)
+    assert two_facets().observed(again, {}).x.data_ptr() == again.ctypes.data
+    values[17, 2] = np.nan
+    values[3, 1] = np.inf
+    with pytest.raises(ValueError, match=r"2 values that are NaN or infinite, the first at index \[3, 1\]"):
+        feed_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
+    values[3, 1] = 0.5
+    with pytest.raises(ValueError, match=r"1 values that are NaN or infinite, the first at index \[17, 2\]"):
+        feed_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
+
+
+def test_bernoulli_takes_mapped_bytes(tmp_path: Path) -> None:
+    """8-bit images stay bytes in their file."""
+    values = (255 * X.numpy()).astype(np.uint8)
+    data = two_facets().observed(mapped(tmp_path / "x", values), {})
+    assert data.x.dtype == torch.uint8
+    assert Bernoulli().prepare(data.x, torch.float32).dtype == torch.float32

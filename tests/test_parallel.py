@@ -1,0 +1,218 @@
+"""Several processes train what one process trains: the same objective and gradient, and nothing is told twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from guides import FacetGuide
+from inference import Checkpoints, Guard, SVIRunner, WarmUp
+from inference.callbacks import JSONLines
+from inference.feeds import feed_for
+from inference.processes import DataParallel
+from inference.resuming import read
+from ppl_models.data import Observed
+from tests.catalogue import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
+
+lightning_fabric = pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
+
+N = 12
+
+
+class Rank(DataParallel):
+    """One of several processes, as far as it goes without the others."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each draw is the same for all rows, whichever process a row is in."""
+    for name, value in (("randn", 0.3), ("rand", 0.4)):
+        monkeypatch.setattr(torch, name, lambda *shape, v=value, **o: torch.full(_shape(shape), v, **_kept(o)))
+    monkeypatch.setattr(torch, "multinomial", lambda p, n, replacement: p.argmax(-1, keepdim=True).expand(-1, n))
+
+
+def _shape(shape: tuple) -> tuple:
+    return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+
+
+def _kept(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in {"dtype", "device"}}
+
+
+def gradients(runner: SVIRunner, batch: Observed, counts: float) -> tuple[float, list[torch.Tensor]]:
+    """The weighed objective of a part and its gradient; what does not count is as if it were not there."""
+    runner.optimizer.zero_grad(set_to_none=False)
+    loss = counts * runner.loss(batch.x, batch.size, **batch.given)
+    loss.backward()
+    return float(loss.detach()), [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in runner.loss.parameters()
+    ]
+
+
+# What is said of similar contents is said of pairs of groups, which parts of a batch tear apart.
+SUMS = [build for build in BUILDERS if build is not mlvae_similar_contents]
+
+
+@pytest.mark.parametrize("size", [2, 4, 13])
+@pytest.mark.parametrize("build", SUMS, ids=lambda f: f.__name__)
+def test_parts_make_up_the_whole(build: Callable[[], FacetGuide], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In evaluation mode (no dropout, no batch statistics) and float64; 13 processes are more than there are rows."""
+    guide = build().double()
+    x = (255 * torch.rand(N, *guide.model.x_shape, dtype=torch.float64)).round() / 255
+    runner = SVIRunner(guide.model, guide)
+    data = guide.observed(x, given(guide, N))
+    batch = next(feed_for(guide, runner.device, x, given(guide, N), N, None).deal(0)) if "group" in data.given else data
+    runner.loss.eval()
+    without_noise(monkeypatch)
+    whole, wanted = gradients(runner, batch, 1.0)
+    parts = [gradients(runner, *Rank(rank, size).part(batch)) for rank in range(size)]
+    assert sum(loss for loss, _ in parts) / size == pytest.approx(whole, rel=1e-10)
+    for i, gradient in enumerate(wanted):
+        mean = sum(each[i] for _, each in parts) / size
+        torch.testing.assert_close(mean, gradient, rtol=1e-8, atol=1e-10)
+
+
+def test_no_row_is_in_two_parts() -> None:
+    batch = Observed(torch.arange(10.0)[:, None])
+    parts = [Rank(rank, 4).part(batch) for rank in range(4)]
+    assert sorted(float(value) for part, _ in parts for value in part.x) == list(range(10))
+    assert sum(counts for _, counts in parts) == pytest.approx(4)
+
+
+def run(rank_of: Any, folder: Path, sizes: dict[str, Any], seed: int = 0, **options: Any) -> SVIRunner:
+    """A run of one process, or of this one among several."""
+    pyro.set_rng_seed(seed)
+    guide = two_facets().double()
+    runner = SVIRunner(guide.model, guide, lr=1e-2, seed=seed, **options)
+    folder.mkdir(parents=True, exist_ok=True)
+    calls = [lambda runner, record: record.update(called=1), JSONLines(folder / "metrics.jsonl")]
+    x = torch.rand(26, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sizes = {"batch_size": 8, "progress": False, **sizes}
+    return runner.fit(x, callbacks=calls, fabric=rank_of, **sizes)
+
+
+def state(runner: SVIRunner) -> dict[str, Any]:
+    parameters = {name: p.detach().flatten().tolist() for name, p in runner.loss.named_parameters()}
+    rates = [group["lr"] for group in runner.optimizer.param_groups]
+    history = [{**record, "seconds": 0} for record in runner.history]
+    return {"parameters": parameters, "history": history, "rates": rates, "step": runner.step}
+
+
+def launched(work: Callable[..., Any], size: int, *arguments: Any) -> Any:
+    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=size, strategy="ddp_fork")
+    return fabric.launch(work, *arguments)
+
+
+def several(fabric: Any, folder: Path, noisy: bool, checkpoints: bool, resume: bool, epochs: int) -> None:
+    """What each process does; it leaves its state in a file."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        if not noisy:
+            without_noise(patch)
+        kept = Checkpoints(folder / "checkpoints", resume=resume) if checkpoints else None
+        runner = run(fabric, folder, {"epochs": epochs, "checkpoints": kept}, schedule=WarmUp(4))
+        streams = [int(stream.long().sum()) for stream in runner._random_state]
+    (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(state(runner) | {"streams": streams}))
+
+
+def states(folder: Path, size: int) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_end_where_one_process_ends(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws that are the same for all; batches of 8, 8, 8 and 2 rows; all processes know the same in the end."""
+    launched(several, size, tmp_path / "many", False, False, False, 4)
+    ranks = states(tmp_path / "many", size)
+    without_noise(monkeypatch)
+    alone = state(run(None, tmp_path / "alone", {"epochs": 4}, schedule=WarmUp(4)))
+    for rank in ranks:
+        assert rank["step"] == alone["step"] == 16
+        for name, values in alone["parameters"].items():
+            assert rank["parameters"][name] == pytest.approx(values, rel=1e-6, abs=1e-9), name
+        assert rank["history"] == [pytest.approx(record, rel=1e-6) for record in alone["history"]]
+    assert len((tmp_path / "many" / "metrics.jsonl").read_text().splitlines()) == 4, "the first process alone writes"
+
+
+def test_processes_draw_what_no_other_draws(tmp_path: Path) -> None:
+    launched(several, 3, tmp_path, True, False, False, 1)
+    ranks = states(tmp_path, 3)
+    assert len({tuple(rank["streams"]) for rank in ranks}) == 3
+    assert ranks[0]["parameters"] == ranks[1]["parameters"] == ranks[2]["parameters"]
+    assert ranks[0]["history"] == ranks[1]["history"]
+
+
+def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
+    """Two processes resume bit for bit what two were stopped at; one, or three, go on from there as well."""
+    launched(several, 2, tmp_path / "unbroken", True, True, False, 6)
+    whole = states(tmp_path / "unbroken", 2)
+    written = Checkpoints(tmp_path / "unbroken" / "checkpoints", resume=True).written()
+    assert [path.name for path in written] == ["step-0000000020", "step-0000000024"]
+    tensors = read(written[0])[1]
+    assert {name for name in tensors if name.startswith("random.")} == {"random.0.0", "random.1.0"}
+    for size in (1, 2, 3):
+        folder = tmp_path / f"by-{size}"
+        (folder / "checkpoints").mkdir(parents=True)
+        written[0].rename(folder / "checkpoints" / written[0].name)
+        launched(several, size, folder, True, True, True, 6)
+        (folder / "checkpoints" / written[0].name).rename(written[0])
+        ranks = states(folder, size)
+        assert all(rank["step"] == 24 for rank in ranks)
+        assert [record["epoch"] for record in ranks[0]["history"]] == [1, 2, 3, 4, 5, 6]
+        assert (ranks[0]["parameters"] == whole[0]["parameters"]) == (size == 2)
+        assert all(rank["parameters"] == ranks[0]["parameters"] for rank in ranks)
+
+
+def failing(fabric: Any, folder: Path) -> None:
+    """A callback of the first process halves the rate and asks for the end; a fault in one process holds all."""
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(0)
+    guide = two_facets()
+    runner = SVIRunner(guide.model, guide, guard=Guard("skip"))
+    original, taken = runner.loss.forward, []
+
+    def forward(*args: Any, **options: Any) -> torch.Tensor:
+        taken.append(1)
+        broken = fabric.global_rank == 1 and len(taken) == 3  # the first one is the check before the first step
+        return original(*args, **options) * (float("nan") if broken else 1.0)
+
+    def slower(runner: SVIRunner, record: dict[str, Any]) -> None:
+        runner.optimizer.param_groups[0]["lr"] /= 2
+        runner.should_stop = record["epoch"] == 2
+
+    runner.loss.forward = forward  # type: ignore[method-assign]
+    runner.fit(torch.rand(16, 6), epochs=5, batch_size=4, progress=False, fabric=fabric, callbacks=[slower])
+    (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(state(runner)))
+
+
+def test_what_one_process_meets_holds_for_all(tmp_path: Path) -> None:
+    launched(failing, 2, tmp_path)
+    one, other = states(tmp_path, 2)
+    assert one == other
+    assert [record.get("skipped") for record in one["history"]] == [1, None]
+    assert one["rates"] == [5e-4 / 4]
+    assert one["step"] == 8
+
+
+def test_groups_stay_whole() -> None:
+    guide = mlvae()
+    x, beside = torch.rand(N, 6), {"group": torch.arange(N) // 2 % 3}
+    batch = next(feed_for(guide, torch.device("cpu"), x, beside, N, None).deal(0))
+    parts = [Rank(rank, 2).part(batch)[0] for rank in range(2)]
+    assert sorted(len(part) for part in parts) == [4, 8]
+    assert sorted(len(part.given["group"].unique()) for part in parts) == [1, 2]
+
+
+def test_a_fabric_that_was_not_launched_is_refused() -> None:
+    guide = two_facets()
+    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
+    with pytest.raises(ValueError, match=r"call fabric.launch\(\) before the model is built"):
+        SVIRunner(guide.model, guide).fit(torch.rand(4, 6), epochs=1, fabric=fabric)
