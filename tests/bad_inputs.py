@@ -7,6 +7,7 @@ must fail in under a second and leave objects and files as they were; ``test_bad
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import shutil
@@ -1536,6 +1537,18 @@ def saved(folder: Path) -> Path:
     return fitted.save(folder)
 
 
+def restate(change: Callable[[dict], Any]) -> Callable[[Path], None]:
+    """Write another state into the checkpoint, its digest included."""
+
+    def damage(run: Path) -> None:
+        state = json.dumps(change(json.loads((run / STATE).read_text()))).encode()
+        digests = json.loads((run / DIGESTS).read_text())
+        write(STATE, state)(run)
+        write(DIGESTS, json.dumps({**digests, "state.json": hashlib.sha256(state).hexdigest()}))(run)
+
+    return damage
+
+
 def resumes(fault: str, damage: Callable[[Path], Any], message: str = "no checkpoint in .* is whole") -> Row:
     return Row("Checkpoints", fault, resumed, message, ValueError, damage)
 
@@ -1545,6 +1558,9 @@ RESUMING = [
     resumes("file: tensors cut", cut(STORED, 0.5)),
     resumes("file: digests cut", cut(DIGESTS, 0.5)),
     resumes("file: digests foreign", write(DIGESTS, "[]")),
+    resumes("file: digests no text", write(DIGESTS, b"\xff\xfe")),
+    resumes("file: state of another format", restate(lambda state: {**state, "format": 99})),
+    resumes("file: state foreign", restate(lambda state: [1])),
     resumes("missing: tensors", remove(STORED)),
     resumes("missing: digests", remove(DIGESTS)),
     Row("Checkpoints", "misfit: sizes", partial(resumed, batch_size=4), "another run, which differs in sizes"),

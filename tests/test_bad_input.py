@@ -44,7 +44,7 @@ EXEMPT = {
     **dict.fromkeys(("Batches", "Evidence", "Ladder", "NetworkGuide", "Schedule"), "a base: its kinds have rows"),
     **dict.fromkeys(("Decoder", "Encoder", "FlowDecoder", "NoEncoder"), "built by architectures, which have rows"),
     **dict.fromkeys(("Callback", "Weights"), "the type of a user's or a schedule's function"),
-    **dict.fromkeys(("DATASETS",), "a table, which load looks into"),
+    "DATASETS": "a table, which load looks into",
     "perturb_components": "called by KeepIdentifiable with what it found itself",
     "digits": "takes a seed alone, which scikit-learn checks",
     "Batches.check": "of each kind, by way of SVIRunner.fit",

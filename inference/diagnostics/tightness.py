@@ -67,12 +67,9 @@ def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dic
     """
     _check_log_weights(log_weights)
     num_draws = len(log_weights)
-    if (
-        not isinstance(sizes, Sequence)
-        or not sizes
-        or not all(is_index(size, num_draws + 1) and size > 0 for size in sizes)
-    ):
-        raise ValueError(f"sizes must be integers between 1 and the number of draws, {num_draws}, got {sizes!r}")
+    fits = isinstance(sizes, Sequence) and all(is_index(size, num_draws + 1) and size > 0 for size in sizes)
+    if not fits or not sizes:
+        raise ValueError(f"sizes must be between 1 and the number of draws, {num_draws}, got {sizes!r}")
     groups = {size: log_weights[: num_draws // size * size].unflatten(0, (-1, size)) for size in sizes}
     return {size: float((group.logsumexp(1) - math.log(size)).mean()) for size, group in groups.items()}
 
