@@ -15,6 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from examples import shapes
 from examples.faces import read_faces
+from ppl_models.checks import check_count, check_one_of, check_size
 
 __all__ = [
     "DATASETS",
@@ -86,7 +87,11 @@ def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
             "  - --dataset digits, which needs no files"
         )
     kind = getattr(torchvision_datasets(), name)
-    train, test = kind(folder, train=True), kind(folder, train=False)
+    try:
+        train, test = kind(folder, train=True), kind(folder, train=False)
+    except (RuntimeError, ValueError, AssertionError, TypeError, KeyError, IndexError, EOFError) as error:
+        raw = folder / name / "raw"
+        raise ValueError(f"a file in {raw} is not what it should be, get all four anew: {error}") from error
     return Dataset(
         name.replace("MNIST", "-MNIST").lower().removeprefix("-"),
         train.data.flatten(1).numpy(),
@@ -160,7 +165,10 @@ def drawn_shapes(root: str | Path | None = None, rows: int = 20_000, seed: int =
 
     :param root: not needed.
     :param rows: of both splits together.
+    :raises ValueError: for fewer than 4.
     """
+    if check_size("rows", rows) < 4:
+        raise ValueError(f"rows are split into train and test and must be 4 or more, got {rows}")
     rng = np.random.default_rng(seed)
     factors = np.stack([rng.integers(count, size=rows) for count in shapes.FACTORS.values()], 1)
     parts = [shapes.halve(shapes.draw(part)) for part in np.array_split(factors, max(1, rows // 2048))]
@@ -199,6 +207,7 @@ def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Data
     :param num_hues: of ink and of background.
     :raises ValueError: for larger digits.
     """
+    check_count("num_hues", num_hues)
     if max(data.image_shape) > 32:
         raise ValueError(f"digits of {data.image_shape} pixels are larger than 32 x 32: give smaller ones")
     rng = np.random.default_rng(seed)
@@ -243,13 +252,19 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
-    """A data set by its name in ``DATASETS``."""
-    return DATASETS[name](root)
+    """A data set by its name in ``DATASETS``.
+
+    :raises ValueError: for another name.
+    """
+    return DATASETS[check_one_of("name", name, DATASETS)](root)
 
 
 def some_rows(data: Dataset, rows: int) -> Dataset:
-    """The same data with at most so many training images, the same ones in every run."""
-    kept = np.random.default_rng(0).permutation(len(data.train))[:rows]
+    """The same data with at most so many training images, the same ones in every run.
+
+    :raises ValueError: if ``rows`` is below 1.
+    """
+    kept = np.random.default_rng(0).permutation(len(data.train))[: check_count("rows", rows)]
     return replace(
         data, train=data.train[kept], train_labels={name: labels[kept] for name, labels in data.train_labels.items()}
     )

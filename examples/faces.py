@@ -43,5 +43,5 @@ def _read(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error

@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from guides.base import check_model
 from guides.discrete import Discrete
 from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
@@ -43,6 +44,7 @@ class AmortizedGuide(NetworkGuide):
         discrete: Discrete | None = None,
         conditional: bool = False,
     ) -> None:
+        check_model(model)
         if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError("a VampPrior is made of q(z given x), which a conditional guide does not have")
         super().__init__(model, num_samples, discrete)

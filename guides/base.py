@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ppl_models.base import FacetModel, evaluating
-from ppl_models.checks import check_count
+from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import Configurable
 from ppl_models.data import Observed, as_observed
 from ppl_models.distributions import diagonal_normal
 from ppl_models.networks import Encoder
 
-__all__ = ["FacetGuide"]
+__all__ = ["FacetGuide", "check_guide", "check_model"]
 
 # Rows that go through the networks at once outside training.
 EVALUATION_BATCH = 4096
@@ -45,6 +45,7 @@ class FacetGuide(Configurable, nn.Module):
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         super().__init__()
+        check_model(model)
         if set(model.takes) != set(self.takes):
             needed, taken = (" and ".join(names) or "nothing" for names in (model.takes, self.takes))
             raise ValueError(
@@ -52,7 +53,7 @@ class FacetGuide(Configurable, nn.Module):
                 f"take a guide that suits the model, such as {model.suitable_guide}"
             )
         self.model = model
-        self.num_samples = check_count("num_samples", num_samples)
+        self.num_samples = check_size("num_samples", num_samples)
         self.encoder = self.build_encoder()
         for name, prior in model.priors.items():
             prior.bind(partial(self._encode_facet, name), model.x_shape)
@@ -212,3 +213,14 @@ class FacetGuide(Configurable, nn.Module):
         with evaluating(self):
             for batch in data.split(EVALUATION_BATCH):
                 yield function(batch.to(self.model.gates.device))
+
+
+def check_model(model: Any) -> None:
+    """:raises ValueError: if that is no model, such as where a runner or a guide was given."""
+    check_kind("model", model, FacetModel, "a model, such as MFCVAE(...)")
+
+
+def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
+    """:raises ValueError: if that is no guide, such as where a runner was given, or none of this kind."""
+    what = "guide" if kind is FacetGuide else kind.__name__
+    check_kind("guide", guide, kind, f"a {what}, such as runner.guide")

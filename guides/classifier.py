@@ -13,8 +13,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_model
 from ppl_models.base import FacetModel
+from ppl_models.checks import number
 from ppl_models.data import Observed, as_data, as_mask
 from ppl_models.distributions import Component, Proportions, diagonal_normal, one_hot_labels
 from ppl_models.nvae import NVAE
@@ -55,12 +56,13 @@ class ClassifierGuide(FacetGuide):
     takes = ("label",)
 
     def __init__(self, model: FacetModel, num_samples: int = 1, label_weight: float | None = None) -> None:
+        check_model(model)
         if not isinstance(model, NVAE):
             raise ValueError(f"ClassifierGuide is for NVAE, got {type(model).__name__}: take {model.suitable_guide}")
         if label_weight is None:
             label_weight = 1.0 if model.concentration is None else 0.0
-        if not 0 <= label_weight < float("inf"):
-            raise ValueError(f"label_weight must be a number of at least 0, got {label_weight}")
+        if not 0 <= number(label_weight) < float("inf"):
+            raise ValueError(f"label_weight must be a number of at least 0, got {label_weight!r}")
         super().__init__(model, num_samples)
         self.label_weight = label_weight
         self.teaching = True

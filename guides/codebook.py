@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import EVALUATION_BATCH, FacetGuide
+from guides.base import EVALUATION_BATCH, FacetGuide, check_model
 from guides.discrete import GumbelSoftmax
 from ppl_models.base import FacetModel, evaluating
 from ppl_models.distributions import one_hot_of_largest
@@ -35,6 +35,7 @@ class PointGuide(FacetGuide):
     deterministic = True
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+        check_model(model)
         if model.mixtures or isinstance(model, VQVAE):
             raise ValueError(f"PointGuide is for facets without clusters, such as an Autoencoder's, got {model.priors}")
         super().__init__(model, num_samples)

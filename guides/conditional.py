@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_model
 from ppl_models.base import FacetModel
 from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
@@ -29,6 +29,7 @@ class ConditionalGuide(FacetGuide):
     takes = ("label",)
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+        check_model(model)
         if not isinstance(model, Labelled):
             raise ValueError(
                 f"ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got {type(model).__name__}: "

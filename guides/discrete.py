@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import log
+from math import inf, log
 
 import pyro
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from guides.baselines import BASELINES
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_one_of
+from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
 
@@ -66,8 +66,8 @@ class Annealed(Options):
     """
 
     def __init__(self, start: float = 1.0, end: float = 0.3, steps: int = 10_000) -> None:
-        if not (start > 0 and end > 0):
-            raise ValueError(f"temperatures must be positive, got start={start}, end={end}")
+        if not (0 < number(start) < inf and 0 < number(end) < inf):
+            raise ValueError(f"temperatures must be positive, got start={start!r}, end={end!r}")
         self.start, self.end = start, end
         self.steps = check_count("steps", steps)
 
@@ -93,8 +93,8 @@ class GumbelSoftmax(Discrete):
     def __init__(self, temperature: float | Annealed = 0.5, hard: bool = False) -> None:
         super().__init__()
         start = temperature.start if isinstance(temperature, Annealed) else temperature
-        if not start > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        if not 0 < number(start) < inf:
+            raise ValueError(f"temperature must be positive, got {temperature!r}")
         self.schedule: Callable[[Tensor], Tensor] | None = temperature if isinstance(temperature, Annealed) else None
         self.hard = hard
         self.register_buffer("temperature", torch.tensor(float(start)))

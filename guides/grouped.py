@@ -16,7 +16,7 @@ from torch.distributions import kl_divergence
 from guides.base import FacetGuide
 from guides.evidence import Evidence, ProductOfNormals
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_one_of, number
 from ppl_models.data import as_groups, group_sizes
 from ppl_models.distributions import diagonal_normal, mean_and_log_variance
 from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
@@ -129,8 +129,8 @@ class SimilarContentGuide(GroupedGuide):
     """
 
     def __init__(self, model: FacetModel, num_samples: int = 1, penalty: float = 1.0) -> None:
-        if not 0 <= penalty < float("inf"):
-            raise ValueError(f"penalty must be a number of at least 0, got {penalty}")
+        if not 0 <= number(penalty) < float("inf"):
+            raise ValueError(f"penalty must be a number of at least 0, got {penalty!r}")
         super().__init__(model, num_samples, content="untied")
         self.penalty = penalty
         self.pressing = True

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ppl_models.checks import check_count, check_shape
 from ppl_models.configurable import Configurable
+from ppl_models.data import as_numbers
 
 __all__ = ["RademacherHash"]
 
@@ -48,12 +49,14 @@ class RademacherHash(Configurable):
     def __call__(self, x: ArrayLike | Tensor) -> np.ndarray:
         """Labels ``[N]`` of data ``[N, *x_shape]``.
 
-        :raises ValueError: for data of another shape.
+        :raises ValueError: for data of another shape, none, or such as are not finite.
         """
-        data = torch.as_tensor(x)
+        data = as_numbers(x)
         if tuple(data.shape[1:]) != self.x_shape:
             needed = ", ".join(map(str, ("N", *self.x_shape)))
             raise ValueError(f"x has shape {list(data.shape)}, but the hash was built for [{needed}]")
+        if not len(data) or not data.isfinite().all():
+            raise ValueError(f"x is empty, or holds NaN or infinity (shape {list(data.shape)}): drop those rows")
         powers = 2 ** torch.arange(self.num_bits)
         parts = [part.cpu().flatten(1).double() @ self.projection.T > 0 for part in data.split(4096)]
         return torch.cat([(positive * powers).sum(1) for positive in parts]).numpy()

@@ -6,6 +6,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from guides.base import check_model
 from guides.discrete import Discrete
 from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
@@ -38,6 +39,7 @@ class LadderGuide(NetworkGuide):
     """
 
     def __init__(self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None) -> None:
+        check_model(model)
         if any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError("a VampPrior is made of q(z given x), but here z is inferred given x and clusters")
         super().__init__(model, num_samples, discrete)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from guides.evidence import Agreed
 from guides.grouped import GroupedGuide
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_groups, as_integers
+from ppl_models.data import Observed, as_groups, as_integers, as_numbers
 from ppl_models.networks import Encoder, NoEncoder
 
 __all__ = ["TableGuide"]
@@ -35,7 +35,10 @@ class TableGuide(GroupedGuide):
         self, model: FacetModel, group: ArrayLike | Tensor, num_samples: int = 1, content: str = "member"
     ) -> None:
         super().__init__(model, num_samples, Agreed(), content)
-        groups = as_groups("group", group, torch.as_tensor(group).numel())
+        group = as_numbers(group, "group")
+        if not group.numel():
+            raise ValueError("group is empty: the group of every row is needed, at least one")
+        groups = as_groups("group", group, group.numel())
         self.register_buffer("group_of_row", groups)
         self.group_of_row: Tensor
         sizes = {"style": len(groups), "content": int(groups.max()) + 1}

@@ -9,12 +9,12 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide
 from inference.figures import image_rows, image_shape_of, label_axes, new_figure, styles
 from inference.randomness import seeded
 from ppl_models import CVAE, NVAE
 from ppl_models.base import evaluating
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_count, check_one_of, number
 
 __all__ = [
     "class_latents",
@@ -61,6 +61,10 @@ def shared_traversals(
 def class_latents(guide: FacetGuide, dimension: int | Sequence[int], columns: int) -> dict[str, torch.Tensor]:
     """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
     z, blocks = _zeros(guide, columns), _nvae(guide).blocks
+    if np.shape(dimension) not in ((), (blocks.num_components,)):
+        raise ValueError(
+            f"dimension is one number, or one for each of {blocks.num_components} classes, got {dimension!r}"
+        )
     own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
     for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
         own[k, :, k, check_one_of("dimension", each, range(blocks.block_dim))] = torch.linspace(-REACH, REACH, columns)
@@ -92,6 +96,10 @@ def class_samples(
         :class:`~ppl_models.cvae.CVAE`.
     :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
     """
+    check_guide(guide)
+    check_count("columns", columns)
+    if not 0 <= number(scale) < float("inf"):
+        raise ValueError(f"scale is a standard deviation and must be at least 0, got {scale!r}")
     model = guide.model
     if not isinstance(model, NVAE | CVAE):
         raise ValueError(f"{type(model).__name__} has no classes that its decoder reads: NVAE and CVAE have")
@@ -109,8 +117,12 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     :param kl: nats, ``[N, L * block_dim]``.
     :param label: classes ``[N]``.
     :param block_dim: latents of a block.
+    :raises ValueError: if shapes do not fit.
     """
     kl, label = np.asarray(kl), np.asarray(label)
+    _check_rows("kl", kl, label)
+    if kl.shape[1] % check_count("block_dim", block_dim):
+        raise ValueError(f"kl has {kl.shape[1]} latents, which are no blocks of block_dim={block_dim}")
     classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
     figure, axes = new_figure(1.5 + 0.16 * table.shape[1], 1 + 0.2 * len(classes), 1, 1)
@@ -132,6 +144,8 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 
     :param kl: by what is compared, then by kind of latent: nats.
     """
+    if not kl:
+        raise ValueError("kl is empty: give latents' KL by what is compared, then by kind of latent")
     figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
     for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
         ax.sharey(axes.flat[0])
@@ -152,9 +166,11 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     :param z: ``[N, d]``; the two that vary most are drawn.
     :param label: classes ``[N]``.
     :param rows: drawn at random, at most.
+    :raises ValueError: if shapes do not fit.
     """
     z, label = np.asarray(z), np.asarray(label)
-    chosen = np.random.default_rng(seed).permutation(len(z))[:rows]
+    _check_rows("z", z, label)
+    chosen = np.random.default_rng(seed).permutation(len(z))[: check_count("rows", rows)]
     first, second = np.argsort(-z.var(0))[:2] if z.shape[1] > 1 else (0, 0)
     figure, axes = new_figure(4.6, 3.8, 1, 1)
     ax = axes.flat[0]
@@ -174,7 +190,15 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     return figure
 
 
+def _check_rows(name: str, values: np.ndarray, label: np.ndarray) -> None:
+    if values.ndim != 2 or not values.size or label.shape != values.shape[:1]:
+        raise ValueError(f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}")
+    if values.dtype.kind not in "buif" or not np.isfinite(values).all():
+        raise ValueError(f"{name} holds NaN, infinity or no numbers: drop those rows")
+
+
 def _nvae(guide: FacetGuide) -> NVAE:
+    check_guide(guide)
     if not isinstance(guide.model, NVAE):
         raise ValueError(f"{type(guide.model).__name__} has no latents of classes: NVAE has")
     return guide.model
@@ -182,6 +206,7 @@ def _nvae(guide: FacetGuide) -> NVAE:
 
 def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
     model = _nvae(guide)
+    check_count("columns", columns)
     return {name: torch.zeros(model.num_classes, columns, prior.dim) for name, prior in model.priors.items()}
 
 

@@ -20,6 +20,7 @@ def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[s
     :param bounds: by guide, the bound in nats per datum by number of draws.
     :param noise: by estimator, milliseconds a step and the variance of the gradient.
     """
+    _check_some(bounds, noise)
     figure, axes = new_figure(10, 3.8, 1, 2)
     left, right = axes.flat
     for style, (name, curve) in zip(styles(), bounds.items(), strict=False):
@@ -47,8 +48,9 @@ def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
 
     :param values: by what is compared, then by setting; the settings of the first one are the groups.
     """
+    settings = _settings(values)
     figure, axes = new_figure(7, 3.4, 1, 1)
-    ax, settings = axes.flat[0], list(next(iter(values.values())))
+    ax = axes.flat[0]
     width = 0.8 / len(values)
     for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
         at = np.arange(len(settings)) + (i - (len(values) - 1) / 2) * width
@@ -78,8 +80,9 @@ def grouped_means(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
 
     :param values: by what is compared, then by setting.
     """
+    settings = _settings(values)
     figure, axes = new_figure(4.6, 3.2, 1, 1)
-    ax, settings = axes.flat[0], list(next(iter(values.values())))
+    ax = axes.flat[0]
     for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
         at = np.arange(len(settings)) + 0.06 * (i - (len(values) - 1) / 2)
         means = [np.mean(groups[setting]) for setting in settings]
@@ -96,6 +99,7 @@ def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]]
 
     :param points: by group, abscissae and ordinates.
     """
+    _check_some(points)
     figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
     for ax, style, (group, (x, y)) in zip(axes.flat, styles(), points.items(), strict=False):
         ax.plot(x, y, "o", color=style["color"], markersize=4)
@@ -114,6 +118,7 @@ def grouped_curves(
 
     :param curves: by what is compared, then by setting: abscissae and ordinates.
     """
+    _check_some(curves)
     figure, axes = new_figure(3 * len(curves), 2.8, 1, len(curves))
     for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
         ax.sharey(axes.flat[0])
@@ -124,3 +129,22 @@ def grouped_curves(
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
     axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
+
+
+def _check_some(*values: Mapping[Any, Any]) -> None:
+    if not all(values):
+        raise ValueError("there is nothing to draw: what is compared is empty")
+
+
+def _settings(values: Mapping[str, Mapping[Any, Sequence[float]]]) -> list[Any]:
+    """The settings of the first of what is compared.
+
+    :raises ValueError: if there is nothing, or another one lacks a setting.
+    """
+    _check_some(values, next(iter(values.values()), {}))
+    settings = list(next(iter(values.values())))
+    for name, groups in values.items():
+        for setting in settings:
+            if not len(groups.get(setting, ())):
+                raise ValueError(f"{name!r} has no values for {setting!r}, which others have")
+    return settings

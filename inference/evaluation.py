@@ -12,9 +12,10 @@ from scipy.stats import entropy
 from torch import Tensor
 from torch.distributions import Independent, kl_divergence
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel, evaluating
+from ppl_models.checks import check_size
 from ppl_models.data import Observed
 from ppl_models.priors import ClassBlocks, StandardNormal
 
@@ -34,10 +35,10 @@ def elbo(
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if the data do not fit the model or ``num_draws`` is below 2.
     """
-    if num_draws < 2:
+    if check_size("num_draws", num_draws) < 2:
         raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
-    data = guide.observed(x, given).to(model.gates.device)
     loss = Loss(model, guide)
+    data = guide.observed(x, given).to(model.gates.device)
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
     with evaluating(guide), guide.unrelaxed(), at_one:
         draws = torch.stack([_mean_elbo(loss, data) for _ in range(num_draws)])
@@ -61,6 +62,7 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
     """
+    check_guide(guide)
     return {
         name: float(entropy(proba.mean(0)) - entropy(proba, axis=-1).mean())
         for name, proba in guide.predict_proba(x, **given).items()
@@ -77,6 +79,7 @@ def kl_by_dimension(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> d
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
     """
+    check_guide(guide)
     return {
         name: kl_divergence(q.base_dist, guide.model.priors[name].latent().base_dist).cpu().numpy()
         for name, q in guide.posterior(x, **given).items()

@@ -16,9 +16,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide
 from inference.randomness import seeded
 from ppl_models.base import evaluating
+from ppl_models.checks import check_count
 
 __all__ = [
     "cluster_gallery",
@@ -44,13 +45,13 @@ def cluster_gallery(
     :param x: data ``[N, *x_shape]``.
     :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
     """
-    x = np.asarray(x)
+    x, shape = np.asarray(x), image_shape_of(guide, image_shape, columns=columns)
     order, cluster, certainty = _surest_clusters(guide, x, facet)
     rows = {}
     for k in order:
         rows[f"{k}  ({(cluster == k).sum()})"] = x[_surest(cluster == k, certainty, columns)]
     title = f"{facet}: the data that each cluster is surest of"
-    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "cluster (number of data)")
+    return image_rows(rows, shape, columns, title, "cluster (number of data)")
 
 
 def facet_overview(
@@ -61,7 +62,7 @@ def facet_overview(
     :param rows: clusters of each facet, at most.
     """
     x = np.asarray(x)
-    shape = image_shape_of(guide, image_shape)
+    shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
     facets = list(guide.model.inferred)
     if not facets:
         raise ValueError(
@@ -95,6 +96,7 @@ def cluster_samples(
     :param temperature: factor on the standard deviation within components.
     :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig. 3).
     """
+    shape = image_shape_of(guide, image_shape, columns=columns)
     order, _, _ = _surest_clusters(guide, x, facet)
     model = guide.model
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
@@ -107,7 +109,7 @@ def cluster_samples(
             z[facet] = model.priors[facet].sample(columns, int(k), temperature)
             rows[str(k)] = model.decode(z, **model.draw_given(columns, facet, int(k))).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
-    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "cluster")
+    return image_rows(rows, shape, columns, title, "cluster")
 
 
 @torch.no_grad()
@@ -129,7 +131,8 @@ def facet_draws(
     :param rows: the first data of ``x``.
     :param given: what the model takes beside x, one entry per datum.
     """
-    x, given = np.asarray(x)[:rows], {name: values[:rows] for name, values in given.items()}
+    shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
+    x, given = np.atleast_1d(x)[:rows], {name: values[:rows] for name, values in given.items()}
     model = guide.model
     prior = model.prior(facet)
     means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
@@ -143,7 +146,7 @@ def facet_draws(
             its = {name: values[i].expand(columns + 1) for name, values in beside.items()}
             images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()])
     title = f"{facet} drawn anew; at the left the datum and its reconstruction"
-    return image_rows(images, image_shape_of(guide, image_shape), columns + 2, title, "datum", [2])
+    return image_rows(images, shape, columns + 2, title, "datum", [2])
 
 
 @torch.no_grad()
@@ -156,8 +159,11 @@ def facet_swaps(
     :param pairs: the first data of ``x``, two by two.
     :param given: what the model takes beside x, one entry per datum.
     """
+    shape = image_shape_of(guide, image_shape, pairs=pairs)
     guide.model.prior(facet)  # which refuses an unknown one
-    x = np.asarray(x)
+    x = np.atleast_1d(x)
+    if len(x) < 2:
+        raise ValueError(f"a pair takes two data, got x of shape {x.shape}")
     x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
     given = {name: values[: len(x)] for name, values in given.items()}
     means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
@@ -170,16 +176,17 @@ def facet_swaps(
             "reconstruction": guide.model.decode(means, **beside).mean.cpu().numpy(),
             f"with the other's {facet}": guide.model.decode(swapped, **beside).mean.cpu().numpy(),
         }
-    return image_rows(
-        rows, image_shape_of(guide, image_shape), len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2)
-    )
+    return image_rows(rows, shape, len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2))
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
     """Objective and ELBO, each facet's KL terms, and each facet's mutual information with x, over epochs.
 
     :param history: of a runner, or of several in turn.
+    :raises ValueError: for an empty history.
     """
+    if not history:
+        raise ValueError("the history is empty: fit first, and give runner.history")
     epochs = _running_epochs(history)
     figure, axes = new_figure(10, 3.2, 1, 3)
     series = [
@@ -243,6 +250,7 @@ def save_figures(
 
     :param given: what the model takes beside x, one entry per datum.
     """
+    image_shape_of(guide, image_shape)  # before a folder is made
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
@@ -345,11 +353,22 @@ def pixels(x: np.ndarray) -> np.ndarray:
     return x / 255 if x.dtype == np.uint8 else x
 
 
-def image_shape_of(guide: FacetGuide, image_shape: Sequence[int] | None) -> tuple[int, ...]:
-    shape = tuple(image_shape if image_shape is not None else guide.model.x_shape)
+def image_shape_of(guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any) -> tuple[int, ...]:
+    """How a datum of this guide's model is drawn.
+
+    :param counts: of rows, columns and the like, to be looked at too.
+    :raises ValueError: if something does not fit.
+    """
+    check_guide(guide)
+    for name, value in counts.items():
+        check_count(name, value)
+    try:
+        shape = tuple(image_shape if image_shape is not None else guide.model.x_shape)
+    except TypeError:
+        shape = ()
     if len(shape) not in (2, 3) or int(np.prod(shape)) != int(np.prod(guide.model.x_shape)):
         raise ValueError(
-            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape {shape}: "
+            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape {shape or image_shape!r}: "
             "give image_shape=(height, width) or (channels, height, width)"
         )
     return shape

@@ -9,10 +9,12 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from guides.base import check_guide
 from guides.grouped import GroupedGuide
 from inference.figures import image_rows, image_shape_of, pixels
 from inference.randomness import seeded
 from ppl_models.base import evaluating
+from ppl_models.checks import check_count
 
 __all__ = ["evidence_reconstructions", "group_generations", "latent_interpolation", "style_swaps"]
 
@@ -32,6 +34,7 @@ def style_swaps(
     :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param content_group: their groups, ``[M]``.
     """
+    check_guide(guide, GroupedGuide)
     style_x, content_x, group = np.asarray(style_x), np.asarray(content_x), np.asarray(content_group)
     first = np.unique(group, return_index=True)[1]
     styles = guide.embed(style_x, group=np.arange(len(style_x)))["style"]
@@ -51,7 +54,11 @@ def latent_interpolation(
 
     :param pair: data ``[2, *x_shape]``.
     """
-    z = guide.embed(np.asarray(pair), group=np.arange(2))
+    check_guide(guide, GroupedGuide)
+    check_count("steps", steps)
+    if len(pair := np.atleast_1d(pair)) != 2:
+        raise ValueError(f"a pair is two data, got shape {pair.shape}")
+    z = guide.embed(pair, group=np.arange(2))
     t = np.linspace(0, 1, steps)[:, None]
     content, style = (z[name][0] + t * (z[name][1] - z[name][0]) for name in ("content", "style"))
     rows = {f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], steps, 0)) for i, s in enumerate(style)}
@@ -73,6 +80,9 @@ def group_generations(
     :param group: ``[M]``.
     :param seed: of the styles, the same ones in every row.
     """
+    check_guide(guide, GroupedGuide)
+    for name, value in (("members", members), ("draws", draws)):
+        check_count(name, value)
     x, group = np.asarray(x), np.asarray(group)
     contents = guide.embed(x, group=group)["content"]
     with seeded(seed, guide.model.gates.device):
@@ -93,7 +103,8 @@ def evidence_reconstructions(guide: GroupedGuide, x: ArrayLike, image_shape: Seq
 
     :param x: data ``[M, *x_shape]`` of one group.
     """
-    x = np.asarray(x)
+    check_guide(guide, GroupedGuide)
+    x = np.atleast_1d(x)
     rows = {
         "data": pixels(x),
         "alone": guide.reconstruct(x, group=np.arange(len(x))),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from inference.randomness import seeded
+from ppl_models.checks import check_kind, number
 from ppl_models.priors import GaussianMixture
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
 
     :raises ValueError: if the covariance is not diagonal, as the theory has it.
     """
+    _check_mixture(prior)
     if prior.covariance != "diag":
         raise ValueError("identifiability is stated for mixtures of diagonal covariance, got covariance='full'")
     loc, precision = prior.loc.detach().double(), prior.scale.detach().double() ** -2
@@ -72,10 +74,17 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
     Descent cannot part two that are equal, weights included, in a model which infers its clusters: their gradients are
     the same.
     """
+    _check_mixture(prior)
+    if not 0 <= number(tolerance) < float("inf"):
+        raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     loc, scale = prior.loc.detach().double(), prior.scale.detach().double()
     apart = ((loc[:, None] - loc).abs() / scale).amax(-1) > tolerance
     apart |= (scale[:, None] / scale).log().abs().amax(-1) > tolerance
     return [k for k in range(1, prior.num_components) if not bool(apart[k, :k].all())]
+
+
+def _check_mixture(prior: Any) -> None:
+    check_kind("prior", prior, GaussianMixture, "a GaussianMixture, such as model.mixtures[name]")
 
 
 def perturb_components(prior: GaussianMixture, which: list[int], noise: float, seed: int) -> None:
@@ -101,8 +110,8 @@ class KeepIdentifiable:
     """
 
     def __init__(self, noise: float = 0.01) -> None:
-        if not noise > 0:
-            raise ValueError(f"noise must be positive, got {noise}")
+        if not 0 < number(noise) < float("inf"):
+            raise ValueError(f"noise must be positive, got {noise!r}")
         self.noise = noise
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,12 +13,12 @@ from sklearn.mixture import GaussianMixture as FittedMixture
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide, check_model
 from guides.network import NetworkGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, evaluating, training
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_kind
 from ppl_models.data import as_data
 from ppl_models.priors import Mixture, StandardNormal
 
@@ -36,9 +36,11 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     :param seed: of that choice, of the draws and of the fit.
     :raises ValueError: if ``x`` does not fit the model or has too few rows.
     """
+    check_guide(guide)
     _check_clusters_are_inferred(guide.model)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
+        _check_enough(rows, guide.model.mixtures)
         draws = {name: q.sample() for name, q in guide.posterior(rows).items()}
     for name, prior in guide.model.mixtures.items():
         fitted = _fitted(prior, draws[name], "diag", seed)
@@ -70,9 +72,11 @@ def fit_mixtures(
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
+    check_guide(guide)
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
+        _check_enough(rows, mixtures)
         posterior = guide.posterior(rows)
     for name, prior in mixtures.items():
         means, variances = posterior[name].mean, posterior[name].variance
@@ -102,8 +106,12 @@ def warm_start(
     :param restarts: fits of each mixture, of which the likeliest is taken.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner, whose guide holds the model with its mixtures set.
+    :raises ValueError: before training, if something does not fit.
     """
+    check_kind("runner", runner, SVIRunner, "an SVIRunner")
     _check_clusters_are_inferred(runner.model)
+    check_count("restarts", restarts)
+    _check_enough(as_data(x, runner.model), runner.model.mixtures)
     with standard_normal_priors(runner.model):
         runner.fit(x, epochs, **fit_options)
     fit_mixtures(runner.guide, x, seed=seed, n_init=restarts)
@@ -127,6 +135,7 @@ def data_dependent_start(
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or given.
     """
+    check_guide(guide)
     model = guide.model
     data = guide.observed(x, given)
     if min(check_count("rows", rows), len(data)) < 2:
@@ -177,6 +186,7 @@ def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
 @contextmanager
 def standard_normal_priors(model: FacetModel) -> Iterator[None]:
     """Within this context every mixture facet of ``model`` has a standard normal prior instead."""
+    check_model(model)
     kept = model.mixtures
     for name, prior in kept.items():
         model.facets[name] = StandardNormal(prior.dim).to(model.gates)
@@ -244,10 +254,21 @@ def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str
     _check_clusters_are_inferred(model)
     if facets is None:
         return model.mixtures
+    if isinstance(facets, str):
+        raise ValueError(f"facets are names of mixtures in a sequence, such as [{facets!r}], got {facets!r}")
     for name in facets:
         if not isinstance(model.prior(name), Mixture):
             raise ValueError(f"facet {name!r} has no mixture to fit: the mixtures are {list(model.mixtures)}")
     return {name: model.mixtures[name] for name in facets}
+
+
+def _check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
+    for name, prior in mixtures.items():
+        if len(rows) < max(prior.num_components, 2):
+            raise ValueError(
+                f"{len(rows)} rows are too few to fit the {prior.num_components} components of facet {name!r}: give at "
+                "least as many, and two"
+            )
 
 
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
@@ -264,5 +285,6 @@ def _averages(values: Tensor, weights: Tensor) -> Tensor:
 def _some_rows(x: ArrayLike | Tensor, model: FacetModel, max_rows: int) -> Tensor:
     """Rows at random on the model's device, in the form that the likelihood is written for."""
     data = as_data(x, model)
+    check_count("max_rows", max_rows)
     rows = data[torch.randperm(len(data))[:max_rows].to(data.device)]
     return model.prepare(rows.to(model.gates.device))

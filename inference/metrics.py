@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ppl_models.checks import check_count
+from ppl_models.data import as_numbers
 
 __all__ = [
     "ClassifierScores",
@@ -99,7 +100,10 @@ def probe_accuracy(
     scikit-learn's ``MLPClassifier`` at its defaults, one hidden layer of 100 units, as in the paper.
 
     :param train_z: latents ``[N, d]``.
+    :raises ValueError: if shapes do not fit, or a latent is not finite.
     """
+    _check_latents(train_z, train_labels)
+    _check_latents(test_z, test_labels, np.shape(train_z)[1])
     return float(MLPClassifier(random_state=seed).fit(train_z, train_labels).score(test_z, test_labels))
 
 
@@ -128,15 +132,29 @@ def classifier_scores(
     :param test: latents ``[M, d]`` and labels ``[M]`` of each test set, with labels that the training set has.
     :raises ValueError: if shapes do not fit or a label is unknown.
     """
-    network = MLPClassifier((256, 256), activation="tanh", max_iter=1000, random_state=seed)
-    classifier = make_pipeline(StandardScaler(), network).fit(train_z, train_labels)
-    known, scores = classifier.classes_.tolist(), []
+    _check_latents(train_z, train_labels)
+    known = np.unique(np.asarray(train_labels)).tolist()
     for z, labels in test:
+        _check_latents(z, labels, np.shape(train_z)[1])
         if unknown := sorted(set(np.asarray(labels).tolist()) - set(known)):
             raise ValueError(f"the test set has labels that the training set lacks: {unknown[:5]}")
+    network = MLPClassifier((256, 256), activation="tanh", max_iter=1000, random_state=seed)
+    classifier = make_pipeline(StandardScaler(), network).fit(train_z, train_labels)
+    scores = []
+    for z, labels in test:
         entropy = log_loss(labels, classifier.predict_proba(z), labels=known) / np.log(2)
         scores.append(ClassifierScores(float(classifier.score(z, labels)), float(entropy)))
     return scores
+
+
+def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> None:
+    """:raises ValueError: if these are no latents ``[N, d]`` with N labels, or d is not ``dim``."""
+    z, labels = np.asarray(z), np.asarray(labels)
+    if z.ndim != 2 or not z.size or labels.shape != z.shape[:1] or z.shape[1] != (dim or z.shape[1]):
+        needed = "[N, d]" if dim is None else f"[N, {dim}], as in training,"
+        raise ValueError(f"latents {needed} with N labels are needed, got shapes {z.shape} and {labels.shape}")
+    if z.dtype.kind not in "buif" or not np.isfinite(z).all():
+        raise ValueError("latents hold NaN, infinity or no numbers: drop those rows from them and from the labels")
 
 
 def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pearson") -> float:
@@ -211,7 +229,7 @@ def held_out_correlation(
 
 
 def _matching_columns(sources: ArrayLike, latents: ArrayLike, method: str) -> tuple[np.ndarray, np.ndarray]:
-    s, z = np.asarray(sources, float), np.asarray(latents, float)
+    s, z = (as_numbers(each, name).double().numpy() for each, name in ((sources, "sources"), (latents, "latents")))
     if s.shape != z.shape or s.ndim != 2 or len(s) < 2:
         raise ValueError(f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}")
     if method not in ("pearson", "spearman"):
@@ -237,6 +255,9 @@ def _correlations(s: np.ndarray, z: np.ndarray, method: str) -> np.ndarray:
 
 def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     labels, clusters = np.asarray(labels), np.asarray(clusters)
+    for name, values in (("labels", labels), ("clusters", clusters)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ValueError(f"{name} hold NaN or infinity, which are no classes: drop those from both")
     if labels.shape != clusters.shape or labels.ndim != 1 or not len(labels):
         raise ValueError(
             "labels and clusters must be non-empty vectors of one length, "

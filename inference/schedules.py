@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, number
 from ppl_models.configurable import Options
 
 __all__ = ["AbruptFadeInWarning", "Constant", "CoolDown", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
@@ -117,10 +117,12 @@ class ProgressiveFadeIn(Schedule):
     """
 
     def __init__(self, epochs: Sequence[int], fade_steps: int = 15_000, waiting_weight: float = 0.0) -> None:
+        if not isinstance(epochs, Sequence) or isinstance(epochs, str) or not epochs:
+            raise ValueError(f"epochs has the length of each phase, such as (201, 201), got {epochs!r}")
         self.epochs = tuple(check_count("each phase of epochs", length) for length in epochs)
         self.fade_steps = check_count("fade_steps", fade_steps)
-        if not 0 <= waiting_weight <= 1:
-            raise ValueError(f"waiting_weight must be within [0, 1], got {waiting_weight}")
+        if not 0 <= number(waiting_weight) <= 1:
+            raise ValueError(f"waiting_weight must be within [0, 1], got {waiting_weight!r}")
         self.waiting_weight = waiting_weight
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -152,7 +154,7 @@ class ProgressiveFadeIn(Schedule):
 
 def _checked(name: str, weight: float | Mapping[str, float], at_least: float) -> float | dict[str, float]:
     for value in weight.values() if isinstance(weight, Mapping) else (weight,):
-        if not isinstance(value, int | float) or not at_least <= value < float("inf"):
+        if not at_least <= number(value) < float("inf"):
             raise ValueError(f"{name} must be a number of at least {at_least:g}, got {value!r}")
     return dict(weight) if isinstance(weight, Mapping) else weight
 

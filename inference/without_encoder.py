@@ -10,13 +10,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from guides.base import check_guide
 from guides.grouped import GroupedGuide
 from guides.tables import TableGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from inference.schedules import Constant
 from ppl_models.base import FacetModel, evaluating
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_size
 from ppl_models.mlvae import MLVAE
 
 __all__ = ["infer_tables", "learn_to_encode"]
@@ -54,8 +55,10 @@ def learn_to_encode(
     :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
     :raises ValueError: if a number is below 1.
     """
+    check_guide(guide, GroupedGuide)
+    check_count("epochs", epochs)
     model = guide.model
-    ids = torch.arange(check_count("num_data", num_data))
+    ids = torch.arange(check_size("num_data", num_data))
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
         z = {name: prior.sample(num_data) for name, prior in model.priors.items()}
         x = torch.cat(

@@ -12,8 +12,9 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from ppl_models.checks import check_shape
+from ppl_models.checks import check_kind, check_shape, check_size, is_index
 from ppl_models.configurable import Configurable
+from ppl_models.data import as_numbers
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
@@ -64,6 +65,10 @@ class FacetModel(Configurable, nn.Module):
         super().__init__()
         self.x_shape = check_shape(x_shape)
         self.facets = _check_facets(facets)
+        if likelihood is not None:
+            check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Bernoulli() or Normal(0.3)")
+        if network is not None:
+            check_kind("network", network, Architecture, "an architecture, such as MLPLadder() or SharedMLP()")
         self.likelihood = likelihood if likelihood is not None else Bernoulli()
         self.network = network if network is not None else _default_network(len(facets))
         output_shape = (self.likelihood.parameters_per_entry * self.x_shape[0], *self.x_shape[1:])
@@ -132,16 +137,21 @@ class FacetModel(Configurable, nn.Module):
         :param given: what the decoder reads beside latents, ``decodes``, with batch ``[...]`` too.
         :raises ValueError: if a facet, or something else, is missing or unknown.
         """
-        if set(z) != set(self.priors):
-            raise ValueError(f"decode needs a latent for each of the facets {list(self.priors)}, got {list(z)}")
+        if not isinstance(z, Mapping) or set(z) != set(self.priors):
+            found = list(z) if isinstance(z, Mapping) else type(z).__name__
+            raise ValueError(f"decode needs a latent for each of the facets {list(self.priors)}, got {found}")
         if set(given) != set(self.decodes):
             needed = " and ".join(f"{name}=" for name in self.decodes) or "nothing"
             raise ValueError(f"{type(self).__name__}.decode needs {needed} beside the latents, got {list(given)}")
-        latents = {
-            name: torch.as_tensor(z[name], dtype=self.gates.dtype, device=self.gates.device) for name in self.priors
-        }
+        latents = {name: self._latent(name, z[name]) for name in self.priors}
         output = self.decoder(self.decoder_inputs(latents, **given), self.gates)
         return self.likelihood(output, len(self.x_shape))
+
+    def _latent(self, name: str, z: Any) -> Tensor:
+        latent = as_numbers(z, name).to(self.gates)
+        if latent.shape[-1:] != (dim := self.priors[name].dim,):
+            raise ValueError(f"the latent of facet {name!r} has shape {list(latent.shape)}, but [..., {dim}] is needed")
+        return latent
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         """What the decoder reads of each facet: ``[..., decoder_dims[j]]``, in the facets' order."""
@@ -160,12 +170,13 @@ class FacetModel(Configurable, nn.Module):
             given.
         :raises ValueError: for an unknown facet, a cluster that it does not have, or what is given if it does not fit.
         """
+        check_size("n", n)
         if (facet is None) != (cluster is None):
             raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
         if facet is not None:
             K = self.prior(facet).num_components
-            if not 0 <= int(cluster) < K:  # type: ignore[arg-type]
-                raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster}")
+            if not is_index(cluster, K):
+                raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
         beside = self.draw_given(n, facet, cluster, {k: v for k, v in given.items() if v is not None})
         z = {
             name: prior.sample(n, cluster if name == facet else None, temperature)
@@ -191,7 +202,7 @@ class FacetModel(Configurable, nn.Module):
 
         :raises ValueError: for an unknown name, listing the known ones.
         """
-        if facet not in self.priors:
+        if facet not in list(self.priors):
             raise ValueError(f"unknown facet {facet!r}: this model has {list(self.priors)}")
         return self.priors[facet]
 
@@ -240,6 +251,8 @@ def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
+    if not isinstance(facets, Mapping | nn.ModuleDict):
+        raise ValueError(f'facets are priors by name, such as {{"digit": GaussianMixture(10, 5)}}, got {facets!r}')
     if not facets:
         raise ValueError('facets is empty: give at least one, such as {"digit": GaussianMixture(10, 5)}')
     for name, prior in facets.items():

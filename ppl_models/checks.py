@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import nan
 from operator import index
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_count", "check_counts", "check_images", "check_one_of", "check_shape"]
+__all__ = [
+    "check_count",
+    "check_counts",
+    "check_images",
+    "check_kind",
+    "check_one_of",
+    "check_shape",
+    "check_size",
+    "is_index",
+    "number",
+]
+
+# No axis of a tensor is longer: a larger number is a slip, and is told before the memory is full.
+MAX_SIZE = 100_000_000
 
 
 def check_count(name: str, value: Any) -> int:
@@ -21,14 +35,49 @@ def check_count(name: str, value: Any) -> int:
     return index(value)
 
 
+def check_size(name: str, value: Any) -> int:
+    """``value`` if it is an integer of at least 1 that memory could be taken for.
+
+    :raises ValueError: naming the argument and what was given.
+    """
+    if check_count(name, value) > MAX_SIZE:
+        raise ValueError(f"{name} must be at most {MAX_SIZE}, got {value}: no memory holds so much")
+    return index(value)
+
+
 def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
-    """``values`` as a tuple, if they are one or more integers of at least 1.
+    """``values`` as a tuple of sizes, if they are one or more integers of at least 1.
 
     :raises ValueError: naming the argument, what was given and an example.
     """
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str) or not len(values):
         raise ValueError(f"{name} must be a sequence of integers, such as {example}, got {values!r}")
-    return tuple(check_count(f"each of {name}", count) for count in values)
+    return tuple(check_size(f"each of {name}", count) for count in values)
+
+
+def is_index(value: Any, n: int) -> bool:
+    """Whether ``value`` is an integer from 0 to n - 1."""
+    return hasattr(value, "__index__") and not isinstance(value, bool) and 0 <= index(value) < n
+
+
+def number(value: Any) -> float:
+    """``value`` as a float; what is no number becomes NaN, which is within no range."""
+    try:
+        return nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return nan
+
+
+def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: str) -> Any:
+    """``value`` if it is of a kind.
+
+    :param example: what is needed, for the message.
+    :raises ValueError: naming the argument, what was given and what is needed.
+    """
+    if not isinstance(value, kind):
+        given = f"the class {value.__name__} itself" if isinstance(value, type) else type(value).__name__
+        raise ValueError(f"{name} must be {example}, got {given}")
+    return value
 
 
 def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
@@ -36,7 +85,7 @@ def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
     :raises ValueError: naming the argument, what was given and what there is.
     """
-    if value not in allowed:
+    if value not in tuple(allowed):
         raise ValueError(f"{name} must be one of {tuple(allowed)}, got {value!r}")
     return value
 
@@ -47,11 +96,14 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
     :raises ValueError: giving an example.
     """
     try:
-        shape = tuple(check_count("a size", size) for size in x_shape)
+        shape = tuple(check_size("a size", size) for size in x_shape)
     except (TypeError, ValueError):
         shape = ()
     if not shape:
-        raise ValueError(f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}")
+        raise ValueError(
+            f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}: "
+            f"sizes are integers from 1 to {MAX_SIZE}"
+        )
     return shape
 
 

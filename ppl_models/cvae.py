@@ -8,7 +8,7 @@ from typing import Any
 import pyro
 from torch import Tensor
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.data import as_labels, draw_labels
 from ppl_models.distributions import one_hot_labels
 from ppl_models.ivae import Labelled
@@ -44,7 +44,7 @@ class CVAE(Labelled):
         network: Architecture | None = None,
         name: str = "z",
     ) -> None:
-        self.num_classes = self.num_label_features = check_count("num_classes", num_classes)
+        self.num_classes = self.num_label_features = check_size("num_classes", num_classes)
         network = network if network is not None else SharedMLP()
         super().__init__(x_shape, {name: StandardNormal(dim)}, likelihood, network)
         self.name = name

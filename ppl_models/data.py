@@ -24,6 +24,7 @@ __all__ = [
     "as_integers",
     "as_labels",
     "as_mask",
+    "as_numbers",
     "as_observed",
     "as_vectors",
     "draw_labels",
@@ -159,7 +160,7 @@ def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
     :param name: the keyword that they were given by.
     :raises ValueError: for another length, or other values.
     """
-    mask = _as_tensor(values, name)
+    mask = as_numbers(values, name)
     if tuple(mask.shape) != (n,) or mask.dtype != torch.bool:
         raise ValueError(f"{name} must hold {n} truth values, one per datum, got {mask.dtype} {list(mask.shape)}")
     return mask
@@ -172,7 +173,7 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
     :param what: what each of them stands for.
     :raises ValueError: for another length, or other numbers than integers.
     """
-    integers = _as_tensor(values, name)
+    integers = as_numbers(values, name)
     if tuple(integers.shape) != (n,):
         raise ValueError(
             f"{name} has shape {list(integers.shape)}, but there are {n} data: one {what} per datum is needed"
@@ -188,7 +189,7 @@ def as_vectors(name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: t
     :param name: the keyword that they were given by.
     :raises ValueError: for another shape, or numbers that are not finite.
     """
-    vectors = _as_tensor(values, name).to(dtype)
+    vectors = as_numbers(values, name).to(dtype)
     if tuple(vectors.shape) != (n, dim):
         raise ValueError(
             f"{name} has shape {list(vectors.shape)}, but {[n, dim]} is needed: a vector of {dim} for each of {n} data"
@@ -206,7 +207,7 @@ def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
     :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or infinity, or lies outside
         the support of the model's likelihood; the message says what was given and what is needed.
     """
-    data = _as_tensor(x)
+    data = as_numbers(x)
     expected = "[N, " + ", ".join(map(str, model.x_shape)) + "]"
     if data.ndim == 0 or tuple(data.shape[1:]) != model.x_shape:
         raise ValueError(
@@ -248,10 +249,18 @@ def _shape_advice(data: Tensor, model: FacetModel) -> str:
     return f"build the model with x_shape={tuple(data.shape[1:])}, or look for what is wrong with the data"
 
 
-def _as_tensor(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
+def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
+    """Numbers as a tensor of their own type.
+
+    :param name: the keyword that they were given by.
+    :raises ValueError: for what is no array of numbers.
+    """
     if isinstance(x, Tensor):
         return x
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array, with rows that are alike: {error}") from error
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
     with warnings.catch_warnings():

@@ -121,14 +121,17 @@ def one_hot_of_largest(scores: Tensor) -> Tensor:
 def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
     """Integers ``[...]`` as one-hot vectors ``[..., K]``; real numbers ``[..., K]`` are such already.
 
-    :raises ValueError: for real numbers of another shape, or truth values.
+    :raises ValueError: for real numbers of another shape, truth values, or classes that there are not.
     """
     label = torch.as_tensor(label, device=like.device)
     if label.is_floating_point() and label.shape[-1:] == (num_classes,):
         return label.to(like)
     if label.is_floating_point() or label.dtype == torch.bool:
         raise ValueError(f"label must hold integers, or one-hot vectors of {num_classes}, got {label.dtype}")
-    return nn.functional.one_hot(label.long(), num_classes).to(like)
+    try:
+        return nn.functional.one_hot(label.long(), num_classes).to(like)
+    except RuntimeError as error:  # what torch itself says where it looks at the values, as on the CPU
+        raise ValueError(f"label must be within 0 to {num_classes - 1}: {error}") from error
 
 
 class Proportions(dist.Dirichlet):

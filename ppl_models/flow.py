@@ -9,6 +9,7 @@ import pyro
 from torch import Tensor
 
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_kind
 from ppl_models.likelihoods import Exact
 from ppl_models.mfcvae import ENUMERATE
 from ppl_models.networks import AutoregressiveFlow, FlowDecoder
@@ -42,6 +43,8 @@ class GMMFlow(FacetModel):
     ) -> None:
         if not isinstance(prior, Mixture):
             raise ValueError(f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}")
+        if network is not None:
+            check_kind("network", network, AutoregressiveFlow, "one that can be run backwards, AutoregressiveFlow(...)")
         super().__init__(x_shape, {name: prior}, Exact(), network if network is not None else AutoregressiveFlow())
         self.name = name
 

@@ -12,7 +12,7 @@ from pyro import poutine
 from torch import Tensor
 
 from ppl_models.base import TINY, FacetModel
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.data import as_labels, as_vectors
 from ppl_models.distributions import one_hot_labels
 from ppl_models.likelihoods import Likelihood
@@ -62,6 +62,7 @@ class IVAE(Labelled, VaDE):
         scale: float = 0.1,
         name: str = "label",
     ) -> None:
+        check_size("num_labels", num_labels)
         prior = GaussianMixture(num_labels, dim, weights="uniform", scale=scale)
         super().__init__(x_shape, prior, likelihood, network, name)
         self.site = f"c_{name}"
@@ -116,7 +117,7 @@ class ContinuousIVAE(Labelled):
         network: Architecture | None = None,
         name: str = "label",
     ) -> None:
-        self.num_label_features = check_count("label_dim", label_dim)
+        self.num_label_features = check_size("label_dim", label_dim)
         prior = ConditionalNormal(label_dim, dim)
         super().__init__(x_shape, {name: prior}, likelihood, network)
         self.name = name

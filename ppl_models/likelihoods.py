@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from math import inf
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ppl_models.checks import number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import RoundedLogistic
 
@@ -82,8 +84,8 @@ class Bernoulli(Likelihood):
 
     def __init__(self, threshold: float | None = None) -> None:
         super().__init__()
-        if threshold is not None and not 0 <= threshold < 1:
-            raise ValueError(f"threshold must be within [0, 1), got {threshold}")
+        if threshold is not None and not 0 <= number(threshold) < 1:
+            raise ValueError(f"threshold must be within [0, 1), got {threshold!r}")
         self.threshold = threshold
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -118,8 +120,8 @@ class Normal(Likelihood):
     def __init__(self, scale: float, bounded: bool = False) -> None:
         super().__init__()
         self.bounded = bounded
-        if not scale > 0:
-            raise ValueError(f"scale is a standard deviation and must be positive, got {scale}")
+        if not 0 < number(scale) < inf:
+            raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
         # On the device: a number would be copied there in every step.
         self.register_buffer("scale", torch.tensor(float(scale)), persistent=False)
         self.scale: Tensor
@@ -143,8 +145,8 @@ class HeteroscedasticNormal(Likelihood):
 
     def __init__(self, bound: float = 5.0) -> None:
         super().__init__()
-        if not bound > 0:
-            raise ValueError(f"bound is the largest log-variance and must be positive, got {bound}")
+        if not 0 < number(bound) < inf:
+            raise ValueError(f"bound is the largest log-variance and must be positive, got {bound!r}")
         self.bound = bound
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -176,8 +178,8 @@ class DiscretizedLogistic(Likelihood):
 
     def __init__(self, scale: float = 0.1) -> None:
         super().__init__()
-        if not scale > 0:
-            raise ValueError(f"scale must be positive, got {scale}")
+        if not 0 < number(scale) < inf:
+            raise ValueError(f"scale must be positive, got {scale!r}")
         self.log_scale = nn.Parameter(torch.tensor(float(scale)).log())
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:

@@ -11,7 +11,7 @@ from pyro import poutine
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_one_of, check_size
 from ppl_models.data import as_groups, group_sizes
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
@@ -52,6 +52,8 @@ class MLVAE(FacetModel):
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
     ) -> None:
+        for name, value in (("content_dim", content_dim), ("style_dim", style_dim)):
+            check_size(name, value)
         facets = {"style": StandardNormal(style_dim), "content": StandardNormal(content_dim)}
         super().__init__(x_shape, facets, likelihood, network)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size, number
 from ppl_models.data import as_labels, draw_labels
 from ppl_models.distributions import Proportions, one_hot_labels
 from ppl_models.likelihoods import Likelihood
@@ -61,11 +61,11 @@ class NVAE(FacetModel):
         concentration: float | None = None,
         class_bias: bool = True,
     ) -> None:
-        if concentration is not None and not 0 < concentration < float("inf"):
-            raise ValueError(f"concentration must be positive, or None to sum pi out, got {concentration}")
+        if concentration is not None and not 0 < number(concentration) < float("inf"):
+            raise ValueError(f"concentration must be positive, or None to sum pi out, got {concentration!r}")
         self.class_bias, self.concentration = class_bias, concentration
         for name, value in (("num_classes", num_classes), ("class_dim", class_dim), ("shared_dim", shared_dim)):
-            check_count(name, value)
+            check_size(name, value)
         facets = {"shared": StandardNormal(shared_dim), "class": ClassBlocks(num_classes, class_dim)}
         super().__init__(x_shape, facets, likelihood, network if network is not None else SharedMLP())
 

@@ -8,6 +8,7 @@ import pyro
 from torch import Tensor
 
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_kind, check_shape, check_size
 from ppl_models.likelihoods import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvGrid
@@ -41,8 +42,9 @@ class VQVAE(FacetModel):
         network: ConvGrid | None = None,
         name: str = "code",
     ) -> None:
+        check_size("num_codes", num_codes)
         network = network if network is not None else ConvGrid()
-        places = network.places(tuple(x_shape))
+        places = _places(network, x_shape)
         super().__init__(x_shape, {name: Codebook(num_codes, code_dim, places)}, likelihood, network)
         self.name = name
 
@@ -88,5 +90,14 @@ class Autoencoder(MFCVAE):
         name: str = "code",
     ) -> None:
         network = network if network is not None else ConvGrid()
-        prior = Flat(network.places(tuple(x_shape)) * code_dim)
+        prior = Flat(_places(network, x_shape) * check_size("code_dim", code_dim))
         super().__init__(x_shape, {name: prior}, likelihood, network)
+
+
+def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
+    """How many places the grid has.
+
+    :raises ValueError: for another kind of network, whose latents have no places, or no shape of images.
+    """
+    check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
+    return network.places(check_shape(x_shape))

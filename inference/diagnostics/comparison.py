@@ -16,6 +16,7 @@ from inference.diagnostics.draws import GradientMoments, gradient_moments, loss_
 from inference.objectives import Loss
 from inference.randomness import seeded, synchronize
 from ppl_models.base import evaluating
+from ppl_models.checks import check_size
 
 __all__ = ["EstimatorReport", "compare_estimators"]
 
@@ -77,8 +78,13 @@ def compare_estimators(
     :param seed: of all draws; the caller's random state is left as it was.
     :param chunk: draws that are held at once, at most.
     :param given: what the losses take beside x, such as ``label``.
-    :raises ValueError: if ``num_draws`` is below 1.
+    :raises ValueError: if ``num_draws`` is below 1, or there are no estimators.
     """
+    check_size("num_draws", num_draws)
+    if not isinstance(estimators, Mapping) or not estimators:
+        raise ValueError(f'estimators are losses by name, such as {{"a": Loss(model, guide)}}, got {estimators!r}')
+    if not isinstance(reference, Loss) and not (isinstance(reference, Tensor) and reference.requires_grad):
+        raise ValueError("reference must be a Loss, or an exact value that can be differentiated (exact_objective)")
     options: dict[str, Any] = {"num_draws": num_draws, "seed": seed, "chunk": chunk, **given}
     if isinstance(reference, Loss):
         common = _drawn_reference(reference, x, **options)

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 
 from inference.randomness import seeded
 from ppl_models.base import evaluating
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_kind, check_size
 
 __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
 
@@ -39,10 +39,11 @@ def loss_draws(
     :param seed: of the draws; the caller's random state is left as it was.
     :param chunk: draws that are held at once, at most; by default as many as make 16,384 rows.
     :param given: what the loss takes beside x, such as ``label``.
-    :raises ValueError: if ``num_draws`` is below 1.
+    :raises ValueError: if a number is below 1, or ``x`` is no tensor.
     """
-    check_count("num_draws", num_draws)
-    chunk = max(ROWS // len(x), 1) if chunk is None else chunk
+    check_size("num_draws", num_draws)
+    _check_loss(loss, x)
+    chunk = max(ROWS // len(x), 1) if chunk is None else check_count("chunk", chunk)
     with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
         one_draw = vmap(lambda _: loss(x, **given), randomness="different", chunk_size=chunk)
         return one_draw(torch.empty(num_draws, device=x.device))
@@ -102,9 +103,11 @@ def gradient_moments(
     :param seed: of the draws; the caller's random state is left as it was.
     :param chunk: gradients that are held at once, at most.
     :param given: what the loss takes beside x, such as ``label``.
-    :raises ValueError: if ``num_draws`` is below 1.
+    :raises ValueError: if a number is below 1, or ``x`` is no tensor.
     """
-    check_count("num_draws", num_draws)
+    check_size("num_draws", num_draws)
+    check_count("chunk", chunk)
+    _check_loss(loss, x)
     parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
     gradient = vmap(grad(lambda p, _: functional_call(loss, p, (x,), given)), in_dims=(None, 0), randomness="different")
     count, mean, spread = 0, _zeros(parameters), _zeros(parameters)
@@ -115,6 +118,12 @@ def gradient_moments(
                 mean[name], spread[name] = merged_moments(count, mean[name], spread[name], draws)
             count += n
     return GradientMoments(mean, {name: s / max(count - 1, 1) for name, s in spread.items()}, count)
+
+
+def _check_loss(loss: nn.Module, x: Tensor) -> None:
+    check_kind("loss", loss, nn.Module, "a module from a batch to nats per datum, such as Loss(model, guide)")
+    if not isinstance(x, Tensor) or not x.numel():
+        raise ValueError(f"x must be a tensor with a datum at least, got {type(x).__name__}: give torch.as_tensor(x)")
 
 
 def merged_moments(count: int, mean: Tensor, spread: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:

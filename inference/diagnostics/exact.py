@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from guides.amortized import AmortizedGuide
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count
+from ppl_models.checks import MAX_SIZE, check_count
+from ppl_models.data import as_data
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.priors import Mixture
 
 __all__ = ["exact_objective", "gauss_hermite"]
 
 
+# Beyond, the polynomials' roots take minutes.
+MAX_NODES = 1000
+
+
 def gauss_hermite(num_nodes: int, dim: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Nodes ``[M, dim]`` and weights ``[M]`` that integrate against a standard normal, ``M = num_nodes ** dim``.
 
     Exact for polynomials of degree up to ``2 num_nodes - 1`` in each coordinate.
+
+    :raises ValueError: if a number is below 1, or the grid has more nodes than could be summed over.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(check_count("num_nodes", num_nodes))
+    count = check_count("dim", dim) * math.log(check_count("num_nodes", num_nodes))
+    if num_nodes > MAX_NODES or count > math.log(MAX_SIZE):
+        raise ValueError(
+            f"{num_nodes} ** {dim} nodes are too many: at most {MAX_NODES} a dimension, and {MAX_SIZE} in all"
+        )
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     grid = torch.cartesian_prod(*[torch.as_tensor(nodes, dtype=dtype)] * dim).reshape(-1, dim)
     log_weights = torch.as_tensor(np.log(weights / weights.sum()), dtype=dtype)
     return grid, torch.cartesian_prod(*[log_weights] * dim).reshape(-1, dim).sum(-1).exp()
@@ -41,12 +55,15 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
         that takes more than x; and if a facet's KL terms for z and c have different weights and its clusters follow
         from z: the responsibilities are not the optimal q(c given x) then, and this formula does not hold.
     """
+    check_guide(guide)
     if model.takes or not guide.factorizes:
         raise ValueError(
             f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, and this value is for "
             "those that do not"
         )
-    x = model.prepare(x)
+    if guide.model is not model:
+        raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
+    x = model.prepare(as_data(x, model))
     heads = guide.heads(x)
     loss = -_expected_log_likelihood(model, guide, heads, x, num_nodes)
     for weights, (name, head) in zip(model.kl_weights, heads.items(), strict=True):

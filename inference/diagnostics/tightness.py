@@ -11,9 +11,9 @@ from arviz_stats.base import array_stats
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide
 from ppl_models.base import evaluating
-from ppl_models.checks import check_count
+from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.data import as_data
 
 __all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
@@ -32,7 +32,8 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
     :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's facets depend on one
         another given x (``LadderGuide``) or on more than x: the density of its draws is not at hand.
     """
-    check_count("num_draws", num_draws)
+    check_guide(guide)
+    check_size("num_draws", num_draws)
     if guide.takes or not guide.factorizes:
         raise ValueError(f"{type(guide).__name__} has no density of z given x alone with its clusters summed out")
     model = guide.model
@@ -64,9 +65,11 @@ def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dic
     :param log_weights: ``[num_draws, N]``, of :func:`log_importance_weights`.
     :raises ValueError: if there are fewer draws than a size asks for.
     """
+    _check_log_weights(log_weights)
     num_draws = len(log_weights)
-    if max(sizes) > num_draws or min(sizes) < 1:
-        raise ValueError(f"sizes must be between 1 and the number of draws, {num_draws}, got {list(sizes)}")
+    fits = isinstance(sizes, Sequence) and all(is_index(size, num_draws + 1) and size > 0 for size in sizes)
+    if not fits or not sizes:
+        raise ValueError(f"sizes must be between 1 and the number of draws, {num_draws}, got {sizes!r}")
     groups = {size: log_weights[: num_draws // size * size].unflatten(0, (-1, size)) for size in sizes}
     return {size: float((group.logsumexp(1) - math.log(size)).mean()) for size, group in groups.items()}
 
@@ -80,9 +83,19 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     :param log_weights: ``[num_draws, N]``, at least 100 draws.
     :raises ValueError: for fewer.
     """
+    _check_log_weights(log_weights)
     if len(log_weights) < 100:
         raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")
     # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. One draw that outweighs all others
     # overflows on the way to its infinite k.
     with np.errstate(all="ignore"):
         return array_stats.psislw(-log_weights.mT.double().cpu().numpy(), axis=-1)[1]
+
+
+def _check_log_weights(log_weights: Tensor) -> None:
+    check_kind("log_weights", log_weights, Tensor, "a tensor [num_draws, N], of log_importance_weights")
+    if log_weights.dim() != 2 or not log_weights.numel() or bool(log_weights.isnan().any()):
+        raise ValueError(
+            f"log_weights must be [num_draws, N] without NaN, got shape {list(log_weights.shape)} with "
+            f"{int(log_weights.isnan().sum())} of them"
+        )

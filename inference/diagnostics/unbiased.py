@@ -7,6 +7,8 @@ import math
 from scipy.stats import norm
 from torch import Tensor
 
+from ppl_models.checks import check_kind, number
+
 __all__ = ["assert_unbiased"]
 
 
@@ -24,7 +26,11 @@ def assert_unbiased(
     :raises ValueError: if a bias of ``detectable`` would have been missed too often: the test could not have failed.
     :raises AssertionError: if the draws are biased.
     """
-    n = len(draws)
+    check_kind("draws", draws, Tensor, "a tensor [n]")
+    for name, value in (("detectable", detectable), ("false_alarm", false_alarm), ("power", power)):
+        if not 0 < number(value) < (math.inf if name == "detectable" else 1):
+            raise ValueError(f"{name} must be {'positive' if name == 'detectable' else 'within (0, 1)'}, got {value!r}")
+    n = draws.numel()
     if draws.dim() != 1 or n < 2 or not (draws.isfinite().all() and math.isfinite(exact)):
         raise ValueError(
             "a test needs a vector of at least two finite draws and a finite exact value, got shape "

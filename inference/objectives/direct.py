@@ -16,6 +16,8 @@ from pyro.poutine import Trace
 from pyro.poutine.util import is_validation_enabled, site_is_subsample
 from torch import Tensor
 
+from ppl_models.checks import check_count
+
 __all__ = ["Direct_ELBO", "densities", "site_densities"]
 
 
@@ -27,9 +29,12 @@ class Direct_ELBO(ELBO):
 
     :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
     :param num_particles: independent draws of the whole objective, one after the other.
+    :raises ValueError: if a number is below 1.
     """
 
     def __init__(self, *, max_plate_nesting: int, num_particles: int = 1) -> None:
+        for name, value in (("max_plate_nesting", max_plate_nesting), ("num_particles", num_particles)):
+            check_count(name, value)
         super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
 
     @abstractmethod

@@ -10,7 +10,7 @@ from pyro.poutine import Trace
 from torch import Tensor
 
 from inference.objectives.direct import Direct_ELBO, densities
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 
 __all__ = ["ImportanceWeighted_ELBO"]
 
@@ -29,7 +29,7 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
     """
 
     def __init__(self, num_draws: int = 10) -> None:
-        self.num_draws = check_count("num_draws", num_draws)
+        self.num_draws = check_size("num_draws", num_draws)
         super().__init__(max_plate_nesting=2)
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:

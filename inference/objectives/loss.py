@@ -10,7 +10,7 @@ import torch
 from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, check_guide, check_model
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
@@ -112,6 +112,8 @@ class Loss(nn.Module):
 
     def __init__(self, model: FacetModel, guide: FacetGuide, objective: ELBO | None = None) -> None:
         super().__init__()
+        check_model(model)
+        check_guide(guide)
         if guide.model is not model:
             raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
         objective = objective if objective is not None else default_objective(guide)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ppl_models.checks import check_images
+from ppl_models.checks import check_images, check_size
 from ppl_models.networks.base import ACTIVATIONS, ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
@@ -33,7 +33,7 @@ class ConvNet(ReadsImages, Plain):
         super().__init__(widths, activation, init)
         if len(self.widths) % 2:
             raise ValueError(f"ConvNet has two convolutions for each halving, so an even number of widths: {widths}")
-        self.hidden = hidden
+        self.hidden = check_size("hidden", hidden)
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         smallest = self._smallest(x_shape)

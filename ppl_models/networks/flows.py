@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
 
 __all__ = ["AutoregressiveFlow", "FlowDecoder"]
@@ -33,7 +33,7 @@ class AutoregressiveFlow(Architecture):
         num_layers: int = 10,
     ) -> None:
         super().__init__(widths, activation, init)
-        self.num_layers = check_count("num_layers", num_layers)
+        self.num_layers = check_size("num_layers", num_layers)
 
     def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
         raise ValueError("a flow has no encoder, it runs its decoder backwards: take FlowGuide with GMMFlow")

@@ -10,7 +10,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_one_of, is_index
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
 
 __all__ = ["Ladder", "MLPLadder"]
@@ -56,7 +56,8 @@ class Ladder(Architecture):
         self.merge = check_one_of("merge", merge, MERGES)
         levels = range(len(self.widths))
         self.rungs = tuple(levels if rungs is None else rungs if isinstance(rungs, Sequence) else ())
-        if not self.rungs or list(self.rungs) != sorted(set(self.rungs) & set(levels)):
+        found = all(is_index(rung, len(levels)) for rung in self.rungs)
+        if not self.rungs or not found or list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
                 f"rungs are levels of the ladder, from shallow to deep: of 0 to {len(self.widths) - 1} for "
                 f"widths={self.widths}, got {rungs!r}"

@@ -9,6 +9,7 @@ from math import prod
 
 from torch import Tensor, nn
 
+from ppl_models.checks import number
 from ppl_models.networks.base import Decoder, concatenate
 from ppl_models.networks.shared import Shared
 
@@ -44,8 +45,10 @@ class MLP(Plain):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(widths, activation, init)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is the share of units that are dropped and must be within [0, 1), got {dropout}")
+        if not 0 <= number(dropout) < 1:
+            raise ValueError(
+                f"dropout is the share of units that are dropped and must be within [0, 1), got {dropout!r}"
+            )
         self.dropout = dropout
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from ppl_models.checks import check_images
+from ppl_models.checks import check_images, check_size
 from ppl_models.networks.base import ReadsImages
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
@@ -39,7 +39,7 @@ class StridedConvNet(ReadsImages, Plain):
         hidden: int = 256,
     ) -> None:
         super().__init__(widths, init=init)
-        self.hidden = hidden
+        self.hidden = check_size("hidden", hidden)
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         height, width = self._smallest(x_shape)

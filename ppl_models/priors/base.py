@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from math import inf
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_kind, check_size, is_index, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import Component, DiagonalNormal, MarginalMixture
 from ppl_models.priors.weights import DirichletWeights, MixtureWeights, mixture_weights
@@ -63,7 +64,9 @@ class Prior(Configurable, nn.Module):
         """Draw ``[n, d]``, each from component ``cluster``, or from the whole prior where that is ``None``.
 
         :param temperature: factor on the standard deviation around the component's mean.
+        :raises ValueError: for a number below 1, a component that there is not, or a negative temperature.
         """
+        self._check_draws(n, cluster, temperature)
         component = self.component()
         if component is None:
             chosen = None
@@ -74,6 +77,23 @@ class Prior(Configurable, nn.Module):
         latent = self.latent(chosen)
         draws = latent.expand(torch.Size([n])).sample()
         return latent.mean + temperature * (draws - latent.mean)
+
+    def _check_draws(self, n: int, cluster: int | None, temperature: float) -> None:
+        check_size("n", n)
+        if cluster is not None and not is_index(cluster, self.num_components):
+            raise ValueError(f"this prior has the components 0 to {self.num_components - 1}, got cluster={cluster!r}")
+        if not 0 <= number(temperature) < inf:
+            raise ValueError(f"temperature is a factor on deviations and must be at least 0, got {temperature!r}")
+
+    def _latents(self, z: Tensor, like: Tensor) -> Tensor:
+        """Latents ``[..., d]``, or an array of them, as a tensor like another.
+
+        :raises ValueError: for another length than d.
+        """
+        z = torch.as_tensor(z, dtype=like.dtype, device=like.device)
+        if z.shape[-1:] != (self.dim,):
+            raise ValueError(f"z has shape {list(z.shape)}, but the prior's latents are [..., {self.dim}]")
+        return z
 
 
 class Mixture(Prior):
@@ -94,8 +114,8 @@ class Mixture(Prior):
 
     def __init__(self, num_components: int, dim: int, weights: str | DirichletWeights = "learned") -> None:
         super().__init__()
-        self.num_components = check_count("num_components", num_components)
-        self.dim = check_count("dim", dim)
+        self.num_components = check_size("num_components", num_components)
+        self.dim = check_size("dim", dim)
         self.weights: MixtureWeights = mixture_weights(weights)
         self.logits = nn.Parameter(torch.zeros(num_components), requires_grad=self.weights.learned)
 
@@ -129,15 +149,31 @@ class Mixture(Prior):
         return MarginalMixture(self.component(), self.components())
 
     def log_joint(self, z: Tensor) -> Tensor:
-        z = torch.as_tensor(z, dtype=self.logits.dtype, device=self.logits.device)
+        z = self._latents(z, self.logits)
         # [..., 1, d] against [K, d]
         return self.components().log_prob(z.unsqueeze(-2)) + self.component().log_probs
 
     @torch.no_grad()
     def set_weights(self, weights: Tensor | None) -> None:
-        """Set the weights ``[K]``, but where they are fixed or ``None``."""
+        """Set the weights ``[K]``, but where they are fixed or ``None``.
+
+        :raises ValueError: if they are not K numbers of at least 0.
+        """
+        if weights is not None:
+            check_parameter("weights", weights, (self.num_components,))
+            if not (weights >= 0).all():
+                raise ValueError(f"weights are probabilities and cannot be negative, got {weights.tolist()}")
         if weights is not None and self.weights.learned:
             self.logits.copy_(weights.clamp_min(1e-6).log())
 
     def extra_repr(self) -> str:
         return f"num_components={self.num_components}, dim={self.dim}, weights={self.weights!r}"
+
+
+def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:
+    """:raises ValueError: if ``values`` do not have this shape, or are not finite."""
+    check_kind(name, values, Tensor, f"a tensor {list(shape)}")
+    if tuple(values.shape) != shape:
+        raise ValueError(f"{name} has shape {list(values.shape)}, but {list(shape)} is needed")
+    if not values.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinity, and finite numbers are needed")

@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.distributions import Component, DiagonalNormal
 from ppl_models.priors.base import Prior
 
@@ -29,8 +29,8 @@ class ClassBlocks(Prior):
 
     def __init__(self, num_components: int, block_dim: int) -> None:
         super().__init__()
-        self.num_components = check_count("num_components", num_components)
-        self.block_dim = check_count("block_dim", block_dim)
+        self.num_components = check_size("num_components", num_components)
+        self.block_dim = check_size("block_dim", block_dim)
         self.dim = self.num_components * self.block_dim
         self.register_buffer("logits", torch.zeros(self.num_components), persistent=False)
         self.logits: Tensor
@@ -43,8 +43,7 @@ class ClassBlocks(Prior):
         return DiagonalNormal(loc, torch.ones_like(loc))
 
     def log_joint(self, z: Tensor) -> Tensor:
-        z = torch.as_tensor(z, dtype=self.logits.dtype, device=self.logits.device)
-        return self.latent().log_prob(z).unsqueeze(-1) + self.component().log_probs
+        return self.latent().log_prob(self._latents(z, self.logits)).unsqueeze(-1) + self.component().log_probs
 
     def chosen(self, z: Tensor, component: Tensor) -> Tensor:
         """Latents ``[..., dim]`` with 0 in every block but that of the class, one-hot ``[..., K]`` (its Fig. 4)."""

@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.distributions import Component
 from ppl_models.priors.base import Prior
 
@@ -27,9 +27,9 @@ class Codebook(Prior):
 
     def __init__(self, num_components: int, code_dim: int, places: int) -> None:
         super().__init__()
-        self.num_components = check_count("num_components", num_components)
-        self.code_dim = check_count("code_dim", code_dim)
-        self.places = check_count("places", places)
+        self.num_components = check_size("num_components", num_components)
+        self.code_dim = check_size("code_dim", code_dim)
+        self.places = check_size("places", places)
         self.dim = self.places * self.code_dim
         self.loc = nn.Parameter(torch.randn(num_components, code_dim))
 
@@ -62,6 +62,7 @@ class Codebook(Prior):
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
         """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; there is no ``temperature``."""
+        self._check_draws(n, cluster, temperature)
         if cluster is None:
             return self.vectors(self.component().expand([n]).sample())
         return self.loc[cluster].repeat(n, self.places)

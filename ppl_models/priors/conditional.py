@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.distributions import diagonal_normal
 from ppl_models.priors.base import Prior
 
@@ -24,11 +24,11 @@ class ConditionalNormal(Prior):
 
     def __init__(self, label_dim: int, dim: int, width: int = 50) -> None:
         super().__init__()
-        self.label_dim = check_count("label_dim", label_dim)
-        self.dim = check_count("dim", dim)
+        self.label_dim = check_size("label_dim", label_dim)
+        self.dim = check_size("dim", dim)
         self.num_components = 1
         self.network = nn.Sequential(
-            nn.Linear(label_dim, check_count("width", width)),
+            nn.Linear(label_dim, check_size("width", width)),
             nn.LeakyReLU(0.1),
             nn.Linear(width, width),
             nn.LeakyReLU(0.1),
@@ -50,6 +50,7 @@ class ConditionalNormal(Prior):
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
+        self._check_draws(n, cluster, temperature)
         q = self.latent(torch.randn(n, self.label_dim).to(next(self.network.parameters())))
         return q.mean + temperature * (q.sample() - q.mean)
 

@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.priors.base import Prior
 
 __all__ = ["Flat"]
@@ -21,7 +21,7 @@ class Flat(Prior):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = check_count("dim", dim)
+        self.dim = check_size("dim", dim)
         self.num_components = 1
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 import pyro.distributions as dist
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_one_of, number
 from ppl_models.distributions import DiagonalNormal
-from ppl_models.priors.base import Data, Mixture
+from ppl_models.priors.base import Data, Mixture, check_parameter
 from ppl_models.priors.weights import DirichletWeights
 
 __all__ = ["GaussianMixture"]
@@ -49,8 +50,8 @@ class GaussianMixture(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.covariance = check_one_of("covariance", covariance, ("diag", "full"))
-        if not scale > MIN_SCALE:
-            raise ValueError(f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got {scale}")
+        if not MIN_SCALE < number(scale) < inf:
+            raise ValueError(f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got {scale!r}")
         self.loc: Tensor = nn.Parameter(torch.randn(num_components, dim))
         self.raw_scale = nn.Parameter(torch.empty(num_components, dim))
         if covariance == "full":
@@ -88,15 +89,23 @@ class GaussianMixture(Mixture):
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite; a diagonal mixture keeps their diagonals.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
+        :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance is not positive definite.
         """
+        K, d = self.loc.shape
+        if loc is not None:
+            check_parameter("loc", loc, (K, d))
+        if covariances is not None:
+            check_parameter("covariances", covariances, (K, d, d))
+            variances = torch.diagonal(covariances, dim1=-2, dim2=-1)
+            factor, fault = torch.linalg.cholesky_ex(covariances if self.covariance == "full" else covariances[:0])
+            if bool(fault.any()) or not bool((variances > 0).all()):
+                raise ValueError("covariances must be positive definite: add to their diagonals")
+        self.set_weights(weights)
         if loc is not None:
             self.loc.copy_(loc)
-        self.set_weights(weights)
         if covariances is not None:
-            variances = torch.diagonal(covariances, dim1=-2, dim2=-1)
             scale = variances.sqrt()
             if self.covariance == "full":
-                factor = torch.linalg.cholesky(covariances)
                 self.lower.copy_(factor.tril(-1))
                 scale = torch.diagonal(factor, dim1=-2, dim2=-1)
             self.raw_scale.copy_(_inverse_softplus((scale - MIN_SCALE).clamp_min(MIN_SCALE)))

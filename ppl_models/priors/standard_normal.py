@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.priors.base import Prior
 
@@ -22,7 +22,7 @@ class StandardNormal(Prior):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = check_count("dim", dim)
+        self.dim = check_size("dim", dim)
         self.num_components = 1
         self.register_buffer("loc", torch.zeros(dim), persistent=False)
         self.loc: Tensor
@@ -31,8 +31,7 @@ class StandardNormal(Prior):
         return DiagonalNormal(self.loc, torch.ones_like(self.loc))
 
     def log_joint(self, z: Tensor) -> Tensor:
-        z = torch.as_tensor(z, dtype=self.loc.dtype, device=self.loc.device)
-        return self.latent().log_prob(z).unsqueeze(-1)
+        return self.latent().log_prob(self._latents(z, self.loc)).unsqueeze(-1)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

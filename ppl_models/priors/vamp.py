@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_shape
+from ppl_models.checks import check_shape, number
 from ppl_models.priors.base import Data, Mixture
 from ppl_models.priors.weights import DirichletWeights
 
@@ -43,9 +43,9 @@ class VampPrior(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.pseudo_inputs = nn.Parameter(torch.rand(num_components, *check_shape(x_shape)))
-        low, high = support
+        low, high = map(number, support) if isinstance(support, Sequence) and len(support) == 2 else (0.0, 0.0)
         if not low < high:
-            raise ValueError(f"support is a range (low, high) with low < high, got {support}")
+            raise ValueError(f"support is a range (low, high) with low < high, got {support!r}")
         self.support = (low, high)
         self._encode: Callable[[Tensor], dist.TorchDistribution] | None = None
 

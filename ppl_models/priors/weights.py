@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_count, check_one_of
+from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import AveragedComponent, Component
 
@@ -63,8 +63,8 @@ class DirichletWeights(MixtureWeights):
 
     def __init__(self, num_data: int, concentration: float = 0.01) -> None:
         self.num_data = check_count("num_data", num_data)
-        if not 0 < concentration < float("inf"):
-            raise ValueError(f"concentration must be a positive number, got {concentration}")
+        if not 0 < number(concentration) < float("inf"):
+            raise ValueError(f"concentration must be a positive number, got {concentration!r}")
         self.concentration = concentration
 
     def component(self, logits: Tensor) -> Component:
