@@ -13,6 +13,7 @@ import argparse
 import json
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from guides import VaDEGuide
 from inference import Checkpoints, SVIRunner, mutual_information
 from inference.callbacks import Evaluate, JSONLines
+from inference.training import DeadFacetWarning
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 
 BLOCKS = 10
@@ -60,6 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     pyro.set_rng_seed(0)
+    warnings.simplefilter("ignore", DeadFacetWarning)  # without a warm start facets die here, which costs no memory
     x = torch.as_tensor(load_digits().data / 16, dtype=torch.float32)
     facets = {"style": GaussianMixture(5, 5), "digit": GaussianMixture(20, 5)}
     model = MFCVAE((64,), facets, network=MLPLadder((64, 128)))
