@@ -27,7 +27,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from examples import nvae
-from examples.common import add_setting_flags, build_parser, checkpointing, once, open_run_folder, resolve
+from examples.common import (
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    once,
+    open_run_folder,
+    refuse_several,
+    resolve,
+)
 from examples.datasets import Dataset, load
 from inference import SVIRunner
 from inference.callbacks import JSONLines
@@ -150,6 +158,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 
 def main(argv: list[str] | None = None) -> None:
+    refuse_several()
     args, settings = parse(argv)
     data = load("digits" if args.smoke else args.dataset, args.data_root)
     of = nvae.CLASS_OF[data.name]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from examples.datasets import Dataset
 from guides import FacetGuide
@@ -21,6 +23,9 @@ from inference.runner import Callback
 from inference.schedules import Schedule
 from ppl_models import FacetModel
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = [
     "INIT_FLAG",
     "TRAINING_FLAGS",
@@ -31,10 +36,13 @@ __all__ = [
     "checkpointing",
     "describe",
     "differing",
+    "fabric_on",
+    "first_goes_on",
     "fit_and_report",
     "format_scores",
     "once",
     "open_run_folder",
+    "refuse_several",
     "resolve",
     "score_facets",
     "score_run",
@@ -126,6 +134,8 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
     run = {"data": data.name, **describe(args, settings)}
     if args.resume and (args.out / "run.json").is_file():
         _check_same(json.loads((args.out / "run.json").read_text()), run, args.out)
+    if not leads():
+        return args.out
     begin(args.out, args.resume)
     (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     return args.out
@@ -152,6 +162,39 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, A
     return json.loads(path.read_text())
 
 
+def leads() -> bool:
+    """Whether this is the first of the processes that ``torchrun`` started, or the only one: it alone writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def first_goes_on() -> None:
+    """The first process goes on from here, and the others end."""
+    if not leads():
+        raise SystemExit(0)
+
+
+def refuse_several() -> None:
+    """:raises SystemExit: where ``torchrun`` started several processes for an example that trains many runs in one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SystemExit("this example trains many runs in one process: start it without torchrun")
+
+
+@cache
+def fabric_on(kind: str) -> Fabric | None:
+    """What makes one run of the processes that ``torchrun`` started; ``None`` where there is one process.
+
+    :param kind: of device, such as ``"cpu"``.
+    """
+    world, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if world == 1:
+        return None
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator=kind, devices=here, num_nodes=world // here, strategy="ddp")
+    fabric.launch()
+    return fabric
+
+
 def check_schedule(schedule: Schedule, model: FacetModel, data: Dataset, epochs: int, batch_size: int) -> None:
     """Let a schedule that does not fit the run say so before anything is done or written."""
     steps = -(-len(data.train) // batch_size)
@@ -173,10 +216,8 @@ def start_warmly(
     :param options: of both runners: rate, seed, device, precision.
     """
     warm = SVIRunner(guide.model, guide, schedule=schedule, **options)
-    kept = checkpointing(out, "warm-start")
-    warm_start(
-        warm, data.train, epochs, seed=options["seed"], restarts=restarts, batch_size=batch_size, checkpoints=kept
-    )
+    how = {"checkpoints": checkpointing(out, "warm-start"), "fabric": fabric_on(warm.device.type)}
+    warm_start(warm, data.train, epochs, seed=options["seed"], restarts=restarts, batch_size=batch_size, **how)
     runner = SVIRunner(guide.model, guide, **options)
     runner.history = list(warm.history)
     return runner
@@ -194,6 +235,8 @@ def fit_and_report(
 ) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
 
+    Processes that ``torchrun`` started train together; all but the first end here.
+
     :param callbacks: called before those that score and write.
     :param temperature: of the samples that are drawn as figures.
     """
@@ -206,8 +249,9 @@ def fit_and_report(
         }
 
     callbacks = [*callbacks, Evaluate(accuracies, evaluate_every), JSONLines(out / "metrics.jsonl")]
-    kept = checkpointing(out, "training")
-    runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, checkpoints=kept)
+    how = {"checkpoints": checkpointing(out, "training"), "fabric": fabric_on(runner.device.type)}
+    runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, **how)
+    first_goes_on()
     runner.save(out)
     scores = score_run(runner.guide, data, out, runner.seed)
     save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape, temperature)

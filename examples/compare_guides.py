@@ -23,7 +23,15 @@ import pyro
 import torch
 from pyro.infer import ELBO
 
-from examples.common import add_setting_flags, build_parser, checkpointing, open_run_folder, resolve, score_facets
+from examples.common import (
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    open_run_folder,
+    refuse_several,
+    resolve,
+    score_facets,
+)
 from examples.datasets import Dataset, load
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
 from guides.discrete import Discrete
@@ -209,6 +217,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 
 def main(argv: list[str] | None = None) -> None:
+    refuse_several()
     args, settings = parse(argv)
     data = load("digits" if args.smoke else args.dataset, args.data_root)
     out = open_run_folder(args, settings, data)

@@ -22,7 +22,7 @@ import numpy as np
 import pyro
 from torch.nn.init import xavier_uniform_
 
-from examples.common import add_setting_flags, begin, build_parser, checkpointing, once, resolve
+from examples.common import add_setting_flags, begin, build_parser, checkpointing, once, refuse_several, resolve
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
@@ -224,6 +224,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 
 def main(argv: list[str] | None = None) -> None:
+    refuse_several()
     args, settings = parse(argv)
     begin(args.out, args.resume)
     gather = partial(collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out)

@@ -29,6 +29,7 @@ from examples.common import (
     checkpointing,
     once,
     open_run_folder,
+    refuse_several,
     resolve,
 )
 from examples.datasets import Dataset, load
@@ -237,6 +238,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 
 def main(argv: list[str] | None = None) -> None:
+    refuse_several()
     args, settings = parse(argv)
     data = as_images(load("digits" if args.smoke else args.dataset, args.data_root))
     open_run_folder(args, settings, data)

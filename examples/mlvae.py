@@ -23,7 +23,16 @@ import pyro
 import torch
 from torch import Tensor
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, checkpointing, open_run_folder, resolve
+from examples.common import (
+    TRAINING_FLAGS,
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    fabric_on,
+    first_goes_on,
+    open_run_folder,
+    resolve,
+)
 from examples.datasets import Dataset, load
 from examples.shapes import FACTORS
 from guides import FacetGuide, GroupedGuide, MixtureOfNormals, ProductOfNormals, SimilarContentGuide, VaDEGuide
@@ -243,8 +252,10 @@ def main(argv: list[str] | None = None) -> None:
         callbacks=callbacks,
         batches=batches,
         checkpoints=checkpointing(out),
+        fabric=fabric_on(runner.device.type),
         **group,
     )
+    first_goes_on()
     runner.save(out)
     splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})
     scores = {

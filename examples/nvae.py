@@ -22,7 +22,16 @@ import numpy as np
 import pyro
 from sklearn.neural_network import MLPClassifier
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, checkpointing, open_run_folder, resolve
+from examples.common import (
+    TRAINING_FLAGS,
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    fabric_on,
+    first_goes_on,
+    open_run_folder,
+    resolve,
+)
 from examples.datasets import Dataset, load
 from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
 from inference import Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
@@ -245,8 +254,9 @@ def main(argv: list[str] | None = None) -> None:
     guide = build(args.model, args.objective, data, int(label.max()) + 1, settings, not args.no_class_bias)
     runner = make_runner(guide, args.objective, settings, args.seed, args.device)
     callbacks = [JSONLines(out / "metrics.jsonl")]
-    options = {"callbacks": callbacks, "checkpoints": checkpointing(out)}
+    options = {"callbacks": callbacks, "checkpoints": checkpointing(out), "fabric": fabric_on(runner.device.type)}
     runner.fit(data.train[rows], settings.epochs, settings.batch_size, **options, **beside(guide, given))
+    first_goes_on()
     runner.save(out)
     found = score(guide, data, of)
     if settings.labels:

@@ -19,6 +19,8 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
+    fabric_on,
+    first_goes_on,
     format_scores,
     open_run_folder,
     resolve,
@@ -67,7 +69,8 @@ def train(
     guide = VaDEGuide(model)
     schedule = ProgressiveFadeIn(settings.warm_epochs, settings.fade_steps)
     warm = SVIRunner(model, guide, lr=settings.lr, schedule=schedule, seed=seed, device=device)
-    options = {"batch_size": settings.batch_size, "log_every": 5, "progress": progress}
+    fabric = fabric_on(warm.device.type)
+    options = {"batch_size": settings.batch_size, "log_every": 5, "progress": progress, "fabric": fabric}
     kept = [None if out is None else checkpointing(out, phase) for phase in ("warm-start", "training")]
     warm_start(warm, data.train, sum(settings.warm_epochs), seed=seed, checkpoints=kept[0], **options)
     runner = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
@@ -87,6 +90,7 @@ def main(argv: list[str] | None = None) -> None:
     data = digits()
     out = open_run_folder(args, settings, data)
     runner = train(data, settings, args.seed, args.device, out=out)
+    first_goes_on()
     runner.save(out)
     scores = score_facets(runner.guide, data)
     for facet in scores:

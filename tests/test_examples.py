@@ -243,3 +243,21 @@ def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None
     assert done.returncode != 0
     assert "no MNIST in" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
+    pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    done = run(*torchrun, "examples.quickstart", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES | {"figures", "checkpoints"}
+    assert done.stdout.count("test images; how well") == 1, "one process reports"
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+@pytest.mark.parametrize("name", ["augmentation", "compare_guides", "identifiability", "identifiability_images"])
+def test_examples_of_many_runs_take_one_process(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="start it without torchrun"):
+        importlib.import_module(f"examples.{name}").main(["--smoke", "--out", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
