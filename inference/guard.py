@@ -100,9 +100,10 @@ class Faults:
             buffer = getattr(module, name)
             buffer.copy_(torch.where(self.held, before, buffer))
         begins = fault & (self.first < 0)
-        self.first = torch.where(begins, step, self.first)
-        self.norms = torch.where(begins, norms, self.norms)
-        self.count = self.count + fault
+        # In place, as all that lasts from step to step: a recorded step finds it where it was.
+        self.first.copy_(torch.where(begins, step, self.first))
+        self.norms.copy_(torch.where(begins, norms, self.norms))
+        self.count.add_(fault)
         return torch.where(fault, 0.0, loss)
 
     def step(self) -> None:
@@ -167,9 +168,9 @@ class Faults:
 
     def forget(self) -> None:
         """Begin to count anew; while there is no good step, the first fault is kept."""
-        self.count = torch.zeros_like(self.count)
+        self.count.zero_()
         if not self.in_a_row:
-            self.first = torch.full_like(self.first, -1.0)
+            self.first.fill_(-1.0)
 
 
 def _some(names: Sequence[str]) -> str:

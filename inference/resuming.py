@@ -362,8 +362,8 @@ def _restore(
         setattr(at, name, value)
     at.total_loss = tensors["position.total_loss"].to(at.total_loss)
     for i, faults in enumerate(at.faults):
-        faults.count = tensors["position.skipped"][i].to(faults.count)
-        faults.first = tensors["position.first_skipped"][i].to(faults.first)
+        faults.count.copy_(tensors["position.skipped"][i])
+        faults.first.copy_(tensors["position.first_skipped"][i])
     # A process more than there were then starts a stream of its own.
     at.random = list(_under(tensors, f"random.{processes.rank}.").values()) or processes.fresh(runners[0])
 

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from guides.base import FacetGuide
 from inference.batches import Batches
 from inference.checkpoint import read_checkpoint, write_checkpoint
+from inference.cuda import Captured
 from inference.feeds import feed_for
 from inference.guard import Guard
 from inference.objectives import Loss
@@ -109,6 +110,7 @@ class SVIRunner:
         batches: Batches | None = None,
         checkpoints: Checkpoints | None = None,
         fabric: Fabric | None = None,
+        capture: bool = False,
         **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
@@ -136,6 +138,8 @@ class SVIRunner:
         :param fabric: of Lightning Fabric, launched, to train in several processes, each of which calls this; see
             :class:`~inference.processes.DataParallel`. ``batch_size`` is of all together; the first process alone
             shows progress, calls back and writes checkpoints.
+        :param capture: record the step as one CUDA graph and play it again, see :class:`~inference.cuda.Captured`: for
+            small networks on a CUDA device, whose steps take as long as their kernels take to be launched.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective or gradient was not
@@ -143,8 +147,28 @@ class SVIRunner:
         """
         processes = Processes() if fabric is None else DataParallel(fabric, self)
         feed = feed_for(self.guide, self.device, x, given, batch_size, batches)
-        train(Call([self], Alone, feed, epochs, log_every, [callbacks], progress, checkpoints, processes))
+        train(
+            Call(
+                [self],
+                self._kind(capture, fabric),
+                feed,
+                epochs,
+                log_every,
+                [callbacks],
+                progress,
+                checkpoints,
+                processes,
+            )
+        )
         return self
+
+    def _kind(self, capture: bool, fabric: Fabric | None) -> type[Alone]:
+        if not capture:
+            return Alone
+        if self.device.type != "cuda" or fabric is not None:
+            where = "several processes" if fabric is not None else f"the device is {self.device}"
+            raise ValueError(f"capture=True is for one process on a CUDA device, and here {where}: leave it out")
+        return Captured
 
     @contextmanager
     def while_training(self) -> Iterator[None]:

@@ -1,0 +1,125 @@
+"""The recorded step, as far as it goes without a graphics card: a stand-in plays the graph by calling the step again.
+
+What a stand-in cannot show, that CUDA records the step at all, is tested where there is a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from torch import Tensor
+
+from inference import Guard, SVIRunner, WarmUp, cuda
+from inference.cuda import Captured
+from inference.feeds import feed_for
+from inference.training import Call, train
+from tests.catalogue import BUILDERS, given, two_facets
+
+N = 22
+RECORDED: list[int] = []
+
+
+def recorded(take: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    kept = torch.zeros(())
+    RECORDED.append(0)
+
+    def replay() -> None:
+        RECORDED[-1] += 1
+        kept.copy_(take())
+
+    return replay, kept
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    RECORDED.clear()
+    monkeypatch.setattr(cuda, "recorded", recorded)
+    monkeypatch.setattr(cuda, "aside", lambda take: take())
+    # Only a device that can record takes the option.
+    monkeypatch.setattr(torch.optim.Adam, "step", _without_capturable(torch.optim.Adam.step))
+
+
+def _without_capturable(step: Callable[..., Any]) -> Callable[..., Any]:
+    def taken(self: Any, *args: Any) -> Any:
+        for group in self.param_groups:
+            group["capturable"] = False
+        return step(self, *args)
+
+    return taken
+
+
+def fit(kind: Any, build: Any = two_facets, calls: Any = (), epochs: int = 4, **options: Any) -> SVIRunner:
+    pyro.set_rng_seed(0)
+    guide = build()
+    x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
+    runner = SVIRunner(guide.model, guide, lr=1e-2, **options)
+    feed = feed_for(guide, runner.device, x, given(guide, N), 8, None)
+    train(Call([runner], kind, feed, epochs, 1, [calls], progress=False))
+    return runner
+
+
+def alike(build: Any = two_facets, **options: Any) -> None:
+    alone, captured = (fit(kind, build, **options) for kind in (cuda.Alone, Captured))
+    for one, other in zip(alone.loss.state_dict().values(), captured.loss.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert [r["objective"] for r in alone.history] == [r["objective"] for r in captured.history]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_three_steps_are_plain_and_so_are_smaller_batches() -> None:
+    """Passes of 8, 8 and 6 rows: eight steps of full batches, of which three come before the recording."""
+    alike(schedule=WarmUp(10))
+    assert RECORDED == [5]
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("build", [b for b in BUILDERS if "tables" not in b.__name__], ids=lambda f: f.__name__)
+def test_every_model_is_as_without(build: Any) -> None:
+    alike(build)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_a_graph_cannot_know_makes_it_be_recorded_anew() -> None:
+    def slower(runner: SVIRunner, record: dict[str, Any]) -> None:
+        if record["epoch"] == 3:
+            runner.optimizer.param_groups[0]["lr"] /= 2
+        if record["epoch"] == 6:
+            prior = runner.model.mixtures["digit"]
+            prior.loc.data = prior.loc.data.clone()
+
+    alike(calls=[slower], epochs=9, guard=Guard("skip"))
+    assert RECORDED == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(take: Callable[[], Tensor]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(cuda, "recorded", refuses)
+    with pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph, and is not: operation not permitted"):
+        alike()
+
+
+def test_other_devices_are_refused() -> None:
+    guide = two_facets()
+    with pytest.raises(ValueError, match="is for one process on a CUDA device, and here the device is cpu"):
+        SVIRunner(guide.model, guide).fit(torch.rand(N, 6), epochs=1, capture=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_real_graph_trains_as_the_plain_step_does() -> None:
+    """Draws differ, as a graph has a stream of its own; the objective at the end is the same within its noise."""
+    ends = []
+    for capture in (False, True):
+        pyro.set_rng_seed(0)
+        guide = two_facets()
+        runner = SVIRunner(guide.model, guide, lr=1e-2, device="cuda")
+        runner.fit(torch.rand(512, 6), epochs=200, batch_size=64, progress=False, capture=capture)
+        ends.append(torch.tensor([record["objective"] for record in runner.history[-50:]]))
+    error = sum(float(end.var()) / len(end) for end in ends) ** 0.5
+    assert abs(float(ends[0].mean() - ends[1].mean())) < 5 * error
