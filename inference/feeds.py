@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from guides.base import FacetGuide
 from inference.batches import Batches, Groups, Rows
 from inference.randomness import seeded
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_kind
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
 
@@ -190,6 +190,8 @@ def feed_for(
 
     :raises ValueError: if something of it does not fit.
     """
+    if batches is not None:
+        check_kind("batches", batches, Batches, "such as Groups()")
     if isinstance(x, DataLoader):
         beside = [name for name, value in (("batch_size", batch_size), ("batches", batches)) if value is not None]
         if beside := [*beside, *given]:
