@@ -13,7 +13,6 @@ vae are the baselines, in the same parts; --beta makes a beta-VAE of the latter.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,15 @@ import numpy as np
 import pyro
 from sklearn.neural_network import MLPClassifier
 
-from examples.common import TRAINING_FLAGS, add_setting_flags, build_parser, checkpointing, open_run_folder, resolve
+from examples.common import (
+    TRAINING_FLAGS,
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    open_run_folder,
+    resolve,
+    write_json,
+)
 from examples.datasets import Dataset, load
 from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
 from inference import Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
@@ -252,7 +259,7 @@ def main(argv: list[str] | None = None) -> None:
     if settings.labels:
         alone = classifier_alone(data.train[labelled], label[labelled], settings, args.seed)
         found["error_of_a_classifier_alone"] = float(1 - alone.score(flat(data.test), data.test_labels[of]))
-    (out / "scores.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_json(out / "scores.json", found)
     print(format_table(found))
     draw(guide, runner, data, of, args.model, found, out / "figures")
 

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from examples import augmentation, mfcvae, quickstart, shapes, vade
+from examples import augmentation, identifiability, mfcvae, quickstart, shapes, vade
 from examples import datasets as data
-from examples.common import check_schedule
+from examples.common import check_schedule, once, open_run_folder
 from examples.sources import time_contrastive
 from guides import (
     AmortizedGuide,
@@ -1811,22 +1811,80 @@ EXAMPLES = [
     *of(
         "quickstart.parse",
         ("type: epochs", lambda: parsed(quickstart, "--epochs", "ten"), "invalid int value: 'ten'", SystemExit),
+        ("range: epochs", lambda: parsed(quickstart, "--epochs", "0"), f"epochs {COUNT}, got 0", SystemExit),
+        ("range: seed", lambda: parsed(quickstart, "--seed", "-1"), "seed must be .* 0 to .* got -1", SystemExit),
+        ("huge: seed", lambda: parsed(quickstart, "--seed", "9" * 30), "seed must be .* 0 to .* got 999", SystemExit),
+        ("unknown: device", lambda: parsed(quickstart, "--device", "gpu"), "device must be .* got 'gpu'", SystemExit),
         ("unknown: flag", lambda: parsed(quickstart, "--epoch", "3"), "unrecognized arguments", SystemExit),
     ),
     *of(
         "vade.parse",
         ("unknown: data", lambda: parsed(vade, "--dataset", "imagenet"), "invalid choice: 'imagenet'", SystemExit),
         ("missing: value", lambda: parsed(vade, "--lr"), "--lr: expected one argument", SystemExit),
+        ("range: rate", lambda: parsed(vade, "--lr", "-1"), "lr must be a positive number, got -1.0", SystemExit),
+        ("nan: rate", lambda: parsed(vade, "--lr", "nan"), "lr must be a positive number, got nan", SystemExit),
+        ("range: rows", lambda: parsed(vade, "--batch-size", "-3"), f"batch_size {COUNT}, got -3", SystemExit),
     ),
     *of(
         "mfcvae.parse",
         ("type: seed", lambda: parsed(mfcvae, "--seed", "1.5"), "invalid int value: '1.5'", SystemExit),
+        ("range: second epochs", lambda: parsed(mfcvae, "--epochs", "5", "0"), f"epochs {COUNT}, got 0", SystemExit),
+        ("range: restarts", lambda: parsed(mfcvae, "--restarts", "-1"), "restarts must be .* at least 0", SystemExit),
+        ("nan: weight", lambda: parsed(mfcvae, "--waiting-weight", "nan"), "weight must be .* at least 0", SystemExit),
+    ),
+    Row(
+        "open_run_folder",
+        "file: run.json cut",
+        lambda run: opened(run, "--resume"),
+        "run.json is damaged, or of another program",
+        SystemExit,
+        write("run.json", '{"data": "dig'),
+    ),
+    Row(
+        "open_run_folder",
+        "file: run.json foreign",
+        lambda run: opened(run, "--resume"),
+        r"run.json is damaged, or of another program \(it lacks 'flags'\)",
+        SystemExit,
+        write("run.json", '{"data": "digits"}'),
+    ),
+    Row(
+        "open_run_folder",
+        "type: run.json's flags",
+        lambda run: opened(run, "--resume"),
+        "flags must be a JSON object, got int",
+        SystemExit,
+        write("run.json", '{"data": "digits", "flags": 3, "settings": {}}'),
+    ),
+    Row(
+        "once",
+        "file: cut",
+        lambda run: once(run / "results.json", {}, dict),
+        "results.json is damaged, or of another program",
+        SystemExit,
+        write("results.json", '{"settings": {'),
+    ),
+    Row(
+        "once",
+        "file: foreign",
+        lambda run: once(run / "results.json", {}, dict),
+        "results.json is damaged, or of another program .it must hold settings, got list",
+        SystemExit,
+        write("results.json", "[1]"),
+    ),
+    *of(
+        "identifiability.parse",
+        ("range: rows", lambda: parsed(identifiability, "--per-segment", "0"), f"per_segment {COUNT}", SystemExit),
     ),
     *of(
         "augmentation.parse",
         ("unknown: flag", lambda: parsed(augmentation, "--sed", "1"), "unrecognized arguments", SystemExit),
     ),
 ]
+
+
+def opened(out: Path, *flags: str) -> None:
+    open_run_folder(*quickstart.parse([*flags, "--out", str(out)]), data.digits())
 
 
 def parsed(example: Any, *flags: str) -> None:
