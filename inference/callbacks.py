@@ -41,7 +41,8 @@ class Evaluate:
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         if record["epoch"] // self.every > self.done:
             self.done = record["epoch"] // self.every
-            record.update({name: float(value) for name, value in self.measure(runner).items()})
+            measured = check_kind("what measure returns", self.measure(runner), Mapping, "numbers by name")
+            record.update({name: float(value) for name, value in measured.items()})
 
     def state(self, runner: SVIRunner) -> int:
         return self.done

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from inference.evaluation import mutual_information
@@ -83,6 +84,10 @@ def fit_together(
     shared = {id(callback) for callback in each[0]}
     if any(id(callback) in shared for calls in each[1:] for callback in calls if not isfunction(callback)):
         raise ValueError("two runners got the same callback: what it remembers of one is not so of the other")
+    if isinstance(x, DataLoader):
+        raise ValueError(
+            "runs that are trained together take data, no DataLoader: train each alone, with SVIRunner.fit"
+        )
     feed = feed_for(runners[0].guide, runners[0].device, x, given, batch_size, None)
     train(Call(runners, Together, feed, epochs, log_every, each, progress, checkpoints))
 

@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader, TensorDataset
 
 from examples import augmentation, identifiability, mfcvae, quickstart, shapes, vade
 from examples import datasets as data
@@ -1015,6 +1016,19 @@ RUNS = [
         ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
         ("shape: group", lambda: fit(mlvae, group=[0, 1]), r"group has shape \[2\], but there are 5 data"),
         ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
+        ("huge: batch", lambda: fit(batch_size=HUGE), f"batch_size {MANY}"),
+        (
+            "type: data set",
+            lambda: fit(x=TensorDataset(TENSOR)),
+            r"give a DataLoader of it, such as DataLoader\(x, 512",
+        ),
+        ("empty: loader", lambda: loaded([]), "the DataLoader gives no batch: is its data set empty"),
+        ("missing: batch", lambda: loaded(X, collate_fn=lambda rows: None), "batches have no x, but .*: name it 'x'"),
+        ("empty: batch", lambda: loaded(X, collate_fn=lambda rows: ()), "batches have no x, but .*: name it 'x'"),
+        ("missing: batches", lambda: loaded(X, batch_sampler=Unkept()), "no batch, though its length says 3"),
+        ("missing: x of a loader", lambda: loaded([{1: x} for x in TENSOR]), r"batches have no x, but \['1'\]"),
+        ("nan: x of a loader", lambda: loaded(holed(NAN)), "x holds 1 values that are NaN or infinite"),
+        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= beside x"),
         ("type: callbacks", lambda: fit(callbacks=["a"]), "each of callbacks is called with .*, got 'a'"),
         ("type: callback class", lambda: fit(callbacks=[StopEarly]), "each of callbacks is called with .* got <class"),
         ("type: one callback", lambda: fit(callbacks=print), r"in a sequence, such as \[callback\], got <built-in"),
@@ -1046,6 +1060,11 @@ RUNS = [
     *of(
         "Evaluate",
         ("range: every", lambda: Evaluate(dict, 0), f"every {COUNT}, got 0"),
+        (
+            "type: measure of nothing",
+            lambda: Evaluate(lambda runner: None)(runner(), {"epoch": 1}),
+            "what measure returns must be numbers by name, got NoneType",
+        ),
         ("type: measure", lambda: Evaluate("acc"), "measure must be a function that is called .* got 'acc'"),
     ),
     *of(
@@ -1125,6 +1144,7 @@ RUNS = [
         "fit_together",
         ("empty: runners", lambda: fit_together([], X, 1), "there are no runners to train together"),
         ("type: guides", lambda: fit_together([guide()], X, 1), "each of runners must be an SVIRunner, got VaDEGuide"),
+        ("type: loader", lambda: fit_together([runner()], DataLoader(TENSOR), 1), "take data, no DataLoader: train"),
         ("type: one runner", lambda: fit_together(runner(), X, 1), r"such as \[runner\], got SVIRunner"),
         (
             "type: no callbacks",
@@ -1215,6 +1235,20 @@ def spoilt() -> VaDEGuide:
 
 def run_with(**options: Any) -> SVIRunner:
     return SVIRunner(guide().model, guide(), **options)
+
+
+def loaded(rows: Any, of: Callable[[], FacetGuide] = guide, **options: Any) -> SVIRunner:
+    return fit(of, x=DataLoader(rows, **options), batch_size=None)
+
+
+class Unkept:
+    """A sampler that does not keep what its length promises."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([])
 
 
 def tensorboard(folder: Path) -> TensorBoard:
