@@ -11,7 +11,6 @@ the same settings, is not made again.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -35,6 +34,7 @@ from examples.common import (
     open_run_folder,
     refuse_several,
     resolve,
+    write_json,
 )
 from examples.datasets import Dataset, load
 from inference import SVIRunner
@@ -165,7 +165,7 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, data)
     found = measure(data, of, settings, args.seed, args.device, out)
     named = {" ".join(map(str, cell)): errors for cell, errors in found.items()}
-    (out / "results.json").write_text(json.dumps(named, indent=2) + "\n")
+    write_json(out / "results.json", named)
     print(format_table(found))
     folder = out / "figures"
     folder.mkdir(exist_ok=True)

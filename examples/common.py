@@ -15,6 +15,7 @@ from examples.datasets import Dataset
 from guides import FacetGuide
 from inference import Checkpoints, SVIRunner, warm_start
 from inference.callbacks import Evaluate, JSONLines
+from inference.disk import write_together
 from inference.figures import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
@@ -22,6 +23,7 @@ from inference.resuming import remove_checkpoints
 from inference.runner import Callback
 from inference.schedules import Schedule
 from ppl_models import FacetModel
+from ppl_models.checks import check_count, check_device, check_keys, check_kind, check_positive, check_seed, number
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -42,16 +44,20 @@ __all__ = [
     "format_scores",
     "once",
     "open_run_folder",
+    "reader",
     "refuse_several",
     "resolve",
     "score_facets",
     "score_run",
     "start_warmly",
+    "write_json",
 ]
 
 SettingsT = TypeVar("SettingsT")
 # {facet: {label: {score: value}}}
 Scores = dict[str, dict[str, dict[str, float]]]
+# Settings that mean something at 0, such as none at all; the others must be above.
+MAY_BE_ZERO = ("beta", "beta_c", "label_weight", "labels", "restarts", "style_weight", "waiting_weight", "warm_epochs")
 
 
 def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
@@ -64,8 +70,9 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--smoke", action="store_true", help="sizes for a run of seconds, on data that needs no files")
     parser.add_argument("--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)")
-    parser.add_argument("--seed", type=int, default=0, help="of networks, shuffling and draws (default: 0)")
-    parser.add_argument("--device", default="cpu", help='such as "cpu" or "cuda" (default: cpu)')
+    seed, device = reader("seed", int, check_seed), reader("device", str, check_device)
+    parser.add_argument("--seed", type=seed, default=0, help="of networks, shuffling and draws (default: 0)")
+    parser.add_argument("--device", type=device, default="cpu", help='such as "cpu" or "cuda" (default: cpu)')
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -75,11 +82,36 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
     return parser
 
 
+def reader(name: str, kind: type, check: Callable[[str, Any], Any]) -> Callable[[str], Any]:
+    """What argparse reads a flag with: its value as ``kind``, if it passes ``check``."""
+
+    def read(text: str) -> Any:
+        value = kind(text)
+        try:
+            check(name, value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return value
+
+    read.__name__ = kind.__name__  # which argparse names where the text is none of that kind
+    return read
+
+
+def _check_setting(name: str, value: Any) -> None:
+    """:raises ValueError: if it is a number out of its range."""
+    if isinstance(value, str):
+        return
+    if name not in MAY_BE_ZERO:
+        (check_count if isinstance(value, int) else check_positive)(name, value)
+    elif not 0 <= number(value) < float("inf"):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+
+
 def add_setting_flags(parser: argparse.ArgumentParser, settings: Any, **options: dict[str, Any]) -> None:
     """A flag for each field of ``settings`` that is named in ``options``, which hold argparse's own options."""
     for name, extra in options.items():
         default = getattr(settings, name)
-        kind = type(default[0] if isinstance(default, tuple) else default)
+        kind = reader(name, type(default[0] if isinstance(default, tuple) else default), _check_setting)
         count = {"nargs": len(default)} if isinstance(default, tuple) else {}
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=argparse.SUPPRESS, **{"metavar": "N", **count, **extra})
@@ -133,12 +165,33 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
     """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data."""
     run = {"data": data.name, **describe(args, settings)}
     if args.resume and (args.out / "run.json").is_file():
-        _check_same(json.loads((args.out / "run.json").read_text()), run, args.out)
+        _check_same(_read(args.out / "run.json", "flags", "settings", "data"), run, args.out)
     if not leads():
         return args.out
     begin(args.out, args.resume)
-    (args.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
+    write_json(args.out / "run.json", run)
     return args.out
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file of a run folder, whole or not at all."""
+    write_together({path: (json.dumps(content, indent=2) + "\n").encode()})
+
+
+def _read(path: Path, *keys: str) -> dict[str, Any]:
+    """What a file of a run folder holds.
+
+    :raises SystemExit: if it is damaged or of another program, naming it.
+    """
+    try:
+        content = dict(check_keys("it", json.loads(path.read_text()), keys))
+        for name in {"flags", "settings"} & content.keys():
+            check_kind(name, content[name], dict, "a JSON object")
+    except ValueError as error:
+        raise SystemExit(
+            f"{path} is damaged, or of another program ({error}): remove it, or give another --out"
+        ) from None
+    return content
 
 
 def _check_same(then: dict[str, Any], now: dict[str, Any], out: Path) -> None:
@@ -153,12 +206,12 @@ def _check_same(then: dict[str, Any], now: dict[str, Any], out: Path) -> None:
 def once(path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What the file at ``path`` holds, if it was made with these settings; else what ``make`` gives, written there."""
     described = json.loads(json.dumps(settings))
-    if path.is_file() and (kept := json.loads(path.read_text())).get("settings") == described:
+    if path.is_file() and (kept := _read(path, "settings"))["settings"] == described:
         print(f"{path} is there already, made with the same settings")
         return kept
     made = {"settings": described, **make()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made) + "\n")
+    write_json(path, made)
     return json.loads(path.read_text())
 
 
@@ -264,7 +317,7 @@ def score_run(guide: FacetGuide, data: Dataset, out: Path, seed: int) -> Scores:
     for facet, probes in probe_facets(guide, data, seed).items():
         for label, accuracy in probes.items():
             scores.setdefault(facet, {}).setdefault(label, {})["probe"] = accuracy
-    (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    write_json(out / "scores.json", scores)
     print(format_scores(scores))
     return scores
 

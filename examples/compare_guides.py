@@ -11,7 +11,6 @@ handles that cluster in every way there is: same posterior, same batch, so bias,
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from examples.common import (
     refuse_several,
     resolve,
     score_facets,
+    write_json,
 )
 from examples.datasets import Dataset, load
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
@@ -238,7 +238,7 @@ def main(argv: list[str] | None = None) -> None:
                     _append(noise, estimator, asdict(report))
             print(f"seed {seed}, {name}: ELBO {row['ELBO']:.2f}", flush=True)
     results = {"posteriors": posteriors, "bounds": bounds, "estimators": noise}
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    write_json(out / "results.json", results)
     write_figure(out / "figures", bounds, noise)
     print(f"\n{format_table('fitted posterior', posteriors)}\n\n{format_table('estimator', noise)}")
 

@@ -22,7 +22,16 @@ import numpy as np
 import pyro
 from torch.nn.init import xavier_uniform_
 
-from examples.common import add_setting_flags, begin, build_parser, checkpointing, once, refuse_several, resolve
+from examples.common import (
+    add_setting_flags,
+    begin,
+    build_parser,
+    checkpointing,
+    once,
+    reader,
+    refuse_several,
+    resolve,
+)
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
@@ -31,6 +40,7 @@ from inference.comparison_figures import grouped_boxes, grouped_curves, grouped_
 from inference.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation, mean_correlation
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE
+from ppl_models.checks import check_count
 
 NUM_SEGMENTS, DIM = 20, 5
 
@@ -217,7 +227,8 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "widths": {"help": "hidden units of the two VAEs' networks"},
     }
     add_setting_flags(parser, Settings(), **flags)
-    parser.add_argument("--per-segment", type=int, nargs="+", default=argparse.SUPPRESS, help="rows, a data set each")
+    rows = reader("per_segment", int, check_count)
+    parser.add_argument("--per-segment", type=rows, nargs="+", default=argparse.SUPPRESS, help="rows, a data set each")
     args = parser.parse_args(argv)
     full = replace(Settings(), steps=70_000, flow_steps=70_000)
     return args, resolve(args, full if args.full else Settings(), SMOKE)

@@ -12,7 +12,6 @@ accumulated afterwards.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -32,6 +31,7 @@ from examples.common import (
     first_goes_on,
     open_run_folder,
     resolve,
+    write_json,
 )
 from examples.datasets import Dataset, load
 from examples.shapes import FACTORS
@@ -261,7 +261,7 @@ def main(argv: list[str] | None = None) -> None:
     scores = {
         name: evaluate(guide, part.test, part.test_labels[factor], settings, args.seed) for name, part in splits.items()
     }
-    (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    write_json(out / "scores.json", scores)
     print(format_table(scores))
     figures = out / "figures"
     figures.mkdir(exist_ok=True)

@@ -13,7 +13,6 @@ vae are the baselines, in the same parts; --beta makes a beta-VAE of the latter.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from examples.common import (
     first_goes_on,
     open_run_folder,
     resolve,
+    write_json,
 )
 from examples.datasets import Dataset, load
 from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
@@ -262,7 +262,7 @@ def main(argv: list[str] | None = None) -> None:
     if settings.labels:
         alone = classifier_alone(data.train[labelled], label[labelled], settings, args.seed)
         found["error_of_a_classifier_alone"] = float(1 - alone.score(flat(data.test), data.test_labels[of]))
-    (out / "scores.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_json(out / "scores.json", found)
     print(format_table(found))
     draw(guide, runner, data, of, args.model, found, out / "figures")
 

@@ -9,7 +9,6 @@ first a plain latent space, deep facet before shallow, then mixtures fitted to i
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from examples.common import (
     open_run_folder,
     resolve,
     score_facets,
+    write_json,
 )
 from examples.datasets import Dataset, digits
 from guides import VaDEGuide
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
     scores = score_facets(runner.guide, data)
     for facet in scores:
         scores[facet]["digit"]["mutual_information"] = runner.history[-1][f"mutual_information_{facet}"]
-    (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    write_json(out / "scores.json", scores)
     paths = save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape)
     print(f"\n{len(data.test)} test images; how well each facet's clusters match the digit that was written:")
     print(format_scores(scores))

@@ -1,7 +1,8 @@
 """Things to do while a run goes on: a callback gets the runner and each new record of its history.
 
 One that remembers something has ``state(runner)``, which gives it in JSON types, and ``restore(runner, state)``: they
-are called where a run is checkpointed and resumed.
+are called where a run is checkpointed and resumed. One that could fail for what it was built with may have
+``check(runner)``, which is called before the first step and raises ``ValueError``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from inference.disk import write_together
-from inference.initialization import chosen_mixtures, fit_mixtures
+from inference.disk import check_folder, write_together
+from inference.initialization import check_enough, chosen_mixtures, fit_mixtures
 from inference.runner import SVIRunner
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_kind, number
 from ppl_models.data import as_data
 
 __all__ = ["Draw", "Evaluate", "FitMixtures", "JSONLines", "ReduceOnPlateau", "StopEarly", "TensorBoard"]
@@ -32,14 +34,15 @@ class Evaluate:
     """
 
     def __init__(self, measure: Callable[[SVIRunner], Mapping[str, float]], every: int = 1) -> None:
-        self.measure = measure
+        self.measure = _check_function("measure", measure)
         self.every = check_count("every", every)
         self.done = 0
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         if record["epoch"] // self.every > self.done:
             self.done = record["epoch"] // self.every
-            record.update({name: float(value) for name, value in self.measure(runner).items()})
+            measured = check_kind("what measure returns", self.measure(runner), Mapping, "numbers by name")
+            record.update({name: float(value) for name, value in measured.items()})
 
     def state(self, runner: SVIRunner) -> int:
         return self.done
@@ -59,7 +62,8 @@ class FitMixtures:
     :param facets: which; all mixtures where not given.
     :param restarts: fits of each mixture, of which the likeliest is taken.
 
-    In its first record it raises ``ValueError`` if ``x`` does not fit the model, or a facet is unknown or no mixture.
+    Before the first step it raises ``ValueError`` if ``x`` does not fit the model or has too few rows, or a facet is
+    unknown or no mixture.
     """
 
     def __init__(
@@ -68,12 +72,13 @@ class FitMixtures:
         self.x, self.facets = x, facets
         self.epoch = check_count("epoch", epoch)
         self.restarts = check_count("restarts", restarts)
-        self.done = self.checked = False
+        self.done = False
+
+    def check(self, runner: SVIRunner) -> None:
+        self.x = as_data(self.x, runner.model)
+        check_enough(self.x, chosen_mixtures(runner.model, self.facets))
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
-        if not self.checked:
-            self.x, self.checked = as_data(self.x, runner.model), True
-            chosen_mixtures(runner.model, self.facets)
         if record["epoch"] >= self.epoch and not self.done:
             self.done = True
             fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)
@@ -91,13 +96,19 @@ class JSONLines:
     Where the disk is full it warns, training goes on, and the file is complete again with the first record for which
     there is room.
 
-    :param path: what is there is overwritten by the first record.
+    :param path: in a folder that is there; what the file holds is overwritten by the first record.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.lines = 0
         self.complete = True
+
+    def check(self, runner: SVIRunner) -> None:
+        if self.path.is_dir():
+            raise ValueError(f"{self.path} is a folder, and a file for records is needed")
+        if not self.path.parent.is_dir():
+            raise ValueError(f"there is no folder {self.path.parent} for {self.path.name}: make it first")
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         self.lines += 1
@@ -139,6 +150,9 @@ class TensorBoard:
         self.folder, self.make = Path(folder), SummaryWriter
         self.writer: SummaryWriter | None = None
 
+    def check(self, runner: SVIRunner) -> None:
+        check_folder(self.folder, "events")
+
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         if self.writer is None:
             # What was written of later steps, before the run was stopped, is hidden.
@@ -156,8 +170,11 @@ class Draw:
     """
 
     def __init__(self, folder: str | Path, draw: Callable[[SVIRunner, Path], Any], every: int) -> None:
-        self.folder, self.draw = Path(folder), draw
+        self.folder, self.draw = Path(folder), _check_function("draw", draw)
         self.every, self.done = check_count("every", every), 0
+
+    def check(self, runner: SVIRunner) -> None:
+        check_folder(self.folder, "figures")
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         if record["epoch"] // self.every > self.done:
@@ -182,15 +199,16 @@ class StopEarly:
     :param patience: records without an improvement before the end.
     :param threshold: what counts as an improvement, in the measure's unit.
     :param larger_is_better: as for an ELBO, and not for an objective.
-    :raises ValueError: if ``patience`` is below 1; in a record, if that and all before it lack the measure, and these
-        are more than ``patience``.
+    :raises ValueError: if ``patience`` is below 1 or ``threshold`` no number; in a record, if that and all before it
+        lack the measure, and these are more than ``patience``.
     """
 
     def __init__(
         self, measure: str = "elbo", patience: int = 10, threshold: float = 0.0, larger_is_better: bool = True
     ) -> None:
-        self.measure, self.patience = measure, check_count("patience", patience)
-        self.threshold, self.sign = threshold, 1 if larger_is_better else -1
+        self.measure = check_kind("measure", measure, str, "a name in the record, such as 'elbo'")
+        self.patience = check_count("patience", patience)
+        self.threshold, self.sign = _check_threshold(threshold), 1 if larger_is_better else -1
         self.best: float | None = None
         self.waited = 0
 
@@ -227,13 +245,13 @@ class ReduceOnPlateau:
 
     :param patience: records without an improvement before the rate falls.
     :param threshold: what counts as an improvement, in nats per datum.
-    :raises ValueError: if ``factor`` is not between 0 and 1, or ``patience`` is below 1.
+    :raises ValueError: if ``factor`` is not between 0 and 1, ``patience`` is below 1 or ``threshold`` no number.
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:
-        if not 0 < factor < 1:
-            raise ValueError(f"factor must be within (0, 1), got {factor}")
-        patience = check_count("patience", patience)
+        if not 0 < number(factor) < 1:
+            raise ValueError(f"factor must be within (0, 1), got {factor!r}")
+        patience, threshold = check_count("patience", patience), _check_threshold(threshold)
         self.options: dict[str, Any] = {"factor": factor, "patience": patience, "threshold": threshold}
         self.scheduler: ReduceLROnPlateau | None = None
 
@@ -251,6 +269,18 @@ class ReduceOnPlateau:
     def restore(self, runner: SVIRunner, state: dict[str, Any]) -> None:
         self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
         self.scheduler.load_state_dict(state)
+
+
+def _check_function(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise ValueError(f"{name} must be a function that is called with the runner, got {value!r}")
+    return value
+
+
+def _check_threshold(value: Any) -> float:
+    if not isfinite(number(value)):
+        raise ValueError(f"threshold must be a number, got {value!r}")
+    return number(value)
 
 
 def _plain(value: Any) -> bool:

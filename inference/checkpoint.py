@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from inference.disk import write_together
+from ppl_models.checks import check_keys, is_index
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["blamed_on", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = 2  # 1 had other names for the networks' layers
 
@@ -51,4 +54,30 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], li
             f"{folder / 'config.json'} is not a checkpoint of format {FORMAT}: its format is {found}\n"
             "  A lower number was written by an earlier version of the library: load it with that, or train anew"
         )
+    with blamed_on(folder / "config.json"):
+        _check_config(config)
+    with blamed_on(folder / "history.jsonl"):
+        for i, record in enumerate(history, start=1):
+            check_keys(f"line {i}", record, ("epoch", "step"))
     return config, state, history
+
+
+@contextmanager
+def blamed_on(path: Path) -> Iterator[None]:
+    """Within this context a ValueError is for what a file holds, and says so."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    """:raises ValueError: if a part is missing, or is not what it should be."""
+    check_keys("it", config, ("guide", "schedule", "runner", "progress"))
+    settings = ("lr", "seed", "precision")
+    if unknown := sorted(check_keys("runner", config["runner"], settings).keys() - set(settings)):
+        raise ValueError(f"runner has an unknown {unknown[0]!r}")
+    for name in ("epoch", "step"):
+        value = check_keys("progress", config["progress"], ("epoch", "step"))[name]
+        if not is_index(value, 2**63):
+            raise ValueError(f"progress must count, got {value!r} for {name!r}")

@@ -14,12 +14,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-__all__ = ["held", "read_folder", "remove_left_over", "write_folder", "write_together"]
+__all__ = ["check_folder", "held", "read_folder", "remove_left_over", "write_folder", "write_together"]
 
 DIGESTS = "digests.json"
 # Seconds that one waits for a process that is about to end.
 WAIT = 5.0
 LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
+
+
+def check_folder(folder: Path, what: str) -> None:
+    """:raises ValueError: if something else is in the place of a folder for ``what``."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, and a folder for {what} is needed")
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:

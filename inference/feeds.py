@@ -12,18 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Generator, Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from guides.base import FacetGuide
 from inference.batches import Batches, Groups, Rows
 from inference.randomness import seeded
-from ppl_models.checks import check_count
+from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
 
 __all__ = ["Feed", "InMemory", "Loaded", "feed_for", "fingerprint"]
 
 BATCH_SIZE = 512
+END = object()  # of a loader's pass; None may be a batch of a broken one
 
 
 class Feed(ABC):
@@ -118,8 +119,8 @@ class Loaded(Feed):
             batches = iter(self.loader)
         while True:
             with stream.on():
-                batch = next(batches, None)
-            if batch is None:
+                batch = next(batches, END)
+            if batch is END:
                 return
             yield self.observed(batch)
 
@@ -129,10 +130,10 @@ class Loaded(Feed):
             given = dict(batch)
             x = given.pop("x", None)
         else:
-            x, *beside = batch if isinstance(batch, tuple | list) else (batch,)
+            x, *beside = (batch or [None]) if isinstance(batch, tuple | list) else (batch,)
             given = dict(zip(self.guide.model.takes, beside, strict=False))
         if x is None:
-            raise ValueError(f"the DataLoader's batches have no x, but {sorted(given)}: name it 'x'")
+            raise ValueError(f"the DataLoader's batches have no x, but {sorted(map(str, given))}: name it 'x'")
         return self.guide.observed(x, given).to(self.device)
 
     def some(self, at_most: int) -> Observed:
@@ -143,6 +144,8 @@ class Loaded(Feed):
                 rows += len(batch)
                 if rows >= at_most:
                     break
+            if not batches:
+                raise ValueError(f"the DataLoader gives no batch, though its length says {self.steps}")
             self.watched[at_most] = _joined(batches)
         return self.watched[at_most]
 
@@ -190,12 +193,16 @@ def feed_for(
 
     :raises ValueError: if something of it does not fit.
     """
+    if batches is not None:
+        check_kind("batches", batches, Batches, "such as Groups()")
     if isinstance(x, DataLoader):
         beside = [name for name, value in (("batch_size", batch_size), ("batches", batches)) if value is not None]
         if beside := [*beside, *given]:
             raise ValueError(f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out")
         return Loaded(x, guide, device)
-    size = check_count("batch_size", BATCH_SIZE if batch_size is None else batch_size)
+    if isinstance(x, Dataset):
+        raise ValueError(f"x is a data set ({type(x).__name__}): give a DataLoader of it, such as DataLoader(x, 512)")
+    size = check_size("batch_size", BATCH_SIZE if batch_size is None else batch_size)
     data = guide.observed(x, given)
     dealt = batches if batches is not None else Groups() if "group" in data.given else Rows()
     return InMemory(data, dealt, size, device, mapped=isinstance(x, np.memmap))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_one_of, check_positive
 from ppl_models.configurable import Options
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class Guard(Options):
 
     def __init__(self, action: str = "stop", max_norm: float | None = None) -> None:
         self.action = check_one_of("action", action, ACTIONS)
-        if max_norm is not None and not (isinstance(max_norm, int | float) and 0 < max_norm < float("inf")):
-            raise ValueError(f"max_norm must be a positive number, got {max_norm!r}")
-        self.max_norm = max_norm
+        self.max_norm = max_norm if max_norm is None else check_positive("max_norm", max_norm)
 
     def fault(self, loss: Tensor, norms: Tensor) -> Tensor:
         """Whether a step is faulty, a truth value.

@@ -40,7 +40,7 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     _check_clusters_are_inferred(guide.model)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
-        _check_enough(rows, guide.model.mixtures)
+        check_enough(rows, guide.model.mixtures)
         draws = {name: q.sample() for name, q in guide.posterior(rows).items()}
     for name, prior in guide.model.mixtures.items():
         fitted = _fitted(prior, draws[name], "diag", seed)
@@ -76,7 +76,7 @@ def fit_mixtures(
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows = _some_rows(x, guide.model, max_rows)
-        _check_enough(rows, mixtures)
+        check_enough(rows, mixtures)
         posterior = guide.posterior(rows)
     for name, prior in mixtures.items():
         means, variances = posterior[name].mean, posterior[name].variance
@@ -111,7 +111,7 @@ def warm_start(
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     _check_clusters_are_inferred(runner.model)
     check_count("restarts", restarts)
-    _check_enough(as_data(x, runner.model), runner.model.mixtures)
+    check_enough(as_data(x, runner.model), runner.model.mixtures)
     with standard_normal_priors(runner.model):
         runner.fit(x, epochs, **fit_options)
     fit_mixtures(runner.guide, x, seed=seed, n_init=restarts)
@@ -262,7 +262,7 @@ def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str
     return {name: model.mixtures[name] for name in facets}
 
 
-def _check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
+def check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
     for name, prior in mixtures.items():
         if len(rows) < max(prior.num_components, 2):
             raise ValueError(

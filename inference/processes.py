@@ -91,6 +91,8 @@ class DataParallel(Processes):
     agree_every = 10
 
     def __init__(self, fabric: Fabric, runner: SVIRunner) -> None:
+        if not hasattr(fabric, "global_rank") or isinstance(fabric, type):
+            raise ValueError(f"fabric must be a Fabric of Lightning's, such as Fabric(devices=2), got {fabric!r}")
         if not getattr(fabric, "_launched", True):
             raise ValueError("the Fabric was not launched: call fabric.launch() before the model is built")
         if fabric.device.type != runner.device.type:

@@ -25,10 +25,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.disk import held, read_folder, remove_left_over, write_folder
+from inference.disk import check_folder, held, read_folder, remove_left_over, write_folder
 from inference.processes import Processes
 from inference.randomness import random_state
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_keys, check_kind, check_positive
 
 if TYPE_CHECKING:
     from inference.guard import Faults
@@ -39,6 +39,11 @@ __all__ = ["CheckpointWarning", "Checkpoints", "Position"]
 FORMAT = 2  # 1 had the random streams that a pass was dealt from
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
+# What a state holds: of the call, of where it stands, of each runner; and tensors beside those of the runners.
+PARTS = ("call", "position", "runners")
+POSITION = ("epoch", "batches", "logged", "seconds")
+OF_RUNNER = ("epoch", "step", "history", "optimizer", "callbacks")
+TENSORS = ("position.total_loss", "position.skipped", "position.first_skipped")
 
 
 class CheckpointWarning(UserWarning):
@@ -95,15 +100,13 @@ class Checkpoints:
     ) -> None:
         self.folder = Path(folder)
         self.epochs, self.keep = epochs if epochs is None else check_count("epochs", epochs), check_count("keep", keep)
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise ValueError(f"seconds must be positive, got {seconds}")
-        self.seconds, self.resume = seconds, resume
+        self.seconds = seconds if seconds is None else check_positive("seconds", seconds)
+        self.resume = check_kind("resume", resume, bool, "True or False")
         self.check()
 
     def check(self) -> None:
         """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone on from."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"{self.folder} is a file, and a folder for checkpoints is needed")
+        check_folder(self.folder, "checkpoints")
         if not self.resume and self.written():
             raise ValueError(
                 f"{self.folder} has checkpoints of a run, the last one at {self.written()[-1].name}: go on from it "
@@ -173,6 +176,7 @@ class Keeper:
         for path in reversed(written):
             try:
                 state, tensors = read(path)
+                _check_whole(state, tensors)
             except (OSError, ValueError) as error:
                 warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=7)
                 continue
@@ -334,6 +338,36 @@ def _state(
     return {"format": FORMAT, "call": call, "position": position, "runners": each}, tensors
 
 
+def _check_whole(state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """:raises ValueError: naming the first thing that a run goes on from and that is not there."""
+    try:
+        check_keys("state.json", state, PARTS)
+        check_keys("its position", state["position"], POSITION)
+        for i, of in enumerate(check_kind("its runners", state["runners"], list, "a list")):
+            check_keys(f"its runner {i}", of, OF_RUNNER)
+        then = check_keys("its call", state["call"], ("runners", "weights"))
+        if len(then["runners"]) != len(state["runners"]):
+            raise ValueError(f"of {len(then['runners'])} runners it holds {len(state['runners'])}")
+        names = [f"{i}.weights.{name}" for i in range(len(state["runners"])) for name in then["weights"]]
+        check_keys("tensors.safetensors", tensors, (*TENSORS, *names))
+    except ValueError as error:
+        raise ValueError(f"it is not whole: {error}") from error
+
+
+def _moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """An optimiser's moments, as they lie in ``tensors`` by ``parameter.name``."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        p, _, what = name.partition(".")
+        # Moments lie in memory as their parameter does, which fused steps rely on.
+        like = parameters[int(p)]
+        moments.setdefault(int(p), {})[what] = (
+            torch.empty_like(like).copy_(tensor) if tensor.shape == like.shape else tensor
+        )
+    return moments
+
+
 def _restore(
     runners: Sequence[SVIRunner],
     callbacks: Sequence[Sequence[Any]],
@@ -343,17 +377,9 @@ def _restore(
     processes: Processes,
 ) -> None:
     for i, (runner, of, calls) in enumerate(zip(runners, state["runners"], callbacks, strict=True)):
-        runner.loss.load_state_dict(_under(tensors, f"{i}.weights."))
-        parameters = [p for group in runner.optimizer.param_groups for p in group["params"]]
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _under(tensors, f"{i}.optimizer.").items():
-            p, _, what = name.partition(".")
-            # Moments lie in memory as their parameter does, which fused steps rely on.
-            like = parameters[int(p)]
-            moments.setdefault(int(p), {})[what] = (
-                torch.empty_like(like).copy_(tensor) if tensor.shape == like.shape else tensor
-            )
+        moments = _moments(runner.optimizer, _under(tensors, f"{i}.optimizer."))
         runner.optimizer.load_state_dict({"state": moments, "param_groups": of["optimizer"]})
+        runner.loss.load_state_dict(_under(tensors, f"{i}.weights."))
         runner.history, runner.epoch, runner.step = of["history"], of["epoch"], of["step"]
         for call, kept in zip(calls, of["callbacks"], strict=True):
             if kept is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
 from inference.batches import Batches
-from inference.checkpoint import read_checkpoint, write_checkpoint
+from inference.checkpoint import blamed_on, read_checkpoint, write_checkpoint
 from inference.cuda import Captured
 from inference.feeds import feed_for
 from inference.guard import Guard
@@ -27,9 +26,9 @@ from inference.randomness import random_state, seeded, set_random_state
 from inference.resuming import Checkpoints
 from inference.schedules import Constant, Schedule
 from inference.steps import Alone
-from inference.training import Call, Callback, DeadFacetWarning, train
+from inference.training import Call, Callback, DeadFacetWarning, check_callbacks, train
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_one_of
+from ppl_models.checks import check_device, check_kind, check_one_of, check_positive, check_seed
 from ppl_models.configurable import from_config, to_config
 from ppl_models.precision import network_precision
 
@@ -39,6 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
 
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
+# Parts of a run that a checkpoint describes: of which kind they are, and an example.
+PARTS: dict[str, tuple[type, str]] = {
+    "guide": (FacetGuide, "a guide, such as VaDEGuide(model)"),
+    "schedule": (Schedule, "such as WarmUp(1000)"),
+    "guard": (Guard, "a Guard, such as Guard('skip')"),
+}
 
 
 class SVIRunner:
@@ -53,7 +58,7 @@ class SVIRunner:
     :param lr: Adam's rate.
     :param schedule: weights of the terms over the steps; by default all 1, the ELBO.
     :param seed: of the shuffling and of every draw while fitting (the networks were drawn before: seed those
-        with ``pyro.set_rng_seed``). The caller's random state is left as it was.
+        with ``pyro.set_rng_seed``), from 0 to 2**32 - 1. The caller's random state is left as it was.
     :param device: where to train, such as ``"cpu"`` or ``"cuda"``; by default where the model is.
     :param precision: ``"float32"``, or ``"bf16"`` for networks under autocast; latents and densities stay float32.
     :param guard: what happens where an objective is no longer finite, and how long gradients may be; by default
@@ -78,20 +83,16 @@ class SVIRunner:
         precision: str = "float32",
         guard: Guard | None = None,
     ) -> None:
-        if not lr > 0:
-            raise ValueError(f"lr must be positive, got {lr}")
-        check_one_of("precision", precision, PRECISIONS)
+        self.lr, self.seed, self.precision = _checked(lr, seed, precision)
+        self.schedule = check_kind("schedule", Constant() if schedule is None else schedule, *PARTS["schedule"])
+        self.guard = check_kind("guard", Guard() if guard is None else guard, *PARTS["guard"])
         self.model = model
         self.guide = guide
         self.loss = Loss(model, guide, objective)
-        self.device = torch.device(device) if device is not None else model.gates.device
+        self.device = _present(device) if device is not None else model.gates.device
         self.loss.to(self.device)
-        self.schedule = schedule if schedule is not None else Constant()
-        self.lr = lr
-        self.seed = index(seed)
-        self.precision = precision
-        self.guard = guard if guard is not None else Guard()
-        self.optimizer = torch.optim.Adam((p for p in self.loss.parameters() if p.requires_grad), lr=lr, fused=True)
+        learning = (p for p in self.loss.parameters() if p.requires_grad)
+        self.optimizer = torch.optim.Adam(learning, lr=self.lr, fused=True)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
@@ -147,19 +148,8 @@ class SVIRunner:
         """
         processes = Processes() if fabric is None else DataParallel(fabric, self)
         feed = feed_for(self.guide, self.device, x, given, batch_size, batches)
-        train(
-            Call(
-                [self],
-                self._kind(capture, fabric),
-                feed,
-                epochs,
-                log_every,
-                [callbacks],
-                progress,
-                checkpoints,
-                processes,
-            )
-        )
+        kind, calls = self._kind(capture, fabric), [check_callbacks(callbacks)]
+        train(Call([self], kind, feed, epochs, log_every, calls, progress, checkpoints, processes))
         return self
 
     def _kind(self, capture: bool, fabric: Fabric | None) -> type[Alone]:
@@ -215,17 +205,15 @@ class SVIRunner:
         :raises ValueError: if a file is truncated, foreign, or does not fit the guide; nothing is changed then.
         """
         config, state, history = read_checkpoint(Path(folder))
-        try:
-            guide = from_config(config["guide"]) if guide is None else guide
-            schedule = from_config(config["schedule"]) if schedule is None else schedule
-            settings, progress = dict(config["runner"]), dict(config["progress"])
-            settings["guard"] = from_config(config["guard"]) if "guard" in config else None
-            _check_state(guide, state, folder)
-        except KeyError as error:
-            raise ValueError(f"{folder} is no checkpoint of this library: config.json lacks {error}") from error
+        with blamed_on(Path(folder) / "config.json"):
+            lr, seed, precision = _checked(**config["runner"])
+        guide = _part("guide", guide, config, folder)
+        schedule = _part("schedule", schedule, config, folder)
+        guard = _part("guard", None if "guard" in config else Guard(), config, folder)
+        _check_state(guide, state, folder)
+        runner = cls(guide.model, guide, objective, lr, schedule, seed, device, precision, guard)
         guide.to(state["model.gates"].dtype).load_state_dict(state)
-        runner = cls(guide.model, guide, objective, schedule=schedule, device=device, **settings)
-        runner.history, runner.epoch, runner.step = history, progress["epoch"], progress["step"]
+        runner.history, runner.epoch, runner.step = history, config["progress"]["epoch"], config["progress"]["step"]
         runner.loss.eval()
         return runner
 
@@ -236,7 +224,32 @@ class SVIRunner:
         )
 
 
+def _checked(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]:
+    """:raises ValueError: naming what cannot be."""
+    return check_positive("lr", lr), check_seed("seed", seed), check_one_of("precision", precision, PRECISIONS)
+
+
+def _present(device: Any) -> torch.device:
+    """:raises ValueError: if there is no such device, or nothing can be read back from it."""
+    device = check_device("device", device)
+    try:
+        float(torch.zeros((), device=device))
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> Any:
+    """A part of a run: the user's own, else what the description says."""
+    if own is not None:
+        return check_kind(name, own, *PARTS[name])
+    built = from_config(config[name])
+    with blamed_on(Path(folder) / "config.json"):
+        return check_kind(name, built, *PARTS[name])
+
+
 def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path) -> None:
+    """:raises ValueError: if weights are not the guide's, or no numbers to compute with."""
     expected = {name: tuple(tensor.shape) for name, tensor in guide.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if expected != found:
@@ -245,3 +258,6 @@ def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path
             f"the weights in {folder} do not fit the guide; they differ in {differing[:5]}"
             f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was when saved"
         )
+    kinds = {name: tensor.is_floating_point() for name, tensor in guide.state_dict().items()}
+    if wrong := sorted(n for n, t in state.items() if t.is_floating_point() != kinds[n] or not t.isfinite().all()):
+        raise ValueError(f"the weights in {folder} are damaged: NaN, infinite or of another type in {wrong[:5]}")

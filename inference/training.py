@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import isfunction
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from inference.evaluation import mutual_information
@@ -27,7 +28,7 @@ from inference.resuming import Checkpoints, Keeper, Position
 from inference.schedules import Weights
 from inference.steps import AtStep, Steps, Together
 from ppl_models.base import evaluating
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_kind
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
 from ppl_models.precision import network_precision
@@ -35,7 +36,7 @@ from ppl_models.precision import network_precision
 if TYPE_CHECKING:
     from inference.runner import SVIRunner
 
-__all__ = ["Call", "Callback", "DeadFacetWarning", "fit_together", "train"]
+__all__ = ["Call", "Callback", "DeadFacetWarning", "check_callbacks", "fit_together", "train"]
 
 # Rows that the terms of the ELBO and the mutual information are measured on at each logging interval.
 WATCHED_ROWS = 2048
@@ -75,14 +76,18 @@ def fit_together(
     :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a kind.
     :raises FloatingPointError: at a logging interval, where a run's guard says so; see :class:`~inference.Guard`.
     """
-    runners = list(runners)
+    runners = list(check_kind("runners", runners, Iterable, "runners in a sequence, such as [runner]"))
     _check_alike(runners)
     if not callable(callbacks):
         raise ValueError(f"callbacks must be a function that gives a runner its own, got {callbacks!r}")
-    each = [callbacks(runner) for runner in runners]
+    each = [check_callbacks(callbacks(runner)) for runner in runners]
     shared = {id(callback) for callback in each[0]}
     if any(id(callback) in shared for calls in each[1:] for callback in calls if not isfunction(callback)):
         raise ValueError("two runners got the same callback: what it remembers of one is not so of the other")
+    if isinstance(x, DataLoader):
+        raise ValueError(
+            "runs that are trained together take data, no DataLoader: train each alone, with SVIRunner.fit"
+        )
     feed = feed_for(runners[0].guide, runners[0].device, x, given, batch_size, None)
     train(Call(runners, Together, feed, epochs, log_every, each, progress, checkpoints))
 
@@ -94,7 +99,7 @@ class Call:
     :ivar runners: that are trained; the first one's schedule and random numbers are for all.
     :ivar kind: how they take their steps.
     :ivar callbacks: of each runner.
-    :raises ValueError: if a number is not positive.
+    :raises ValueError: if a number is not positive, or checkpoints are none.
     """
 
     runners: Sequence[SVIRunner]
@@ -110,10 +115,19 @@ class Call:
     def __post_init__(self) -> None:
         for name in ("epochs", "log_every"):
             check_count(name, getattr(self, name))
+        if self.checkpoints is not None:
+            check_kind("checkpoints", self.checkpoints, Checkpoints, "such as Checkpoints('folder')")
 
     @property
     def lead(self) -> SVIRunner:
         return self.runners[0]
+
+    def check(self) -> None:
+        """Let callbacks that can say so say that they will fail."""
+        for runner, calls in zip(self.runners, self.callbacks, strict=True):
+            for callback in calls:
+                if callable(check := getattr(callback, "check", None)):
+                    check(runner)
 
     def weights(self) -> Weights:
         """Those of the schedule over this call's steps."""
@@ -167,9 +181,26 @@ def _plain(values: Mapping[str, Any]) -> list[str]:
     return [f"{k}={v!r}" for k, v in sorted(values.items()) if v is None or isinstance(v, bool | int | float | str)]
 
 
+def check_callbacks(callbacks: Any) -> Sequence[Callback]:
+    """``callbacks`` if they are some that can be called at each record.
+
+    :raises ValueError: naming what cannot be.
+    """
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise ValueError(f"callbacks must be in a sequence, such as [callback], got {callbacks!r}")
+    for callback in callbacks:
+        if isinstance(callback, type) or not callable(callback):
+            raise ValueError(f"each of callbacks is called with a runner and a record, got {callback!r}")
+    return callbacks
+
+
 def _check_alike(runners: Sequence[SVIRunner]) -> None:
+    from inference.runner import SVIRunner  # which imports this module
+
     if not runners:
         raise ValueError("there are no runners to train together")
+    for runner in runners:
+        check_kind("each of runners", runner, SVIRunner, "an SVIRunner")
     held = [id(p) for runner in runners for p in runner.loss.parameters()]
     if len(set(held)) < len(held):
         raise ValueError("two runners hold the same parameters: build a model and a guide for each")
@@ -187,6 +218,8 @@ def _check_alike(runners: Sequence[SVIRunner]) -> None:
 def train(call: Call) -> None:
     """What all calls have in common."""
     lead, processes, feed, weights = call.lead, call.processes, call.feed, call.weights()
+    if processes.leads:
+        call.check()
     watched = feed.some(WATCHED_ROWS)
     first = feed.some(feed.batch_size)
     faults = [Faults(runner) for runner in call.runners]

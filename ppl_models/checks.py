@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import nan
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, nan
 from operator import index
 from typing import Any
 
 import numpy as np
+import torch
 
 __all__ = [
     "check_count",
     "check_counts",
+    "check_device",
     "check_images",
+    "check_keys",
     "check_kind",
     "check_one_of",
+    "check_positive",
+    "check_seed",
     "check_shape",
     "check_size",
     "is_index",
@@ -23,6 +28,8 @@ __all__ = [
 
 # No axis of a tensor is longer: a larger number is a slip, and is told before the memory is full.
 MAX_SIZE = 100_000_000
+# NumPy and scikit-learn take no larger ones.
+MAX_SEED = 2**32 - 1
 
 
 def check_count(name: str, value: Any) -> int:
@@ -68,6 +75,37 @@ def number(value: Any) -> float:
         return nan
 
 
+def check_positive(name: str, value: Any) -> float:
+    """``value`` as a float, if it is a finite number above 0.
+
+    :raises ValueError: naming the argument and what was given.
+    """
+    if not 0 < number(value) < inf:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    return number(value)
+
+
+def check_seed(name: str, value: Any) -> int:
+    """``value`` if it is an integer that all random streams can start from.
+
+    :raises ValueError: naming the argument and what was given.
+    """
+    if not is_index(value, MAX_SEED + 1):
+        raise ValueError(f"{name} must be an integer from 0 to {MAX_SEED}, got {value!r}")
+    return index(value)
+
+
+def check_device(name: str, value: Any) -> torch.device:
+    """``value`` as a device, if there can be such a one; it need not be there.
+
+    :raises ValueError: naming the argument and what was given.
+    """
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} must be such as 'cpu' or 'cuda', got {value!r}") from error
+
+
 def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: str) -> Any:
     """``value`` if it is of a kind.
 
@@ -87,6 +125,19 @@ def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     """
     if value not in tuple(allowed):
         raise ValueError(f"{name} must be one of {tuple(allowed)}, got {value!r}")
+    return value
+
+
+def check_keys(name: str, value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
+    """``value`` if it is a mapping that has all of ``keys``.
+
+    :raises ValueError: naming the first one that it lacks.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must hold {' and '.join(keys)}, got {type(value).__name__}")
+    for key in keys:
+        if key not in value:
+            raise ValueError(f"{name} lacks {key!r}")
     return value
 
 

@@ -11,19 +11,24 @@ import hashlib
 import io
 import json
 import shutil
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader, TensorDataset
 
-from examples import augmentation, mfcvae, quickstart, shapes, vade
+from examples import augmentation, identifiability, mfcvae, quickstart, shapes, vade
 from examples import datasets as data
-from examples.common import check_schedule
+from examples.common import check_schedule, once, open_run_folder
 from examples.sources import time_contrastive
 from guides import (
     AmortizedGuide,
@@ -73,7 +78,7 @@ from inference import (
     standard_normal_priors,
     warm_start,
 )
-from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
+from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly, TensorBoard
 from inference.class_figures import (
     class_latents,
     class_samples,
@@ -983,8 +988,22 @@ RUNS = [
     *of("SVIRunner.fit", *((fault, partial(fit, x=x), message) for fault, x, message in DATA)),
     *of(
         "SVIRunner",
-        ("range: lr", lambda: SVIRunner(guide().model, guide(), lr=0.0), "lr must be positive, got 0.0"),
-        ("nan: lr", lambda: SVIRunner(guide().model, guide(), lr=NAN), "lr must be positive, got nan"),
+        ("range: lr", lambda: run_with(lr=0.0), "lr must be a positive number, got 0.0"),
+        ("nan: lr", lambda: run_with(lr=NAN), "lr must be a positive number, got nan"),
+        ("huge: lr", lambda: run_with(lr=INF), "lr must be a positive number, got inf"),
+        ("type: lr", lambda: run_with(lr="a"), "lr must be a positive number, got 'a'"),
+        ("type: lr True", lambda: run_with(lr=True), "lr must be a positive number, got True"),
+        ("type: seed", lambda: run_with(seed=1.5), "seed must be an integer from 0 to 4294967295, got 1.5"),
+        ("type: seed text", lambda: run_with(seed="1"), "seed must be an integer from 0 to 4294967295, got '1'"),
+        ("range: seed", lambda: run_with(seed=-1), "seed must be an integer from 0 to 4294967295, got -1"),
+        ("huge: seed", lambda: run_with(seed=10**30), "seed must be an integer from 0 to 4294967295, got 10000"),
+        ("unknown: device", lambda: run_with(device="gpu"), "device must be such as 'cpu' or 'cuda', got 'gpu'"),
+        ("type: device", lambda: run_with(device=1.5), "device must be such as 'cpu' or 'cuda', got 1.5"),
+        ("missing: device", lambda: run_with(device="cuda:99"), "device 'cuda:99' cannot be used here: "),
+        ("misfit: device", lambda: run_with(device="meta"), "device 'meta' cannot be used here: "),
+        ("type: schedule", lambda: run_with(schedule="warm"), r"schedule must be such as WarmUp\(1000\), got str"),
+        ("type: schedule class", lambda: run_with(schedule=WarmUp), "got the class WarmUp itself"),
+        ("type: guard", lambda: run_with(guard="skip"), r"must be a Guard, such as Guard\('skip'\), got str"),
         ("unknown: precision", lambda: SVIRunner(guide().model, guide(), precision="fp8"), "precision must be one"),
         ("type: guide", lambda: SVIRunner(guide().model, None), "guide must be a guide, .* got NoneType"),
         ("type: model", lambda: SVIRunner(None, guide()), "model must be a model, .* got NoneType"),
@@ -997,6 +1016,27 @@ RUNS = [
         ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
         ("shape: group", lambda: fit(mlvae, group=[0, 1]), r"group has shape \[2\], but there are 5 data"),
         ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
+        ("huge: batch", lambda: fit(batch_size=HUGE), f"batch_size {MANY}"),
+        (
+            "type: data set",
+            lambda: fit(x=TensorDataset(TENSOR)),
+            r"give a DataLoader of it, such as DataLoader\(x, 512",
+        ),
+        ("empty: loader", lambda: loaded([]), "the DataLoader gives no batch: is its data set empty"),
+        ("missing: batch", lambda: loaded(X, collate_fn=lambda rows: None), "batches have no x, but .*: name it 'x'"),
+        ("empty: batch", lambda: loaded(X, collate_fn=lambda rows: ()), "batches have no x, but .*: name it 'x'"),
+        ("missing: batches", lambda: loaded(X, batch_sampler=Unkept()), "no batch, though its length says 3"),
+        ("missing: x of a loader", lambda: loaded([{1: x} for x in TENSOR]), r"batches have no x, but \['1'\]"),
+        ("nan: x of a loader", lambda: loaded(holed(NAN)), "x holds 1 values that are NaN or infinite"),
+        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= beside x"),
+        ("type: callbacks", lambda: fit(callbacks=["a"]), "each of callbacks is called with .*, got 'a'"),
+        ("type: callback class", lambda: fit(callbacks=[StopEarly]), "each of callbacks is called with .* got <class"),
+        ("type: one callback", lambda: fit(callbacks=print), r"in a sequence, such as \[callback\], got <built-in"),
+        ("type: no callbacks", lambda: fit(callbacks=None), r"callbacks must be in a sequence, .* got None"),
+        ("type: batches", lambda: fit(batches="rows"), r"batches must be such as Groups\(\), got str"),
+        ("type: batches class", lambda: fit(batches=Rows), "batches must be such as .* got the class Rows itself"),
+        ("type: checkpoints", lambda: fit(checkpoints="new"), r"such as Checkpoints\('folder'\), got str"),
+        ("type: fabric", lambda: fit(fabric="x"), "fabric must be a Fabric of Lightning's, .* got 'x'"),
         ("nan: parameters", lambda: fit(spoilt), "Real.., but found invalid values"),
     ),
     *of(
@@ -1015,25 +1055,69 @@ RUNS = [
         ("range: norm", lambda: Guard(max_norm=-1), "max_norm must be a positive number, got -1"),
         ("nan: norm", lambda: Guard(max_norm=NAN), "max_norm must be a positive number, got nan"),
         ("type: norm", lambda: Guard(max_norm="1"), "max_norm must be a positive number, got '1'"),
+        ("type: norm True", lambda: Guard(max_norm=True), "max_norm must be a positive number, got True"),
     ),
     *of(
         "Evaluate",
         ("range: every", lambda: Evaluate(dict, 0), f"every {COUNT}, got 0"),
+        (
+            "type: measure of nothing",
+            lambda: Evaluate(lambda runner: None)(runner(), {"epoch": 1}),
+            "what measure returns must be numbers by name, got NoneType",
+        ),
+        ("type: measure", lambda: Evaluate("acc"), "measure must be a function that is called .* got 'acc'"),
     ),
     *of(
         "FitMixtures",
         ("range: epoch", lambda: FitMixtures(X, 0), f"epoch {COUNT}, got 0"),
         ("range: restarts", lambda: FitMixtures(X, 1, restarts=0), f"restarts {COUNT}, got 0"),
+        ("unknown: facet", lambda: fit(callbacks=[FitMixtures(X, 9, ["hue"])]), "unknown facet 'hue'"),
+        ("shape: few rows", lambda: fit(callbacks=[FitMixtures(X[:2], 9)]), "2 rows are too few to fit the 3 comp"),
+        ("nan: x", lambda: fit(callbacks=[FitMixtures(holed(NAN), 9)]), "1 values that are NaN or infinite"),
+    ),
+    Row(
+        "JSONLines",
+        "file: a folder",
+        lambda run: fit(callbacks=[JSONLines(run / "checkpoints")]),
+        "checkpoints is a folder, and a file for records is needed",
     ),
     *of(
         "JSONLines",
         ("type: path", lambda: JSONLines(3), "str, bytes or os.PathLike object, not", TypeError),
+        ("missing: folder", lambda: fit(callbacks=[JSONLines("new/a")]), "there is no folder new for a: make it"),
+    ),
+    Row(
+        "Draw",
+        "file: no folder",
+        lambda run: fit(callbacks=[Draw(run / "notes.txt", print, 1)]),
+        "notes.txt is a file, and a folder for figures is needed",
+    ),
+    *of(
+        "Draw",
+        ("type: draw", lambda: Draw("new", "figure", 1), "draw must be a function that is called .* got 'figure'"),
+        ("range: every", lambda: Draw("new", print, 0), f"every {COUNT}, got 0"),
+    ),
+    *of(
+        "StopEarly",
+        ("type: measure", lambda: StopEarly(3), "measure must be a name in the record, such as 'elbo', got int"),
+        ("range: patience", lambda: StopEarly(patience=0), f"patience {COUNT}, got 0"),
+        ("nan: threshold", lambda: StopEarly(threshold=NAN), "threshold must be a number, got nan"),
+        ("type: threshold", lambda: StopEarly(threshold="a"), "threshold must be a number, got 'a'"),
+    ),
+    Row(
+        "TensorBoard",
+        "file: no folder",
+        lambda run: fit(callbacks=[tensorboard(run / "notes.txt")]),
+        "notes.txt is a file, and a folder for events is needed",
     ),
     *of(
         "ReduceOnPlateau",
         ("range: factor", lambda: ReduceOnPlateau(2), r"factor must be within \(0, 1\), got 2"),
         ("nan: factor", lambda: ReduceOnPlateau(NAN), r"factor must be within \(0, 1\), got nan"),
+        ("type: factor", lambda: ReduceOnPlateau("a"), r"factor must be within \(0, 1\), got 'a'"),
         ("range: patience", lambda: ReduceOnPlateau(patience=0), f"patience {COUNT}, got 0"),
+        ("nan: threshold", lambda: ReduceOnPlateau(threshold=NAN), "threshold must be a number, got nan"),
+        ("type: threshold", lambda: ReduceOnPlateau(threshold="a"), "threshold must be a number, got 'a'"),
     ),
     *of(
         "KeepIdentifiable",
@@ -1059,6 +1143,14 @@ RUNS = [
     *of(
         "fit_together",
         ("empty: runners", lambda: fit_together([], X, 1), "there are no runners to train together"),
+        ("type: guides", lambda: fit_together([guide()], X, 1), "each of runners must be an SVIRunner, got VaDEGuide"),
+        ("type: loader", lambda: fit_together([runner()], DataLoader(TENSOR), 1), "take data, no DataLoader: train"),
+        ("type: one runner", lambda: fit_together(runner(), X, 1), r"such as \[runner\], got SVIRunner"),
+        (
+            "type: no callbacks",
+            lambda: fit_together([runner()], X, 1, callbacks=lambda runner: None),
+            "callbacks must be in a sequence, .* got None",
+        ),
         ("misfit: one guide", lambda: fit_together([runner()] * 2, X, 1), "two runners hold the same param"),
         ("misfit: kinds", lambda: fit_together([runner(), alone()], X, 1), "differs from the first one in its"),
         ("type: callbacks", lambda: fit_together([runner()], X, 1, callbacks=[]), "callbacks must be a function"),
@@ -1102,7 +1194,7 @@ RUNS = [
         "infer_tables",
         ("misfit: model", lambda: infer_tables(facet(), X, LABEL, 1), "TableGuide is for MLVAE, got MFCVAE"),
         ("shape: group", lambda: infer_tables(mlvae().model, X, LABEL[:2], 1), r"group has shape \[2\]"),
-        ("range: lr", lambda: infer_tables(mlvae().model, X, LABEL, 1, lr=-1), "lr must be positive, got -1"),
+        ("range: lr", lambda: infer_tables(mlvae().model, X, LABEL, 1, lr=-1), "lr must be a positive number, got -1"),
     ),
     *of(
         "learn_to_encode",
@@ -1139,6 +1231,30 @@ def spoilt() -> VaDEGuide:
     with torch.no_grad():
         g.model.mixtures["digit"].loc.fill_(NAN)
     return g
+
+
+def run_with(**options: Any) -> SVIRunner:
+    return SVIRunner(guide().model, guide(), **options)
+
+
+def loaded(rows: Any, of: Callable[[], FacetGuide] = guide, **options: Any) -> SVIRunner:
+    return fit(of, x=DataLoader(rows, **options), batch_size=None)
+
+
+class Unkept:
+    """A sampler that does not keep what its length promises."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([])
+
+
+def tensorboard(folder: Path) -> TensorBoard:
+    """As built where its package is not there, too."""
+    with patch.dict(sys.modules, {"torch.utils.tensorboard": SimpleNamespace(SummaryWriter=None)}):
+        return TensorBoard(folder)
 
 
 @cache
@@ -1433,6 +1549,30 @@ def rewrite(change: Callable[[dict], Any]) -> Callable[[Path], None]:
     return damage
 
 
+def change(part: str, to: Callable[[Any], Any]) -> Callable[[Path], None]:
+    return rewrite(lambda config: config.update({part: to(config[part])}))
+
+
+def having(**items: Any) -> Callable[[dict], dict]:
+    return lambda part: {**part, **items}
+
+
+def without(name: str) -> Callable[[dict], dict]:
+    return lambda part: {key: value for key, value in part.items() if key != name}
+
+
+def of_class(name: str) -> Callable[[Any], dict]:
+    return lambda part: {"@class": f"inference.{name}"}
+
+
+def reweigh(to: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        weights = load_file(run / "weights.safetensors")
+        save_file({name: to(tensor) for name, tensor in weights.items()}, run / "weights.safetensors")
+
+    return damage
+
+
 def loads(
     fault: str, damage: Callable[[Path], Any] | None, message: str, error: type[Exception] = ValueError, **options: Any
 ) -> Row:
@@ -1456,9 +1596,29 @@ LOADING = [
     loads(
         "file: other format", rewrite(lambda c: c.update(format=99)), "not a checkpoint of format 2: its format is 99"
     ),
-    loads("file: no guide", rewrite(lambda c: c.pop("guide")), "config.json lacks 'guide'"),
-    loads("file: no schedule", rewrite(lambda c: c.pop("schedule")), "config.json lacks 'schedule'"),
-    loads("file: no progress", rewrite(lambda c: c.pop("progress")), "config.json lacks 'progress'"),
+    loads("file: no guide", rewrite(lambda c: c.pop("guide")), "config.json is damaged: it lacks 'guide'"),
+    loads("file: no schedule", rewrite(lambda c: c.pop("schedule")), "config.json is damaged: it lacks 'schedule'"),
+    loads("file: no progress", rewrite(lambda c: c.pop("progress")), "config.json is damaged: it lacks 'progress'"),
+    loads("file: progress a list", change("progress", lambda p: [1]), "progress must hold epoch and step, got list"),
+    loads("file: no epoch", change("progress", without("epoch")), "config.json is damaged: progress lacks 'epoch'"),
+    loads("file: epoch text", change("progress", having(epoch="1")), "progress must count, got '1' for 'epoch'"),
+    loads("file: step negative", change("progress", having(step=-1)), "progress must count, got -1 for 'step'"),
+    loads("file: runner null", change("runner", lambda r: None), "damaged: runner must hold lr .* got NoneType"),
+    loads("file: no rate", change("runner", without("lr")), "config.json is damaged: runner lacks 'lr'"),
+    loads("file: unknown option", change("runner", having(device="cpu")), "damaged: runner has an unknown 'device'"),
+    loads("file: rate text", change("runner", having(lr="a")), "damaged: lr must be a positive number, got 'a'"),
+    loads("file: seed null", change("runner", having(seed=None)), "config.json is damaged: seed must be an integer"),
+    loads("file: guide null", change("guide", lambda g: None), "json is damaged: guide must be .* got NoneType"),
+    loads("file: schedule text", change("schedule", lambda s: "warm"), "json is damaged: schedule must be .* got str"),
+    loads("file: guard text", change("guard", lambda g: "skip"), "config.json is damaged: guard must be .* got str"),
+    loads("file: guard as schedule", change("schedule", of_class("guard.Guard")), "schedule must be .* got Guard"),
+    loads("file: schedule as guard", change("guard", of_class("schedules.Constant")), "guard must be .* got Constant"),
+    loads("file: history of numbers", write("history.jsonl", "1\n2\n"), "history.jsonl is damaged: line 1 must hold"),
+    loads("nan: weights", reweigh(lambda t: t * NAN), "the weights in .* are damaged: NaN, infinite or of another"),
+    loads("type: weights", reweigh(torch.Tensor.long), "the weights in .* are damaged: NaN, infinite or of another"),
+    loads("type: guide", None, "guide must be a guide, such as .* got str", guide="x"),
+    loads("type: schedule", None, "schedule must be such as .* got str", schedule="x"),
+    loads("unknown: device", None, "device must be such as 'cpu' or 'cuda', got 'gpu'", device="gpu"),
     loads(
         "file: foreign class",
         rewrite(lambda c: c["guide"].update({"@class": "os.system"})),
@@ -1480,7 +1640,7 @@ LOADING = [
     loads(
         "file: wrong argument", rewrite(lambda c: c["guide"].update({"num_samples": 0})), f"num_samples {COUNT}, got 0"
     ),
-    loads("file: wrong rate", rewrite(lambda c: c["runner"].update({"lr": -1})), "lr must be positive, got -1"),
+    loads("file: wrong rate", rewrite(lambda c: c["runner"].update(lr=-1)), "lr must be a positive number, got -1"),
     loads(
         "file: unknown precision", rewrite(lambda c: c["runner"].update(precision="fp4")), "precision must be one of"
     ),
@@ -1488,6 +1648,12 @@ LOADING = [
         "shape: other sizes",
         rewrite(lambda c: c["guide"]["model"]["facets"]["digit"].update(num_components=5)),
         r"do not fit the guide; they differ in \['model.facets.digit.loc'",
+    ),
+    Row(
+        "SVIRunner.load",
+        "unknown: device for a guide of one's own",
+        lambda run: SVIRunner.load(run, guide=one_facet(), device="gpu"),
+        "device must be such as 'cpu' or 'cuda', got 'gpu'",
     ),
     Row(
         "SVIRunner.load",
@@ -1561,6 +1727,13 @@ RESUMING = [
     resumes("file: digests no text", write(DIGESTS, b"\xff\xfe")),
     resumes("file: state of another format", restate(lambda state: {**state, "format": 99})),
     resumes("file: state foreign", restate(lambda state: [1])),
+    resumes("file: no call", restate(without("call"))),
+    resumes("file: no position", restate(without("position"))),
+    resumes("file: no runners", restate(without("runners"))),
+    resumes("file: no epoch", restate(lambda state: {**state, "position": without("epoch")(state["position"])})),
+    resumes("file: no history", restate(lambda state: {**state, "runners": [without("history")(state["runners"][0])]})),
+    resumes("file: too few runners", restate(having(runners=[]))),
+    resumes("file: runners a number", restate(having(runners=3))),
     resumes("missing: tensors", remove(STORED)),
     resumes("missing: digests", remove(DIGESTS)),
     Row("Checkpoints", "misfit: sizes", partial(resumed, batch_size=4), "another run, which differs in sizes"),
@@ -1589,8 +1762,10 @@ RESUMING = [
         "Checkpoints",
         ("range: epochs", lambda: Checkpoints("new", epochs=0), f"epochs {COUNT}, got 0"),
         ("range: keep", lambda: Checkpoints("new", keep=0), f"keep {COUNT}, got 0"),
-        ("range: seconds", lambda: Checkpoints("new", seconds=-1), "seconds must be positive, got -1"),
-        ("nan: seconds", lambda: Checkpoints("new", seconds=NAN), "seconds must be positive, got nan"),
+        ("range: seconds", lambda: Checkpoints("new", seconds=-1), "seconds must be a positive number, got -1"),
+        ("nan: seconds", lambda: Checkpoints("new", seconds=NAN), "seconds must be a positive number, got nan"),
+        ("type: seconds", lambda: Checkpoints("new", seconds="60"), "seconds must be a positive number, got '60'"),
+        ("type: resume", lambda: Checkpoints("new", resume="yes"), "resume must be True or False, got str"),
     ),
 ]
 
@@ -1670,22 +1845,80 @@ EXAMPLES = [
     *of(
         "quickstart.parse",
         ("type: epochs", lambda: parsed(quickstart, "--epochs", "ten"), "invalid int value: 'ten'", SystemExit),
+        ("range: epochs", lambda: parsed(quickstart, "--epochs", "0"), f"epochs {COUNT}, got 0", SystemExit),
+        ("range: seed", lambda: parsed(quickstart, "--seed", "-1"), "seed must be .* 0 to .* got -1", SystemExit),
+        ("huge: seed", lambda: parsed(quickstart, "--seed", "9" * 30), "seed must be .* 0 to .* got 999", SystemExit),
+        ("unknown: device", lambda: parsed(quickstart, "--device", "gpu"), "device must be .* got 'gpu'", SystemExit),
         ("unknown: flag", lambda: parsed(quickstart, "--epoch", "3"), "unrecognized arguments", SystemExit),
     ),
     *of(
         "vade.parse",
         ("unknown: data", lambda: parsed(vade, "--dataset", "imagenet"), "invalid choice: 'imagenet'", SystemExit),
         ("missing: value", lambda: parsed(vade, "--lr"), "--lr: expected one argument", SystemExit),
+        ("range: rate", lambda: parsed(vade, "--lr", "-1"), "lr must be a positive number, got -1.0", SystemExit),
+        ("nan: rate", lambda: parsed(vade, "--lr", "nan"), "lr must be a positive number, got nan", SystemExit),
+        ("range: rows", lambda: parsed(vade, "--batch-size", "-3"), f"batch_size {COUNT}, got -3", SystemExit),
     ),
     *of(
         "mfcvae.parse",
         ("type: seed", lambda: parsed(mfcvae, "--seed", "1.5"), "invalid int value: '1.5'", SystemExit),
+        ("range: second epochs", lambda: parsed(mfcvae, "--epochs", "5", "0"), f"epochs {COUNT}, got 0", SystemExit),
+        ("range: restarts", lambda: parsed(mfcvae, "--restarts", "-1"), "restarts must be .* at least 0", SystemExit),
+        ("nan: weight", lambda: parsed(mfcvae, "--waiting-weight", "nan"), "weight must be .* at least 0", SystemExit),
+    ),
+    Row(
+        "open_run_folder",
+        "file: run.json cut",
+        lambda run: opened(run, "--resume"),
+        "run.json is damaged, or of another program",
+        SystemExit,
+        write("run.json", '{"data": "dig'),
+    ),
+    Row(
+        "open_run_folder",
+        "file: run.json foreign",
+        lambda run: opened(run, "--resume"),
+        r"run.json is damaged, or of another program \(it lacks 'flags'\)",
+        SystemExit,
+        write("run.json", '{"data": "digits"}'),
+    ),
+    Row(
+        "open_run_folder",
+        "type: run.json's flags",
+        lambda run: opened(run, "--resume"),
+        "flags must be a JSON object, got int",
+        SystemExit,
+        write("run.json", '{"data": "digits", "flags": 3, "settings": {}}'),
+    ),
+    Row(
+        "once",
+        "file: cut",
+        lambda run: once(run / "results.json", {}, dict),
+        "results.json is damaged, or of another program",
+        SystemExit,
+        write("results.json", '{"settings": {'),
+    ),
+    Row(
+        "once",
+        "file: foreign",
+        lambda run: once(run / "results.json", {}, dict),
+        "results.json is damaged, or of another program .it must hold settings, got list",
+        SystemExit,
+        write("results.json", "[1]"),
+    ),
+    *of(
+        "identifiability.parse",
+        ("range: rows", lambda: parsed(identifiability, "--per-segment", "0"), f"per_segment {COUNT}", SystemExit),
     ),
     *of(
         "augmentation.parse",
         ("unknown: flag", lambda: parsed(augmentation, "--sed", "1"), "unrecognized arguments", SystemExit),
     ),
 ]
+
+
+def opened(out: Path, *flags: str) -> None:
+    open_run_folder(*quickstart.parse([*flags, "--out", str(out)]), data.digits())
 
 
 def parsed(example: Any, *flags: str) -> None:

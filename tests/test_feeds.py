@@ -156,8 +156,8 @@ def test_a_loader_that_does_not_fit_is_refused_before_training(loader: Any, opti
 
 
 def test_runs_side_by_side_take_no_loader() -> None:
-    with pytest.raises(ValueError, match="take batches of as many rows"):
-        fit_together([runner()], shuffled(), epochs=1, batch_size=None, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="take data, no DataLoader"):
+        fit_together([runner()], shuffled(), epochs=1, progress=False)  # type: ignore[arg-type]
 
 
 def test_a_fault_is_found_again_in_a_loader() -> None:

@@ -229,7 +229,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: SVIRunner((g := build()).model, g).fit(X, 1, batchsize=3, label=U),
         "batchsize: is that a misspelt option",
     ),
-    (lambda: FitMixtures(X, 9)(SVIRunner((g := build()).model, g), {"epoch": 1}), "not started from clusters"),
+    (lambda: FitMixtures(X, 9).check(SVIRunner((g := build()).model, g)), "not started from clusters"),
     (lambda: cluster_gallery(build(), X, "label", (2, 3)), "has no clusters to draw"),
     (lambda: IVAE((6,), 0, 2), "num_labels must be an integer of at least 1"),
     (lambda: cold_start(build(), X), "not started from clusters"),

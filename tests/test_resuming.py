@@ -191,6 +191,29 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
         fit(checkpoints=Checkpoints(tmp_path, resume=True))
 
 
+@pytest.mark.parametrize("way", [("call",), ("position", "epoch"), ("runners",), ("runners", 0, "history")], ids=str)
+def test_a_state_that_lacks_something_is_passed_over(way: tuple, tmp_path: Path) -> None:
+    """As a program of somebody's own may have written it; nothing of the runner is changed."""
+    runner, x, _ = start(two_facets)
+    runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, keep=1))
+    state, tensors = read(tmp_path / "step-0000000009")
+    *before, last = way
+    part = state
+    for key in before:
+        part = part[key]
+    del part[last]
+    write(tmp_path / "step-0000000009", state, tensors)
+    again, _, _ = start(two_facets)
+    weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
+    with (
+        pytest.warns(CheckpointWarning, match=f"is passed over: it is not whole: .* lacks '{last}'"),
+        pytest.raises(ValueError, match="is whole: give another folder"),
+    ):
+        again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
+    assert (again.epoch, again.history, again.optimizer.state_dict()["state"]) == (0, [], {})
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in again.loss.state_dict().items())
+
+
 def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
@@ -293,7 +316,7 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("has checkpoints of a run, the last one at step-0000000009", lambda folder: Checkpoints(folder)),
     ("keep must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", keep=0)),
     ("epochs must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", epochs=0)),
-    ("seconds must be positive", lambda folder: Checkpoints(folder / "new", seconds=0)),
+    ("seconds must be a positive number", lambda folder: Checkpoints(folder / "new", seconds=0)),
 ]
 
 
