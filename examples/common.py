@@ -162,7 +162,11 @@ def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
 
 
 def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> Path:
-    """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data."""
+    """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data.
+
+    ``args.device`` becomes this process's own.
+    """
+    args.device = own_device(args.device)
     run = {"data": data.name, **describe(args, settings)}
     if args.resume and (args.out / "run.json").is_file():
         _check_same(_read(args.out / "run.json", "flags", "settings", "data"), run, args.out)
@@ -230,6 +234,11 @@ def refuse_several() -> None:
     """:raises SystemExit: where ``torchrun`` started several processes for an example that trains many runs in one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SystemExit("this example trains many runs in one process: start it without torchrun")
+
+
+def own_device(device: str) -> str:
+    """This process's: of several on a machine with several cards each takes its own."""
+    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
 
 
 @cache

@@ -112,6 +112,10 @@ class JSONLines:
 
     def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
         self.lines += 1
+        self._try(runner, record)
+
+    def _try(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        """Write what is to be written, or warn."""
         try:
             if self.lines > 1 and self.complete:
                 with self.path.open("a") as file:
@@ -131,8 +135,9 @@ class JSONLines:
         return self.lines
 
     def restore(self, runner: SVIRunner, state: int) -> None:
-        self.lines = state
-        self._write_all(runner)
+        self.lines, self.complete = state, False
+        if runner.history:
+            self._try(runner, runner.history[-1])
 
 
 class TensorBoard:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from inference.feeds import Feed
+from inference.feeds import Feed, InMemory
 from inference.guard import SCHEDULED, Faults
 from inference.processes import Processes
 from inference.schedules import Weights
@@ -26,56 +25,72 @@ WARM_UP = 3
 
 
 class Captured(Alone):
-    """One run, its step recorded; what a graph cannot play is done as :class:`~inference.steps.Alone` does.
+    """One run, its step recorded; a batch of another size than the others takes the plain way.
 
-    A graph has its shapes, rates and places in memory for good. So batches of another size than the first one's take
-    the plain way, as do all batches of groups, and where a rate or a place changed (a callback halved the one or put
-    new tensors in the other), the step is recorded anew. Where it cannot be recorded there is a warning, and the plain
-    way is taken throughout.
+    A graph has its shapes, rates and places in memory for good. So the step is recorded anew before a pass if something
+    of that has changed since the last one (a callback halved a rate, or put new tensors in a prior).
+
+    :raises ValueError: where no batch would have the size that is recorded, as where groups are dealt.
+    :raises RuntimeError: in the fourth step, if CUDA cannot record it.
     """
 
     def __init__(
         self, runners: Sequence[SVIRunner], weights: Weights, feed: Feed, faults: Sequence[Faults], processes: Processes
     ) -> None:
         super().__init__(runners, weights, feed, faults, processes)
-        self.fails = False
+        if isinstance(feed, InMemory) and ("group" in feed.data.given or len(feed.data) < feed.batch_size):
+            raise ValueError(
+                f"capture=True takes batches of one size, and {feed.batches!r} deals none of {feed.batch_size} rows "
+                "here: leave it out, or give a smaller batch_size"
+            )
         self.recorded_for: Any = None
         self.warm = 0
         self.replay: Callable[[], None] | None = None
-        for group in self.runner.optimizer.param_groups:
-            group["capturable"] = True
 
-    def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        if self.fails or batch.size is not None or len(batch) != self.feed.batch_size:
-            return super().__call__(batch, step)
+    def deal(self) -> Iterator[Observed]:
         if (now := self._fixed()) != self.recorded_for:
             self.recorded_for, self.warm, self.replay = now, 0, None
+        return super().deal()
+
+    def __call__(self, batch: Observed, step: Tensor) -> Tensor:
+        if len(batch) != self.feed.batch_size:
+            return super().__call__(batch, step)
+        device = self.runner.device
         if self.warm < WARM_UP:
             self.warm += 1
-            return aside(lambda: super(Captured, self).__call__(batch, step))
-        if self.replay is None and not self._record(batch, step):
-            return super().__call__(batch, step)
+            return aside(lambda: super(Captured, self).__call__(batch, step), device)
+        if self.replay is None:
+            self._record(batch, step)
         self._fill(batch, step)
         assert self.replay is not None
         self.replay()
         return self.kept.clone()
 
     def _fixed(self) -> Any:
-        """What a graph takes to be as it was when it was recorded."""
+        """What a graph takes to be as it was when it was recorded; the optimiser's moments are there after a step."""
+        optimizer = self.runner.optimizer
         buffers = [b for name, b in self.runner.loss.named_buffers() if name.rpartition(".")[2] not in SCHEDULED]
-        places = [tensor.data_ptr() for tensor in (*self.runner.loss.parameters(), *buffers)]
-        return places, [group["lr"] for group in self.runner.optimizer.param_groups]
+        moments = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+        places = [tensor.data_ptr() for tensor in (*self.runner.loss.parameters(), *buffers, *moments)]
+        learn = [p.requires_grad for p in self.runner.loss.parameters()]
+        options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        return places, learn, options, vars(self.runner.guard)
 
-    def _record(self, batch: Observed, step: Tensor) -> bool:
-        """Record the step on a batch and a number of its own, and whether that could be done."""
+    def _record(self, batch: Observed, step: Tensor) -> None:
+        """Record the step on a batch and a number of its own."""
         given = {name: values.clone() for name, values in batch.given.items()}
         self.batch, self.step = Observed(batch.x.clone(), given), step.clone()
+        groups = self.runner.optimizer.param_groups
+        for group in groups:
+            group["capturable"] = True
         try:
-            self.replay, self.kept = recorded(lambda: super(Captured, self).__call__(self.batch, self.step))
+            take = super().__call__
+            self.replay, self.kept = recorded(lambda: take(self.batch, self.step), self.runner.device)
         except RuntimeError as error:
-            warnings.warn(f"the step cannot be recorded as a CUDA graph, and is not: {error}", stacklevel=2)
-            self.fails = True
-        return not self.fails
+            raise RuntimeError(f"CUDA cannot record this step as a graph: leave capture=True out ({error})") from error
+        finally:
+            for group in groups:
+                group["capturable"] = False
 
     def _fill(self, batch: Observed, step: Tensor) -> None:
         self.batch.x.copy_(batch.x)
@@ -83,25 +98,27 @@ class Captured(Alone):
             values.copy_(batch.given[name])
         self.step.copy_(step)
 
-    def close(self) -> None:
-        super().close()
-        for group in self.runner.optimizer.param_groups:
-            group["capturable"] = False
 
-
-def recorded(take: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
     """What plays ``take`` once more, and where its result then lies; nothing is computed by recording."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads, such as those that pin a loader's batches, may go on meanwhile.
+    with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         kept = take()
-    return graph.replay, kept
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return replay, kept
 
 
-def aside(take: Callable[[], Tensor]) -> Tensor:
+def aside(take: Callable[[], Tensor], device: torch.device) -> Tensor:
     """``take`` on a stream of its own, as what comes before recording is to be."""
-    here, other = torch.cuda.current_stream(), torch.cuda.Stream()
-    other.wait_stream(here)
-    with torch.cuda.stream(other):
-        result = take()
-    here.wait_stream(other)
-    return result
+    with torch.cuda.device(device):
+        here, other = torch.cuda.current_stream(), torch.cuda.Stream()
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
+            result = take()
+        here.wait_stream(other)
+        return result

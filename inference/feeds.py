@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +17,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from guides.base import FacetGuide
 from inference.batches import Batches, Groups, Rows
-from inference.randomness import seeded
 from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
@@ -24,6 +24,8 @@ from ppl_models.data import Observed
 __all__ = ["Feed", "InMemory", "Loaded", "feed_for", "fingerprint"]
 
 BATCH_SIZE = 512
+# Of a loader's first pass, rows that are kept to be looked at again.
+HELD_ROWS = 2048
 END = object()  # of a loader's pass; None may be a batch of a broken one
 
 
@@ -89,13 +91,14 @@ class InMemory(Feed):
 class Loaded(Feed):
     """Batches of a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x first and then what the model takes.
 
-    What a pass draws (its order; a data set's own draws where no worker processes load) depends on the seed and the
-    epoch alone, so that a run that is gone on with sees what it would have seen; the batches before are loaded once
-    more and dropped.
+    What a pass draws (its order, and what a data set draws with torch, NumPy or Python's ``random``, in worker
+    processes or without) depends on the seed and the epoch alone, so that a run that is gone on with sees what it would
+    have seen; the batches before are loaded once more and dropped. Generators of the loader and its samplers are set
+    while a batch is fetched, and are else as they were.
 
     :param loader: of batches of any size; members of a group are to lie in one batch.
     :param guide: whose model the batches are for; each is checked as it comes.
-    :raises ValueError: if the loader has no length, or gives nothing, or its batches do not fit.
+    :raises ValueError: if the loader has no length, gives nothing, or keeps its workers, or its batches do not fit.
     """
 
     def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
@@ -108,13 +111,19 @@ class Loaded(Feed):
             ) from None
         if self.steps == 0:
             raise ValueError("the DataLoader gives no batch: is its data set empty, or smaller than a batch to drop?")
-        self.watched: dict[int, Observed] = {}
-        self.batch_size = len(self.some(1))
+        if loader.persistent_workers:
+            raise ValueError(
+                "the DataLoader's workers would draw on from pass to pass, which no resumed run could repeat: make it "
+                "with persistent_workers=False"
+            )
+        self.held = self._held(HELD_ROWS)
+        self.batch_size = len(self.held[0])
 
     def deal(self, seed: int) -> Iterator[Observed]:
-        stream = _Stream(seed)
-        if self.loader.generator is not None:
-            self.loader.generator.manual_seed(seed)
+        batched = self.loader.batch_sampler
+        parts = (self.loader, self.loader.sampler, batched, getattr(batched, "sampler", None))
+        own = {id(g): g for g in (getattr(part, "generator", None) for part in parts) if g is not None}
+        stream = _Stream(seed, own.values())
         with stream.on():
             batches = iter(self.loader)
         while True:
@@ -136,18 +145,18 @@ class Loaded(Feed):
             raise ValueError(f"the DataLoader's batches have no x, but {sorted(map(str, given))}: name it 'x'")
         return self.guide.observed(x, given).to(self.device)
 
+    def _held(self, rows: int) -> list[Observed]:
+        """The first batches of a pass, until they have so many rows."""
+        batches = []
+        for batch in self.deal(0):
+            batches.append(batch)
+            if sum(map(len, batches)) >= rows:
+                break
+        return batches
+
     def some(self, at_most: int) -> Observed:
-        if at_most not in self.watched:
-            batches, rows = [], 0
-            for batch in self.deal(0):
-                batches.append(batch)
-                rows += len(batch)
-                if rows >= at_most:
-                    break
-            if not batches:
-                raise ValueError(f"the DataLoader gives no batch, though its length says {self.steps}")
-            self.watched[at_most] = _joined(batches)
-        return self.watched[at_most]
+        ends = np.cumsum([len(batch) for batch in self.held])
+        return _joined(self.held[: int(np.searchsorted(ends, at_most)) + 1])
 
     def parts(self, size: int) -> Iterator[Observed]:
         return self.deal(0)
@@ -159,17 +168,37 @@ class Loaded(Feed):
 
 
 class _Stream:
-    """Random numbers of the CPU that go on from where they were each time that they are wanted."""
+    """Random numbers of torch, NumPy and Python that go on from where they were each time that they are wanted."""
 
-    def __init__(self, seed: int) -> None:
-        self.state = Generator().manual_seed(seed).get_state()
+    def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
+        self.generators = list(generators)
+        self.state = self._seeded(seed)
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        with seeded(0, torch.device("cpu")):
-            torch.set_rng_state(self.state)
+        kept = self._get()
+        self._set(self.state)
+        try:
             yield
-            self.state = torch.get_rng_state()
+        finally:
+            self.state = self._get()
+            self._set(kept)
+
+    def _seeded(self, seed: int) -> tuple[Any, ...]:
+        own = Generator().manual_seed(seed).get_state()
+        numpy = np.random.RandomState(seed % 2**32).get_state()
+        return own, numpy, random.Random(seed).getstate(), [own for _ in self.generators]
+
+    def _get(self) -> tuple[Any, ...]:
+        numpy = np.random.get_state()  # noqa: NPY002, a data set may use it
+        return torch.get_rng_state(), numpy, random.getstate(), [g.get_state() for g in self.generators]
+
+    def _set(self, state: tuple[Any, ...]) -> None:
+        torch.set_rng_state(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        random.setstate(state[2])
+        for generator, own in zip(self.generators, state[3], strict=True):
+            generator.set_state(own)
 
 
 def _joined(batches: list[Observed]) -> Observed:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from inference.randomness import mixed, random_state, seeded
 from ppl_models.data import Observed
@@ -37,19 +39,19 @@ class Processes:
         """Whether this is the first process, which alone reports, writes and calls back."""
         return self.rank == 0
 
-    def wrapped(self, program: nn.Module) -> nn.Module:
-        """The program, whose gradients will be those of all processes together."""
-        return program
+    def check_alike(self, described: Callable[[], dict[str, Any]]) -> None:
+        """:raises ValueError: if processes are about to train with other data, parts or seeds than the first."""
 
     def part(self, batch: Observed) -> tuple[Observed, float]:
         """This process's part of a batch, and what its objective counts in the mean over processes."""
         return batch, 1.0
 
-    def backward(self, loss: Tensor, counts: float) -> Tensor:
+    def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
         """The gradient of the whole batch's objective; returns that objective, detached.
 
         :param loss: the part's.
         :param counts: as :meth:`part` said.
+        :param parameters: that learn.
         """
         loss.backward()
         return loss.detach()
@@ -58,16 +60,16 @@ class Processes:
         """The largest number that any process gives."""
         return wanted
 
-    def told(self, value: T) -> T:
-        """What the first process gives."""
-        return value
+    def first(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives in the first process, for all; if it fails there, all fail."""
+        return work()
 
     def gathered(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         """What each process gives."""
         return [values]
 
     def share(self, runner: SVIRunner) -> None:
-        """Let all have what callbacks may have changed in the first process: parameters, buffers, rates, history."""
+        """Let all have what callbacks may have changed in the first process, parameters, rates and such."""
 
     def fresh(self, runner: SVIRunner) -> list[Tensor]:
         """Random streams that no other process has."""
@@ -78,13 +80,17 @@ class Processes:
 class DataParallel(Processes):
     """Several processes that train one run, each on its part of every batch, by Lightning Fabric.
 
-    Rows (or groups) of a batch go to the processes in turn. Each process's objective is the mean over its own; they
-    are weighed such that the gradient that Fabric averages over processes is, with the same draws, the gradient of the
-    whole batch. What an objective says of several rows at once it says of each part's: batch normalisation is over a
-    part, and so are the pairs of :class:`~guides.SimilarContentGuide`.
+    Each process gives ``fit`` the same: all data (or a loader of all, in the same order), parts and seed. Rows (or
+    groups) of a batch go to the processes in turn. Each process's objective is the mean over its own; they are weighed
+    such that the mean of their gradients over processes is, with the same draws, the gradient of the whole batch. What
+    an objective says of several rows at once it says of each part's: batch normalisation is over a part, and so are
+    the pairs of :class:`~guides.SimilarContentGuide`.
 
-    :param fabric: launched, its strategy one that averages gradients, such as ``"ddp"``.
-    :raises ValueError: if it was not launched, or its devices are of another kind than the runner's.
+    Of the Fabric its processes and what they say to each other are used; precision is the runner's, and gradients are
+    added in one order however often a run is stopped.
+
+    :param fabric: launched.
+    :raises ValueError: if it is no Fabric, was not launched, or its device is another than the runner's.
     """
 
     # An exchange costs as much as it takes to reach the farthest machine.
@@ -95,15 +101,21 @@ class DataParallel(Processes):
             raise ValueError(f"fabric must be a Fabric of Lightning's, such as Fabric(devices=2), got {fabric!r}")
         if not getattr(fabric, "_launched", True):
             raise ValueError("the Fabric was not launched: call fabric.launch() before the model is built")
-        if fabric.device.type != runner.device.type:
+        if runner.device != fabric.device and (runner.device.type, fabric.device.type) != ("cpu", "cpu"):
             raise ValueError(
-                f"the Fabric's devices are {fabric.device.type} and the runner is on {runner.device.type}: "
+                f"this process's device is {fabric.device} and the runner is on {runner.device}: "
                 "give the runner device=fabric.device"
             )
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
 
-    def wrapped(self, program: nn.Module) -> nn.Module:
-        return self.fabric.setup_module(program)
+    def check_alike(self, described: Callable[[], dict[str, Any]]) -> None:
+        content = json.dumps(described(), sort_keys=True).encode()
+        digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
+        if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
+            raise ValueError(
+                "the processes called fit with other data, parts or seeds than one another: all give the same, and "
+                "batches are parted between them here (so no DistributedSampler)"
+            )
 
     def part(self, batch: Observed) -> tuple[Observed, float]:
         if "group" in batch.given:
@@ -120,20 +132,31 @@ class DataParallel(Processes):
         size = (len(batch) if batch.size is None else batch.size) * max(m, 1) / groups
         return replace(mine, size=size), self.size * m / groups
 
-    def backward(self, loss: Tensor, counts: float) -> Tensor:
+    def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
         weighed = loss * counts
-        self.fabric.backward(weighed)
-        return self._mean(weighed.detach())
-
-    def _mean(self, value: Tensor) -> Tensor:
-        mean: Any = self.fabric.all_reduce(value.clone(), reduce_op="mean")
-        return mean
+        weighed.backward()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([*(g.flatten() for g in gradients), weighed.detach()[None]])
+        mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
+        for p, part in zip(parameters, mean[:-1].split([p.numel() for p in parameters]), strict=True):
+            p.grad = torch.empty_like(p).copy_(part.view(p.shape))  # in memory as the parameter is
+        return mean[-1]
 
     def most(self, wanted: int) -> int:
         return max(int(value) for value in self._all(torch.tensor(wanted)))
 
-    def told(self, value: T) -> T:
-        return self.fabric.broadcast(value)
+    def first(self, work: Callable[[], T]) -> T:
+        value, error = None, None
+        try:
+            value = work() if self.leads else None
+        except Exception as raised:  # whatever it is, the others are not to wait for this process
+            error = raised
+        told: Any = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+        if told[1] is not None:
+            raise RuntimeError(f"the first process ended with {told[1]}")
+        return told[0]
 
     def gathered(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         return list(zip(*(self._all(value) for value in values), strict=True))
@@ -146,9 +169,25 @@ class DataParallel(Processes):
         return gathered.cpu()
 
     def share(self, runner: SVIRunner) -> None:
-        rates = [group["lr"] for group in runner.optimizer.param_groups]
-        rates, runner.history, runner.should_stop = self.told((rates, runner.history, runner.should_stop))
-        for group, rate in zip(runner.optimizer.param_groups, rates, strict=True):
+        parameters, tensors = list(runner.loss.parameters()), [*runner.loss.parameters(), *runner.loss.buffers()]
+        groups = runner.optimizer.param_groups
+        told: Any = self.first(
+            lambda: {
+                "tensors": [tensor.detach().cpu() for tensor in tensors],
+                "learn": [p.requires_grad for p in parameters],
+                "rates": [group["lr"] for group in groups],
+                "record": runner.history[-1] if runner.history else None,
+                "should_stop": runner.should_stop,
+            }
+        )
+        if self.leads:
+            return
+        for tensor, value in zip(tensors, told["tensors"], strict=True):
+            tensor.data.copy_(value)
+        for p, learns in zip(parameters, told["learn"], strict=True):
+            p.requires_grad_(learns)
+        for group, rate in zip(groups, told["rates"], strict=True):
             group["lr"] = rate
-        for tensor in (*runner.loss.parameters(), *runner.loss.buffers()):
-            tensor.data.copy_(self.told(tensor.detach().cpu()))
+        runner.should_stop = told["should_stop"]
+        if told["record"] is not None and told["record"]["step"] != (runner.history or [{"step": None}])[-1]["step"]:
+            runner.history.append(told["record"])

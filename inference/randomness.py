@@ -13,8 +13,9 @@ __all__ = ["mixed", "random_state", "seeded", "set_random_state", "synchronize"]
 
 
 def mixed(*numbers: int) -> int:
-    """One seed of several numbers, such that seeds of any two lists of them have nothing in common."""
-    return int(np.random.SeedSequence([number % 2**64 for number in numbers]).generate_state(1, np.uint64)[0])
+    """One seed of several numbers; seeds of other numbers, or of more of them, have nothing in common with it."""
+    words = [word for number in numbers for word in divmod(number % 2**64, 2**32)]
+    return int(np.random.SeedSequence([len(numbers), *words]).generate_state(1, np.uint64)[0])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
 # What a state holds: of the call, of where it stands, of each runner; and tensors beside those of the runners.
 PARTS = ("call", "position", "runners")
-POSITION = ("epoch", "batches", "logged", "seconds")
-OF_RUNNER = ("epoch", "step", "history", "optimizer", "callbacks")
+POSITION = ("epoch", "batches", "logged", "stopped", "seconds")
+OF_RUNNER = ("epoch", "step", "should_stop", "in_a_row", "history", "optimizer", "callbacks")
 TENSORS = ("position.total_loss", "position.skipped", "position.first_skipped")
 
 
@@ -113,6 +113,11 @@ class Checkpoints:
                 "with resume=True, or give another folder"
             )
 
+    def _begin(self, stack: ExitStack) -> None:
+        stack.enter_context(held(self.folder))
+        self.check()
+        remove_left_over(self.folder, "step-*")
+
     def written(self) -> list[Path]:
         """The checkpoints in the folder, the oldest first."""
         return checkpoints_in(self.folder)
@@ -129,14 +134,12 @@ class Checkpoints:
 
         :param call: what makes this call of ``fit`` what it is, in JSON types.
         """
-        with held(self.folder) if processes.leads else nullcontext():
-            if processes.leads:
-                self.check()
-                remove_left_over(self.folder, "step-*")
+        with ExitStack() as stack:
+            processes.first(lambda: self._begin(stack))
             keeper = Keeper(self, runners, callbacks, json.loads(json.dumps(call)), processes)
             with _listening(keeper.asked_to_stop):
                 yield keeper
-                keeper.leave(processes.most(keeper.wants()), written=True)  # asked to after the last step's checkpoint
+                keeper.leave(processes.most(keeper.wants()), keeper.written)  # asked to after the last step
 
 
 class Keeper:
@@ -152,7 +155,7 @@ class Keeper:
     ) -> None:
         self.checkpoints, self.runners, self.callbacks, self.call = checkpoints, runners, callbacks, call
         self.processes = processes
-        self.signal = 0
+        self.signal, self.written = 0, False
         self.whole: list[Path] = []  # of this call, and known to be
         self.wrote = self.started = time.monotonic()
 
@@ -163,7 +166,7 @@ class Keeper:
 
     def restore(self, at: Position) -> None:
         """Bring runners, callbacks and ``at`` to the last whole checkpoint, where there is one to go on from."""
-        found = self.processes.told(self.last() if self.processes.leads else None)
+        found = self.processes.first(self.last)
         if found is not None:
             _restore(self.runners, self.callbacks, at, *found, self.processes)
 
@@ -219,9 +222,10 @@ class Keeper:
             return False
         at.random = random_state(self.runners[0].device)
         random = self.processes.gathered(at.random)
-        return self.processes.leads and self._written(at, random)
+        self.written = self.processes.first(lambda: self._write(at, random))
+        return self.written
 
-    def _written(self, at: Position, random: Sequence[Sequence[Tensor]]) -> bool:
+    def _write(self, at: Position, random: Sequence[Sequence[Tensor]]) -> bool:
         step = self.runners[0].step
         path = self.checkpoints.folder / f"step-{step:010d}"
         seconds = at.seconds + self.wrote - self.started
@@ -318,6 +322,7 @@ def _state(
         "position.skipped": torch.stack([f.count for f in at.faults]),
         "position.first_skipped": torch.stack([f.first for f in at.faults]),
     }
+    tensors |= {f"{i}.norms": f.norms for i, f in enumerate(at.faults)}
     tensors |= {f"random.{rank}.{i}": t for rank, each in enumerate(random) for i, t in enumerate(each)}
     each = []
     for i, (runner, calls) in enumerate(zip(runners, callbacks, strict=True)):
@@ -329,6 +334,8 @@ def _state(
             {
                 "epoch": runner.epoch,
                 "step": runner.step,
+                "should_stop": runner.should_stop,
+                "in_a_row": at.faults[i].in_a_row,
                 "history": runner.history,
                 "optimizer": optimizer["param_groups"],
                 "callbacks": [call.state(runner) if remembers(call) else None for call in calls],
@@ -348,7 +355,8 @@ def _check_whole(state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         then = check_keys("its call", state["call"], ("runners", "weights"))
         if len(then["runners"]) != len(state["runners"]):
             raise ValueError(f"of {len(then['runners'])} runners it holds {len(state['runners'])}")
-        names = [f"{i}.weights.{name}" for i in range(len(state["runners"])) for name in then["weights"]]
+        held = [*(f"weights.{name}" for name in then["weights"]), "norms"]
+        names = [f"{i}.{name}" for i in range(len(state["runners"])) for name in held]
         check_keys("tensors.safetensors", tensors, (*TENSORS, *names))
     except ValueError as error:
         raise ValueError(f"it is not whole: {error}") from error
@@ -381,7 +389,8 @@ def _restore(
         runner.optimizer.load_state_dict({"state": moments, "param_groups": of["optimizer"]})
         runner.loss.load_state_dict(_under(tensors, f"{i}.weights."))
         runner.history, runner.epoch, runner.step = of["history"], of["epoch"], of["step"]
-        for call, kept in zip(calls, of["callbacks"], strict=True):
+        runner.should_stop = of["should_stop"]
+        for call, kept in zip(calls, of["callbacks"], strict=True) if processes.leads else ():
             if kept is not None:
                 call.restore(runner, kept)
     for name, value in state["position"].items():
@@ -390,6 +399,8 @@ def _restore(
     for i, faults in enumerate(at.faults):
         faults.count.copy_(tensors["position.skipped"][i])
         faults.first.copy_(tensors["position.first_skipped"][i])
+        faults.norms.copy_(tensors[f"{i}.norms"])
+        faults.in_a_row = state["runners"][i]["in_a_row"]
     # A process more than there were then starts a stream of its own.
     at.random = list(_under(tensors, f"random.{processes.rank}.").values()) or processes.fresh(runners[0])
 
@@ -401,7 +412,7 @@ def remembers(callback: Any) -> bool:
 
 def _number(value: Any) -> Any:
     """A number of NumPy's or torch's as Python's, for JSON."""
-    if callable(getattr(value, "item", None)):
+    if callable(getattr(value, "item", None)) and value.shape == ():
         return value.item()
     raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
 

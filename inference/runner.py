@@ -147,8 +147,8 @@ class SVIRunner:
             finite. Parameters are as they were before that step.
         """
         processes = Processes() if fabric is None else DataParallel(fabric, self)
-        feed = feed_for(self.guide, self.device, x, given, batch_size, batches)
         kind, calls = self._kind(capture, fabric), [check_callbacks(callbacks)]
+        feed = feed_for(self.guide, self.device, x, given, batch_size, batches)
         train(Call([self], kind, feed, epochs, log_every, calls, progress, checkpoints, processes))
         return self
 

@@ -65,7 +65,7 @@ class Alone(Steps):
     ) -> None:
         super().__init__(runners, weights, feed, faults, processes)
         (self.runner,) = runners
-        self.program = processes.wrapped(AtStep(self.runner.loss, weights))
+        self.program = AtStep(self.runner.loss, weights)
 
     def deal(self) -> Iterator[Observed]:
         return self.feed.deal(mixed(self.runner.seed, self.runner.epoch))
@@ -76,7 +76,7 @@ class Alone(Steps):
         part, counts = self.processes.part(batch)
         loss = self.program(step, part.x, part.given, part.size)
         self.runner.optimizer.zero_grad(set_to_none=True)
-        kept = faults.look(self.processes.backward(loss, counts), step)
+        kept = faults.look(self.processes.backward(loss, counts, faults.parameters), step)
         faults.step()
         return kept
 

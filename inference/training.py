@@ -54,7 +54,7 @@ def fit_together(
     runners: Sequence[SVIRunner],
     x: ArrayLike | Tensor,
     epochs: int,
-    batch_size: int = 512,
+    batch_size: int | None = None,
     log_every: int = 1,
     callbacks: Callable[[SVIRunner], Sequence[Callback]] = lambda runner: (),
     progress: bool = True,
@@ -218,8 +218,8 @@ def _check_alike(runners: Sequence[SVIRunner]) -> None:
 def train(call: Call) -> None:
     """What all calls have in common."""
     lead, processes, feed, weights = call.lead, call.processes, call.feed, call.weights()
-    if processes.leads:
-        call.check()
+    processes.check_alike(lambda: {name: v for name, v in call.described().items() if name != "callbacks"})
+    processes.first(call.check)
     watched = feed.some(WATCHED_ROWS)
     first = feed.some(feed.batch_size)
     faults = [Faults(runner) for runner in call.runners]
@@ -228,6 +228,7 @@ def train(call: Call) -> None:
     with lead.while_training(), tqdm(total=call.epochs, unit="epoch", disable=not shown, dynamic_ncols=True) as bar:
         for runner in call.runners:
             runner.should_stop = False
+            processes.share(runner)
             _check_first_step(runner, first, weights)
         if not processes.leads:
             set_random_state(processes.fresh(lead), lead.device)
@@ -250,13 +251,16 @@ def train(call: Call) -> None:
 
 def _report(call: Call, records: Sequence[dict[str, Any]], watched: Observed) -> None:
     """Complete each run's record and give it to its callbacks, in the first process; then all have what that has."""
+
+    def complete(runner: SVIRunner, record: dict[str, Any], calls: Sequence[Callback]) -> None:
+        with seeded(0, call.lead.device):
+            record |= _watch(runner, watched)
+            runner.history.append(record)
+            for callback in calls:
+                callback(runner, record)
+
     for runner, record, calls in zip(call.runners, records, call.callbacks, strict=True):
-        if call.processes.leads:
-            with seeded(0, call.lead.device):
-                record |= _watch(runner, watched)
-                runner.history.append(record)
-                for callback in calls:
-                    callback(runner, record)
+        call.processes.first(lambda: complete(runner, record, calls))  # noqa: B023, called at once
         call.processes.share(runner)
         record |= runner.history[-1]
 

@@ -233,7 +233,7 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
         bad = ~part.isfinite()
         if bad.any():
             row, *within = (int(i) for i in bad.nonzero()[0])
-            count = sum(int((~rows.isfinite()).sum()) for _, rows in _parts(data))
+            count = sum(int((~rows.to(part).isfinite()).sum()) for _, rows in _parts(data))
             raise ValueError(
                 f"x holds {count} values that are NaN or infinite, the first at index {[start + row, *within]}: "
                 "drop those rows or fill them in"
@@ -263,6 +263,9 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
         raise ValueError(f"{name} must be an array, with rows that are alike: {error}") from error
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
+    if not array.dtype.isnative:
+        raise ValueError(f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to data
-        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+        # Torch knows no steps backwards.
+        return torch.from_numpy(array.copy() if any(step < 0 for step in array.strides) else array)
