@@ -13,7 +13,7 @@ import torch
 
 from inference import Checkpoints, SVIRunner, fit_together
 from inference.callbacks import Draw, Evaluate, JSONLines, StopEarly, TensorBoard
-from inference.resuming import remove_checkpoints
+from inference.resuming import CheckpointWarning, remove_checkpoints
 from tests.catalogue import two_facets
 
 X = torch.rand(12, 6, generator=torch.Generator().manual_seed(2))
@@ -79,6 +79,38 @@ def test_runs_side_by_side_end_when_all_would() -> None:
         **SIZES,
     )
     assert [one.epoch for one in pair] == [5, 5]
+
+
+def test_a_wish_to_end_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two runs asks for the end in its second epoch, the other in its fourth; the process ends in between."""
+
+    def wishes(one: SVIRunner) -> list[Any]:
+        def wish(runner: SVIRunner, record: dict[str, Any]) -> None:
+            if record["epoch"] == (2 if runner.seed == 0 else 4):
+                runner.should_stop = True
+            if record["epoch"] == 4 and stops:
+                raise InterruptedError
+
+        return [wish]
+
+    def fit(**options: Any) -> list[int]:
+        pair = [runner(0), runner(1)]
+        fit_together(pair, X, epochs=6, callbacks=wishes, checkpoints=Checkpoints(tmp_path, **options), **SIZES)
+        return [one.epoch for one in pair]
+
+    stops = [True]
+    with pytest.raises(InterruptedError):
+        fit()
+    stops.clear()
+    assert fit(resume=True) == [4, 4]
+
+
+def test_a_record_that_json_cannot_hold_costs_a_checkpoint_and_no_run(tmp_path: Path) -> None:
+    def odd(runner: SVIRunner, record: dict[str, Any]) -> None:
+        record["odd"] = torch.zeros(2)
+
+    with pytest.warns(CheckpointWarning, match=r"of type Tensor cannot be written as JSON"):
+        assert runner().fit(X, epochs=1, callbacks=[odd], checkpoints=Checkpoints(tmp_path), **SIZES).epoch == 1
 
 
 def test_figures_are_drawn_now_and_then(tmp_path: Path) -> None:

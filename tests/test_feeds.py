@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from inference import Checkpoints, Rows, SVIRunner, fit_together
 from inference.feeds import InMemory, Loaded, feed_for
@@ -104,6 +105,32 @@ def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
     assert same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))
 
 
+class Varied(TensorDataset):
+    """As Noisy, by NumPy's and Python's random numbers."""
+
+    def __getitem__(self, index: Any) -> tuple[torch.Tensor, ...]:
+        noise = 0.1 * np.random.random() + 0.1 * random.random()  # noqa: NPY002
+        return ((super().__getitem__(index)[0] + noise).clamp(0, 1),)
+
+
+def sampled(workers: int) -> DataLoader:
+    sampler = RandomSampler(X, generator=torch.Generator().manual_seed(5))
+    return DataLoader(Varied(X), batch_size=8, sampler=sampler, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_depends_on_the_seed_alone_whatever_draws(workers: int) -> None:
+    """Samplers with a generator of their own, other libraries' streams; and all of them are as before afterwards."""
+    loader = sampled(workers)
+    feed = Loaded(loader, two_facets(), torch.device("cpu"))
+    before = [np.random.get_state()[1].tolist(), random.getstate(), loader.sampler.generator.get_state().tolist()]  # noqa: NPY002
+    passes = [torch.cat([batch.x for batch in feed.deal(seed)]) for seed in (1, 1, 2)]
+    assert torch.equal(passes[0], passes[1])
+    assert not torch.equal(passes[0].sort(0).values, passes[2].sort(0).values)
+    after = [np.random.get_state()[1].tolist(), random.getstate(), loader.sampler.generator.get_state().tolist()]  # noqa: NPY002
+    assert before == after
+
+
 def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
     return {"x": torch.stack([x for x, _ in rows]), "label": torch.stack([label for _, label in rows])}
 
@@ -141,6 +168,7 @@ REFUSED = [
     (lambda: DataLoader(2 * X, batch_size=4), {}, "the Bernoulli likelihood needs"),
     (lambda: DataLoader([{"image": x} for x in X], batch_size=4), {}, r"have no x, but \['image'\]: name it 'x'"),
     (lambda: DataLoader([{"x": x, "label": 1} for x in X], batch_size=4), {}, "takes nothing beside x, got label"),
+    (lambda: shuffled(num_workers=1, persistent_workers=True), {}, "make it with persistent_workers=False"),
     (shuffled, {"batch_size": 8}, "a DataLoader gives its batches as they are: leave batch_size out"),
     (shuffled, {"batches": Rows(), "label": LABELS}, "leave batches and label out"),
 ]
@@ -193,6 +221,11 @@ def test_a_mapped_file_is_checked_and_not_copied(tmp_path: Path, monkeypatch: py
     assert isinstance(feed, InMemory)
     again = mapped(tmp_path / "y", values)
     assert two_facets().observed(again, {}).x.data_ptr() == again.ctypes.data
+    wide = mapped(tmp_path / "z", np.tile(values, 2))[:, :6]
+    assert two_facets().observed(wide, {}).x.data_ptr() == wide.ctypes.data
+    assert torch.equal(two_facets().observed(values[::-1], {}).x, torch.as_tensor(values[::-1].copy()))
+    with pytest.raises(ValueError, match=r"byte order of another machine: give x.astype\('float32'\)"):
+        two_facets().observed(values.astype(">f4"), {})
     values[17, 2] = np.nan
     values[3, 1] = np.inf
     with pytest.raises(ValueError, match=r"2 values that are NaN or infinite, the first at index \[3, 1\]"):

@@ -213,3 +213,26 @@ def test_actions_are_checked(wrong: dict[str, Any]) -> None:
 def test_bounds_are_checked(wrong: Any) -> None:
     with pytest.raises(ValueError, match="max_norm must be a positive number"):
         Guard(max_norm=wrong)
+
+
+def test_what_was_not_finite_is_known_after_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step from the 6th on; stopped at the 12th, the run ends where and as the unbroken one does."""
+    from tests.test_resuming import stopping
+
+    steady = FAULTS["the gradient alone is nan"]
+    unbroken = start(guard=Guard("skip"))
+    failing(unbroken, set(range(6, 99)), steady)
+    with pytest.raises(FloatingPointError, match="at step 6 ") as wanted:
+        unbroken.fit(X, epochs=9, **SIZES)
+    with monkeypatch.context() as patch:
+        stopping(patch, 12)
+        stopped = start(guard=Guard("skip"))
+        failing(stopped, set(range(6, 99)), steady)
+        with pytest.raises(InterruptedError):
+            stopped.fit(X, epochs=9, checkpoints=Checkpoints(tmp_path), **SIZES)
+    resumed = start(guard=Guard("skip"))
+    failing(resumed, set(range(99)), steady)
+    with pytest.raises(FloatingPointError) as said:
+        resumed.fit(X, epochs=9, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
+    assert str(said.value) == str(wanted.value)
+    assert resumed.step == unbroken.step == 15

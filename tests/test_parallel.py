@@ -123,7 +123,7 @@ def several(fabric: Any, folder: Path, noisy: bool, checkpoints: bool, resume: b
     (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(state(runner) | {"streams": streams}))
 
 
-def states(folder: Path, size: int) -> list[dict[str, Any]]:
+def states(folder: Path, size: int) -> list[Any]:
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -151,13 +151,13 @@ def test_processes_draw_what_no_other_draws(tmp_path: Path) -> None:
 
 
 def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
-    """Two processes resume bit for bit what two were stopped at; one, or three, go on from there as well."""
-    launched(several, 2, tmp_path / "unbroken", True, True, False, 6)
-    whole = states(tmp_path / "unbroken", 2)
+    """Three processes resume bit for bit what three were stopped at; one, or two, go on from there as well."""
+    launched(several, 3, tmp_path / "unbroken", True, True, False, 6)
+    whole = states(tmp_path / "unbroken", 3)
     written = Checkpoints(tmp_path / "unbroken" / "checkpoints", resume=True).written()
     assert [path.name for path in written] == ["step-0000000020", "step-0000000024"]
     tensors = read(written[0])[1]
-    assert {name for name in tensors if name.startswith("random.")} == {"random.0.0", "random.1.0"}
+    assert {name for name in tensors if name.startswith("random.")} == {"random.0.0", "random.1.0", "random.2.0"}
     for size in (1, 2, 3):
         folder = tmp_path / f"by-{size}"
         (folder / "checkpoints").mkdir(parents=True)
@@ -167,7 +167,7 @@ def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
         ranks = states(folder, size)
         assert all(rank["step"] == 24 for rank in ranks)
         assert [record["epoch"] for record in ranks[0]["history"]] == [1, 2, 3, 4, 5, 6]
-        assert (ranks[0]["parameters"] == whole[0]["parameters"]) == (size == 2)
+        assert (ranks[0]["parameters"] == whole[0]["parameters"]) == (size == 3)
         assert all(rank["parameters"] == ranks[0]["parameters"] for rank in ranks)
 
 
@@ -200,6 +200,41 @@ def test_what_one_process_meets_holds_for_all(tmp_path: Path) -> None:
     assert [record.get("skipped") for record in one["history"]] == [1, None]
     assert one["rates"] == [5e-4 / 4]
     assert one["step"] == 8
+
+
+def apart(fabric: Any, folder: Path, how: str) -> None:
+    """Called otherwise in one process than in the other; each leaves what it was told."""
+    torch.set_num_threads(1)
+    rank = fabric.global_rank
+    pyro.set_rng_seed(0)
+    guide = two_facets()
+    runner = SVIRunner(guide.model, guide, seed=rank if how == "seed" else 0)
+    x = torch.rand(16, 6, generator=torch.Generator().manual_seed(rank if how == "data" else 0))
+
+    def refuses(runner: SVIRunner, record: dict[str, Any]) -> None:
+        raise OSError("no room for a figure")
+
+    callbacks = [refuses] if how == "callback" else []
+    try:
+        runner.fit(x, epochs=1, batch_size=4, progress=False, fabric=fabric, callbacks=callbacks)
+    except Exception as error:
+        (folder / f"rank-{rank}.json").write_text(json.dumps(f"{type(error).__name__}: {error}"))
+
+
+@pytest.mark.parametrize("how", ["seed", "data"])
+def test_processes_that_are_called_apart_are_refused(how: str, tmp_path: Path) -> None:
+    launched(apart, 2, tmp_path, how)
+    one, other = states(tmp_path, 2)
+    assert one == other
+    assert "the processes called fit with other data, parts or seeds than one another" in one
+
+
+def test_what_fails_in_the_first_process_ends_all(tmp_path: Path) -> None:
+    launched(apart, 2, tmp_path, "callback")
+    assert states(tmp_path, 2) == [
+        "OSError: no room for a figure",
+        "RuntimeError: the first process ended with OSError: no room for a figure",
+    ]
 
 
 def test_groups_stay_whole() -> None:
