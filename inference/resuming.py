@@ -1,7 +1,6 @@
 """Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it never had been.
 
-A checkpoint is a folder of safetensors and JSON, whole or absent (see :mod:`inference.disk`). Its files' digests are in
-it, so that one that was damaged later is not taken for a whole one.
+When they are written and read, and how a run is stopped; what is in them is in :mod:`inference.state`.
 """
 
 from __future__ import annotations
@@ -16,62 +15,28 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.disk import check_folder, held, read_folder, remove_left_over, write_folder
+from inference.disk import check_folder, held, remove_left_over
 from inference.processes import Processes
 from inference.randomness import random_state
-from ppl_models.checks import check_count, check_keys, check_kind, check_positive
+from inference.state import Position, check_whole, read, restore, state_of, write
+from ppl_models.checks import check_count, check_kind, check_positive
 
 if TYPE_CHECKING:
-    from inference.guard import Faults
     from inference.runner import SVIRunner
 
-__all__ = ["CheckpointWarning", "Checkpoints", "Position"]
+__all__ = ["CheckpointWarning", "Checkpoints", "remove_checkpoints"]
 
-FORMAT = 2  # 1 had the random streams that a pass was dealt from
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
-# What a state holds: of the call, of where it stands, of each runner; and tensors beside those of the runners.
-PARTS = ("call", "position", "runners")
-POSITION = ("epoch", "batches", "logged", "stopped", "seconds")
-OF_RUNNER = ("epoch", "step", "should_stop", "in_a_row", "history", "optimizer", "callbacks")
-TENSORS = ("position.total_loss", "position.skipped", "position.first_skipped")
 
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be written, or one that is damaged was passed over."""
-
-
-@dataclass
-class Position:
-    """Where a call of ``fit`` stands.
-
-    :ivar epoch: whole passes in this call.
-    :ivar batches: batches of the pass that goes on.
-    :ivar logged: the step of the last record.
-    :ivar seconds: of earlier processes of this call.
-    :ivar total_loss: objectives since the last record, summed, by run.
-    :ivar faults: of each run.
-    :ivar random: random streams now.
-    :ivar stopped: whether the call ended before its last epoch, as a callback asked for.
-    """
-
-    epoch: int = 0
-    batches: int = 0
-    logged: int = 0
-    seconds: float = 0.0
-    total_loss: Tensor = field(default_factory=lambda: torch.zeros(1))
-    faults: list[Faults] = field(default_factory=list)
-    random: list[Tensor] = field(default_factory=list)
-    stopped: bool = False
 
 
 class Checkpoints:
@@ -168,7 +133,7 @@ class Keeper:
         """Bring runners, callbacks and ``at`` to the last whole checkpoint, where there is one to go on from."""
         found = self.processes.first(self.last)
         if found is not None:
-            _restore(self.runners, self.callbacks, at, *found, self.processes)
+            restore(self.runners, self.callbacks, at, *found, self.processes)
 
     def last(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """The last whole checkpoint to go on from.
@@ -179,7 +144,7 @@ class Keeper:
         for path in reversed(written):
             try:
                 state, tensors = read(path)
-                _check_whole(state, tensors)
+                check_whole(state, tensors)
             except (OSError, ValueError) as error:
                 warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=7)
                 continue
@@ -230,7 +195,7 @@ class Keeper:
         path = self.checkpoints.folder / f"step-{step:010d}"
         seconds = at.seconds + self.wrote - self.started
         try:
-            write(path, *_state(self.runners, self.callbacks, at, seconds, self.call, random))
+            write(path, *state_of(self.runners, self.callbacks, at, seconds, self.call, random))
         except (OSError, TypeError) as error:  # no room, or a record that JSON cannot hold
             warnings.warn(
                 f"no checkpoint was written at step {step} ({error}): earlier ones stay, and training goes on",
@@ -259,35 +224,6 @@ class Keeper:
         raise SystemExit(128 + wanted)
 
 
-# On the disk
-
-
-def write(folder: Path, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write a checkpoint, whole or not at all."""
-    write_folder(
-        folder,
-        {
-            "state.json": json.dumps(state, default=_number).encode(),
-            "tensors.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
-        },
-    )
-
-
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What :func:`write` wrote.
-
-    :raises ValueError: if it is not whole, or of another format.
-    """
-    contents = read_folder(folder)
-    try:
-        state = json.loads(contents["state.json"])
-        if state["format"] != FORMAT:
-            raise ValueError(f"its format is {state['format']}, and {FORMAT} is needed")
-        return state, load(contents["tensors.safetensors"])
-    except (KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(f"it is not whole: {error}") from error
-
-
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first; what else is there is none of ours."""
     return sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir())
@@ -303,122 +239,6 @@ def remove_checkpoints(folder: Path) -> None:
             with held(below):
                 for path in found:
                     shutil.rmtree(path)
-
-
-# What is in it
-
-
-def _state(
-    runners: Sequence[SVIRunner],
-    callbacks: Sequence[Sequence[Any]],
-    at: Position,
-    seconds: float,
-    call: dict[str, Any],
-    random: Sequence[Sequence[Tensor]],
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """:param random: the streams of each process."""
-    tensors = {
-        "position.total_loss": at.total_loss,
-        "position.skipped": torch.stack([f.count for f in at.faults]),
-        "position.first_skipped": torch.stack([f.first for f in at.faults]),
-    }
-    tensors |= {f"{i}.norms": f.norms for i, f in enumerate(at.faults)}
-    tensors |= {f"random.{rank}.{i}": t for rank, each in enumerate(random) for i, t in enumerate(each)}
-    each = []
-    for i, (runner, calls) in enumerate(zip(runners, callbacks, strict=True)):
-        optimizer = runner.optimizer.state_dict()
-        tensors |= {f"{i}.weights.{name}": t for name, t in runner.loss.state_dict().items()}
-        for p, moments in optimizer["state"].items():
-            tensors |= {f"{i}.optimizer.{p}.{name}": torch.as_tensor(t) for name, t in moments.items()}
-        each.append(
-            {
-                "epoch": runner.epoch,
-                "step": runner.step,
-                "should_stop": runner.should_stop,
-                "in_a_row": at.faults[i].in_a_row,
-                "history": runner.history,
-                "optimizer": optimizer["param_groups"],
-                "callbacks": [call.state(runner) if remembers(call) else None for call in calls],
-            }
-        )
-    position = {name: getattr(at, name) for name in ("epoch", "batches", "logged", "stopped")} | {"seconds": seconds}
-    return {"format": FORMAT, "call": call, "position": position, "runners": each}, tensors
-
-
-def _check_whole(state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """:raises ValueError: naming the first thing that a run goes on from and that is not there."""
-    try:
-        check_keys("state.json", state, PARTS)
-        check_keys("its position", state["position"], POSITION)
-        for i, of in enumerate(check_kind("its runners", state["runners"], list, "a list")):
-            check_keys(f"its runner {i}", of, OF_RUNNER)
-        then = check_keys("its call", state["call"], ("runners", "weights"))
-        if len(then["runners"]) != len(state["runners"]):
-            raise ValueError(f"of {len(then['runners'])} runners it holds {len(state['runners'])}")
-        held = [*(f"weights.{name}" for name in then["weights"]), "norms"]
-        names = [f"{i}.{name}" for i in range(len(state["runners"])) for name in held]
-        check_keys("tensors.safetensors", tensors, (*TENSORS, *names))
-    except ValueError as error:
-        raise ValueError(f"it is not whole: {error}") from error
-
-
-def _moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    """An optimiser's moments, as they lie in ``tensors`` by ``parameter.name``."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    moments: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        p, _, what = name.partition(".")
-        # Moments lie in memory as their parameter does, which fused steps rely on.
-        like = parameters[int(p)]
-        moments.setdefault(int(p), {})[what] = (
-            torch.empty_like(like).copy_(tensor) if tensor.shape == like.shape else tensor
-        )
-    return moments
-
-
-def _restore(
-    runners: Sequence[SVIRunner],
-    callbacks: Sequence[Sequence[Any]],
-    at: Position,
-    state: dict[str, Any],
-    tensors: dict[str, Tensor],
-    processes: Processes,
-) -> None:
-    for i, (runner, of, calls) in enumerate(zip(runners, state["runners"], callbacks, strict=True)):
-        moments = _moments(runner.optimizer, _under(tensors, f"{i}.optimizer."))
-        runner.optimizer.load_state_dict({"state": moments, "param_groups": of["optimizer"]})
-        runner.loss.load_state_dict(_under(tensors, f"{i}.weights."))
-        runner.history, runner.epoch, runner.step = of["history"], of["epoch"], of["step"]
-        runner.should_stop = of["should_stop"]
-        for call, kept in zip(calls, of["callbacks"], strict=True) if processes.leads else ():
-            if kept is not None:
-                call.restore(runner, kept)
-    for name, value in state["position"].items():
-        setattr(at, name, value)
-    at.total_loss = tensors["position.total_loss"].to(at.total_loss)
-    for i, faults in enumerate(at.faults):
-        faults.count.copy_(tensors["position.skipped"][i])
-        faults.first.copy_(tensors["position.first_skipped"][i])
-        faults.norms.copy_(tensors[f"{i}.norms"])
-        faults.in_a_row = state["runners"][i]["in_a_row"]
-    # A process more than there were then starts a stream of its own.
-    at.random = list(_under(tensors, f"random.{processes.rank}.").values()) or processes.fresh(runners[0])
-
-
-def remembers(callback: Any) -> bool:
-    """Whether a callback has something to be kept."""
-    return callable(getattr(callback, "state", None)) and callable(getattr(callback, "restore", None))
-
-
-def _number(value: Any) -> Any:
-    """A number of NumPy's or torch's as Python's, for JSON."""
-    if callable(getattr(value, "item", None)) and value.shape == ():
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in sorted(tensors.items()) if name.startswith(prefix)}
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from inference.feeds import Feed, feed_for
 from inference.guard import Faults
 from inference.processes import Processes
 from inference.randomness import seeded, set_random_state
-from inference.resuming import Checkpoints, Keeper, Position
+from inference.resuming import Checkpoints, Keeper
 from inference.schedules import Weights
+from inference.state import Position
 from inference.steps import AtStep, Steps, Together
 from ppl_models.base import evaluating
 from ppl_models.checks import check_count, check_kind

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from inference import Checkpoints, SVIRunner
-from inference.resuming import CheckpointWarning, read
+from inference.resuming import CheckpointWarning
+from inference.state import read
 from inference.training import DeadFacetWarning
 from tests.catalogue import two_facets
 from tests.test_resuming import same, start

@@ -13,7 +13,7 @@ import torch
 from guides import AmortizedGuide, FacetGuide, ScoreFunction, VaDEGuide
 from inference import Checkpoints, Guard, SVIRunner, fit_together
 from inference.batches import Rows
-from inference.resuming import read
+from inference.state import read
 from ppl_models import MLP, VAE, ConvNet, GaussianMixture, Normal, SharedMLP, VaDE
 
 X = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))

@@ -16,7 +16,7 @@ from inference import Checkpoints, Guard, SVIRunner, WarmUp
 from inference.callbacks import JSONLines
 from inference.feeds import feed_for
 from inference.processes import DataParallel
-from inference.resuming import read
+from inference.state import read
 from ppl_models.data import Observed
 from tests.catalogue import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
 

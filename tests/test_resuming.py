@@ -22,7 +22,8 @@ from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
 from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
 from inference.feeds import fingerprint
-from inference.resuming import CheckpointWarning, Keeper, read, remove_checkpoints, write
+from inference.resuming import CheckpointWarning, Keeper, remove_checkpoints
+from inference.state import read, write
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
 
