@@ -19,6 +19,7 @@ __all__ = ["FlowGuide"]
 class FlowGuide(MarginalGuide):
     r"""z is the point :math:`f^{-1}(x)`: the exact posterior of a :class:`~ppl_models.flow.GMMFlow`.
 
+    At any precision of the runner the map is run as its parameters are stored: its Jacobian is a part of the density.
     As a density of z it is that of a point under the map, so that log q(z given x) is minus the log-determinant of
     :math:`\partial f^{-1} / \partial x` and the ELBO is log p(x). It has nothing to learn: all parameters are the
     model's.
