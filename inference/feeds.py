@@ -152,6 +152,8 @@ class Loaded(Feed):
             batches.append(batch)
             if sum(map(len, batches)) >= rows:
                 break
+        if not batches:
+            raise ValueError(f"the DataLoader gave no batch, though its length says {self.steps}: look at its sampler")
         return batches
 
     def some(self, at_most: int) -> Observed:

@@ -374,7 +374,8 @@ def program(folder: Path, epochs: int) -> None:
     sys.stderr = (folder.parent / "errors.txt").open("a", buffering=1)
     runner, x, _ = start(two_facets)
     checkpoints = Checkpoints(folder, seconds=0.05, resume=True)
-    runner.fit(x, epochs=epochs, batch_size=5, progress=False, checkpoints=checkpoints)
+    slowly = [lambda runner, record: time.sleep(0.05)]  # so that there is something left to be stopped
+    runner.fit(x, epochs=epochs, batch_size=5, progress=False, checkpoints=checkpoints, callbacks=slowly)
     torch.save(runner.guide.state_dict(), folder / "end.pt")
 
 
