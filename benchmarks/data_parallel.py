@@ -92,18 +92,19 @@ def launched(size: int, work: Callable[..., None], *arguments: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="+", default=SIZES, help="beside one (default: 1 2 4)")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=40)
     args = parser.parse_args()
-    gradients, elbos = {}, {}
+    sizes, gradients, elbos = sorted({1, *args.processes}), {}, {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for size in SIZES:
+        for size in sizes:
             launched(size, gradient, folder)
             gradients[size] = np.load(folder / "gradient.npy")
             apart = np.abs(gradients[size] - gradients[1]).max() / np.abs(gradients[1]).max()
             print(f"{size} processes: gradient at fixed noise, largest difference from one process {apart:.1e}")
-        for size in SIZES if args.seeds else ():
+        for size in sizes if args.seeds else ():
             launched(size, ends, folder, args.seeds)
             elbos[size] = json.loads((folder / "ends.json").read_text())
             p = ttest_ind(elbos[size], elbos[1], equal_var=False).pvalue if size > 1 else 1.0
