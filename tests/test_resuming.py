@@ -371,6 +371,7 @@ def test_data_are_told_apart() -> None:
 
 def program(folder: Path, epochs: int) -> None:
     """What the process does that gets a signal; it says so in a file."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which tests side by side, or in the background, ignore
     sys.stderr = (folder.parent / "errors.txt").open("a", buffering=1)
     runner, x, _ = start(two_facets)
     checkpoints = Checkpoints(folder, seconds=0.05, resume=True)
