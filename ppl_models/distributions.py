@@ -29,6 +29,7 @@ __all__ = [
     "mean_and_log_variance",
     "one_hot_labels",
     "one_hot_of_largest",
+    "raw_log_variance",
 ]
 
 NO_SHAPE = torch.Size()
@@ -83,6 +84,11 @@ def mean_and_log_variance(raw: Tensor) -> tuple[Tensor, Tensor]:
     """Halves of a head's output ``[..., 2 d]``, the log-variance softly bounded to +-10 so that no step overflows."""
     loc, log_variance = raw.chunk(2, -1)
     return loc, MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
+
+
+def raw_log_variance(log_variance: Tensor) -> Tensor:
+    """What a head gives for a log-variance within the bounds of :func:`mean_and_log_variance`."""
+    return MAX_LOG_VARIANCE * torch.atanh((log_variance / MAX_LOG_VARIANCE).clamp(-0.99, 0.99))
 
 
 class Component(dist.OneHotCategorical):

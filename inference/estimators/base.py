@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from guides import FacetGuide
 from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of
-from inference.estimators.defaults import default_batch_size, default_network
+from inference.estimators.defaults import default_batch_size
 from inference.evaluation import elbo
 from inference.randomness import seeded
 from inference.runner import SVIRunner
@@ -94,10 +94,11 @@ class FacetEstimator(BaseEstimator):
         self.encoding_ = encoding_of(X, self.likelihood)
         return self.encoding_.encode(X)
 
-    def _chosen(self, x: np.ndarray, num_facets: int, dim: int) -> Chosen:
+    def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
         """What the user asked for, and for the rest what the data ask for.
 
         :param dim: length of all latents together.
+        :param network: where none was asked for.
         :raises ValueError: if a number is out of range.
         """
         likelihood = self.likelihood
@@ -105,7 +106,7 @@ class FacetEstimator(BaseEstimator):
             likelihood = default_likelihood(self.encoding_.values, x, dim)
         return Chosen(
             completed(likelihood, x),
-            default_network(x.shape[1:], num_facets) if self.network is None else self.network,
+            network if self.network is None else self.network,
             default_batch_size(len(x)) if self.batch_size is None else check_count("batch_size", self.batch_size),
             None if self.epochs is None else check_count("epochs", self.epochs),
             check_positive("learning_rate", self.learning_rate),

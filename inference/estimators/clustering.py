@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, drawn_seed
-from inference.estimators.defaults import default_dims, lengths
-from inference.estimators.recipe import Recipe
+from inference.estimators.defaults import default_dims, default_network, default_plain_network, lengths
+from inference.estimators.recipe import ByDepth, BySubspace, Recipe
 from inference.randomness import seeded
 from ppl_models import Likelihood
 from ppl_models.base import evaluating
@@ -25,6 +25,9 @@ __all__ = ["FacetClustering", "MultiFacetClustering"]
 
 # Part of the data that is held out to end the last phase by, and how many of them there must be at least.
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
+# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures; and of a plain
+# latent space, before it is split into facets.
+STEPS, PLAIN_STEPS = (1000, 4000, 1500), 3000
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
@@ -33,20 +36,22 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the values: Bernoulli
     for binary ones, else a normal whose scale is that of what as many linear latents leave unexplained
     (probabilistic PCA); 8-bit values are brought to [0, 1], other values outside it are standardised, columns each by
-    itself. The network is a ladder, convolutional for images ``[N, C, H, W]``. Training starts warm: facets enter one
-    after the other, the deepest first, under a standard normal prior; then mixtures are fitted to the latents, their
-    numbers of clusters chosen by BIC; then all are trained together, until the ELBO of a tenth of the data, held out,
-    rises no more.
+    itself. Training starts warm, under standard normal priors. For columns of real numbers the latents of a plain VAE
+    are split into independent subspaces (ICA), a facet each; for images and values within [0, 1] the network is a
+    ladder, convolutional for ``[N, C, H, W]``, where facets enter one after the other, the deepest first. Then mixtures
+    are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of
+    a tenth of the data, held out, rises no more.
 
     Entries that are missing (NaN) are left out of the likelihood.
 
     :param facets: how many, or their names, from shallow to deep: simple features leave the encoder in shallow ones.
     :param n_clusters: of each facet: a number for all, or one for each, ``None`` to choose.
-    :param n_latents: length of each facet's latent vector; likewise.
+    :param n_latents: length of each facet's latent vector, likewise; where they are found as subspaces, the sum counts.
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
-    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet.
-    :param epochs: passes over the data, all phases together; else 1,000 optimiser steps for the first facet, 4,000 for
-        each further one and at most 1,500 for all together.
+    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which are then let in by
+        their depth.
+    :param epochs: passes over the data, all phases together; else 3,000 optimiser steps for a plain latent space, or
+        1,000 for the first facet and 4,000 for each further one, and at most 1,500 for all together.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
     :param learning_rate: Adam's.
     :param early_stopping: hold out a tenth of the data to end the last phase by, where that is 20 or more.
@@ -116,7 +121,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         latents = recipe.latents(part)
         found = recipe.numbers(part, latents, numbers)
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
-        self._state_settings(recipe.chosen, n_clusters=found, n_latents=dict(recipe.dims), epochs=epochs)
+        dims = {name: prior.dim for name, prior in latents.model.priors.items()}
+        start = type(recipe).__name__
+        self._state_settings(recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs)
         self.runner_ = recipe.mixtures(part, latents, found, label)
         recipe.together(self.runner_, part, None if held_out is None else x[held_out], label)
         self.facet_names_ = names
@@ -198,11 +205,18 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
 
     def _recipe(self, x: np.ndarray, names: Sequence[str]) -> Recipe:
+        shape = x.shape[1:]
         asked = _for_each(names, "n_latents", self.n_latents)
-        dims = {name: default_dims(x.shape[1:], len(names)) if d is None else d for name, d in asked.items()}
-        chosen = self._chosen(x, len(names), sum(dims.values()))
-        steps_per_epoch = -(-len(x) // chosen.batch_size)
-        return Recipe(x.shape[1:], dims, chosen, lengths(len(names), steps_per_epoch, chosen.epochs))
+        dims = {name: default_dims(shape, len(names)) if d is None else d for name, d in asked.items()}
+        by_subspace = self.encoding_.values == "real" and x.ndim == 2 and self.network is None
+        network = default_plain_network(shape) if by_subspace else default_network(shape, len(names))
+        chosen = self._chosen(x, sum(dims.values()), network)
+        alone, further, together = STEPS
+        steps = [PLAIN_STEPS, together] if by_subspace else [alone, *[further] * (len(names) - 1), together]
+        times = lengths(steps, -(-len(x) // chosen.batch_size), chosen.epochs)
+        if by_subspace:
+            return BySubspace(shape, names, chosen, times, sum(dims.values()))
+        return ByDepth(shape, names, chosen, times, dims)
 
     def _split(self, x: np.ndarray, seed: int) -> tuple[Any, np.ndarray | None]:
         """Rows to train on, and rows to hold out where there are enough."""

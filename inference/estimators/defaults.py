@@ -9,7 +9,7 @@ from math import ceil, log2, prod
 import numpy as np
 from sklearn.mixture import GaussianMixture
 
-from ppl_models import ConvLadder, MLPLadder
+from ppl_models import MLP, ConvLadder, MLPLadder
 from ppl_models.networks import Architecture
 
 __all__ = [
@@ -17,13 +17,12 @@ __all__ = [
     "default_batch_size",
     "default_dims",
     "default_network",
+    "default_plain_network",
     "epochs_of",
     "lengths",
     "likeliest_number",
 ]
 
-# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures.
-STEPS = (1000, 4000, 1500)
 # Part of a further facet's phase in which it is let in.
 FADE = 0.6
 # Numbers of clusters that are tried.
@@ -46,10 +45,11 @@ class Lengths:
     together: int
 
 
-def lengths(num_facets: int, steps_per_epoch: int, epochs: int | None) -> Lengths:
-    """So many steps as ``STEPS`` has, or so many epochs in these proportions; at least one in each phase."""
-    first, further, last = STEPS
-    steps = [first, *[further] * (num_facets - 1), last]
+def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> Lengths:
+    """So many steps in each phase, or so many epochs in these proportions; at least an epoch in each.
+
+    :param steps: of each facet's phase without mixtures, and of the phase with them.
+    """
     per_epoch = steps_per_epoch if epochs is None else sum(steps) / epochs
     *alone, together = (max(1, round(each / per_epoch)) for each in steps)
     fade_steps = max(1, int(FADE * min(alone[1:], default=1) * steps_per_epoch))
@@ -77,8 +77,18 @@ def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
     rungs = list(range(levels - num_facets, levels))
     if len(x_shape) == 3 and all(n >= 2 ** (levels + 1) and n % 2**levels == 0 and n >= 16 for n in x_shape[1:]):
         return ConvLadder([32 * 2**level for level in range(levels)], rungs=rungs)
-    width = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
-    return MLPLadder([width * 2**level for level in range(levels)], rungs=rungs)
+    return MLPLadder(_widths(x_shape, levels), rungs=rungs)
+
+
+def default_plain_network(x_shape: Sequence[int]) -> MLP:
+    """Fully connected, without levels."""
+    return MLP(_widths(x_shape, 2), dropout=0)
+
+
+def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
+    """About three units for each entry on the first level, within 64 and 512, and twice as many on each further one."""
+    first = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
+    return [first * 2**level for level in range(levels)]
 
 
 def likeliest_number(z: np.ndarray, seed: int, at_most: int = NUMBERS[-1]) -> int:

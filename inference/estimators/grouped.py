@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from guides import GroupedGuide
 from inference.estimators.base import FacetEstimator
-from inference.estimators.defaults import default_dims, epochs_of
+from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from inference.evaluation import elbo
 from inference.randomness import seeded
 from ppl_models import MLVAE, Likelihood
@@ -84,11 +85,10 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         x = self._new_data(X)
         small = default_dims(x.shape[1:], 2)
         content_dim, style_dim = (small if d is None else d for d in (self.content_dim, self.style_dim))
-        chosen = self._chosen(x, 2, check_count("content_dim", content_dim) + check_count("style_dim", style_dim))
+        dim = check_count("content_dim", content_dim) + check_count("style_dim", style_dim)
+        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
-        self.runner_ = chosen.runner(
-            lambda likelihood, network: MLVAE(x.shape[1:], content_dim, style_dim, likelihood, network), GroupedGuide
-        )
+        self.runner_ = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
         self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
         group = _groups(groups, len(x))
         self.runner_.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,14 +15,15 @@ from guides import FacetGuide, VaDEGuide
 from inference.callbacks import Evaluate, StopEarly
 from inference.estimators.base import Chosen
 from inference.estimators.defaults import Lengths, likeliest_number
+from inference.estimators.subspaces import independent_subspaces, turn
 from inference.evaluation import elbo
 from inference.initialization import fit_mixtures
 from inference.runner import SVIRunner
-from inference.schedules import AbruptFadeInWarning, Constant, ProgressiveFadeIn
+from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training import DeadFacetWarning
 from ppl_models import MFCVAE, GaussianMixture, StandardNormal
 
-__all__ = ["Recipe"]
+__all__ = ["ByDepth", "BySubspace", "Recipe"]
 
 # Fits of each mixture, of which the likeliest is taken.
 RESTARTS = 10
@@ -32,37 +34,27 @@ DRAWS = 5
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(ABC):
     """A warm start and what follows, for any number of facets.
 
-    :param dims: length of each facet's latent vector by name, shallow to deep.
+    :param names: of the facets, shallow to deep.
     """
 
     x_shape: tuple[int, ...]
-    dims: Mapping[str, int]
+    names: Sequence[str]
     chosen: Chosen
     lengths: Lengths
 
+    @abstractmethod
     def latents(self, x: np.ndarray) -> FacetGuide:
-        """Facets under a standard normal prior, let in one after the other."""
-        facets = {name: StandardNormal(dim) for name, dim in self.dims.items()}
-        alone, fade_steps = self.lengths.alone, self.lengths.fade_steps
-        schedule = ProgressiveFadeIn(alone, fade_steps) if len(alone) > 1 else Constant()
-        runner = self._runner(facets, schedule)
-        with warnings.catch_warnings():
-            # Of few epochs, which the user has asked for; a facet that is dead in the end is told of then.
-            for expected in (AbruptFadeInWarning, DeadFacetWarning):
-                warnings.simplefilter("ignore", expected)
-            self._fit(runner, x, sum(alone))
-        return runner.guide
+        """The facets' latents under a standard normal prior."""
 
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Mapping[str, np.ndarray]
     ) -> SVIRunner:
         """The same networks under mixtures, which are fitted to the latents."""
-        runner = self._runner(
-            {name: GaussianMixture(numbers[name], dim) for name, dim in self.dims.items()}, Constant()
-        )
+        dims = {name: prior.dim for name, prior in latents.model.priors.items()}
+        runner = self._runner({name: GaussianMixture(numbers[name], dim) for name, dim in dims.items()})
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
         runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
@@ -85,8 +77,49 @@ class Recipe:
         z = latents.embed(x)
         return {name: k if k is not None else likeliest_number(z[name], self.chosen.seed) for name, k in chosen.items()}
 
-    def _runner(self, facets: Mapping[str, Any], schedule: Any) -> SVIRunner:
+    def _runner(self, facets: Mapping[str, Any], schedule: Schedule | None = None) -> SVIRunner:
         return self.chosen.runner(partial(MFCVAE, self.x_shape, facets), VaDEGuide, schedule=schedule)
 
     def _fit(self, runner: SVIRunner, x: np.ndarray, epochs: int, log_every: int | None = None, **options: Any) -> None:
         runner.fit(x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options)
+
+    def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
+        with warnings.catch_warnings():
+            # Of few epochs, which the user has asked for; a facet that is dead in the end is told of then.
+            for expected in (AbruptFadeInWarning, DeadFacetWarning):
+                warnings.simplefilter("ignore", expected)
+            self._fit(runner, x, sum(self.lengths.alone))
+        return runner.guide
+
+
+@dataclass(frozen=True)
+class ByDepth(Recipe):
+    """Facets at their own depths of a ladder are let in one after the other, the deepest first (MFCVAE, D.3).
+
+    :param dims: length of each facet's latent vector.
+    """
+
+    dims: Mapping[str, int]
+
+    def latents(self, x: np.ndarray) -> FacetGuide:
+        schedule = ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps) if len(self.names) > 1 else None
+        return self._start(self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule), x)
+
+
+@dataclass(frozen=True)
+class BySubspace(Recipe):
+    """Facets are independent subspaces of a plain VAE's latents.
+
+    :param dim: length of all latents together.
+    """
+
+    dim: int
+
+    def latents(self, x: np.ndarray) -> FacetGuide:
+        plain = self._start(self._runner({"all": StandardNormal(self.dim)}), x)
+        posterior = plain.posterior(x)["all"]
+        subspaces = independent_subspaces(posterior.mean.cpu().numpy(), len(self.names), self.chosen.seed)
+        dims = zip(self.names, subspaces.dims, strict=True)
+        turned = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
+        turn(plain, turned, subspaces, posterior.variance.mean(0).cpu().numpy())
+        return turned
