@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from guides import FacetGuide
 from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of
-from inference.estimators.defaults import default_batch_size
+from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.evaluation import elbo
 from inference.randomness import seeded
 from inference.runner import SVIRunner
@@ -50,6 +50,10 @@ class Chosen:
     def settings(self) -> dict[str, Any]:
         """To be read."""
         return {"likelihood": repr(self.likelihood), "network": repr(self.network), "batch_size": self.batch_size}
+
+    def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
+        """Of each phase, for ``n`` data; see :func:`~inference.estimators.defaults.lengths`."""
+        return lengths(steps, -(-n // self.batch_size), self.epochs)
 
     def runner(
         self,

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, drawn_seed
-from inference.estimators.defaults import default_dims, default_network, default_plain_network, lengths
+from inference.estimators.defaults import default_dims, default_network, default_plain_network, principal_dimensions
 from inference.estimators.recipe import ByDepth, BySubspace, Recipe
 from inference.randomness import seeded
 from ppl_models import Likelihood
@@ -27,7 +27,7 @@ __all__ = ["FacetClustering", "MultiFacetClustering"]
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures; and of a plain
 # latent space, before it is split into facets.
-STEPS, PLAIN_STEPS = (1000, 4000, 1500), 3000
+STEPS, PLAIN_STEPS = (1000, 4000, 1500), (3000, 1500)
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
@@ -205,18 +205,16 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
 
     def _recipe(self, x: np.ndarray, names: Sequence[str]) -> Recipe:
-        shape = x.shape[1:]
+        shape, J = x.shape[1:], len(names)
         asked = _for_each(names, "n_latents", self.n_latents)
-        dims = {name: default_dims(shape, len(names)) if d is None else d for name, d in asked.items()}
-        by_subspace = self.encoding_.values == "real" and x.ndim == 2 and self.network is None
-        network = default_plain_network(shape) if by_subspace else default_network(shape, len(names))
-        chosen = self._chosen(x, sum(dims.values()), network)
+        dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
+        if self.encoding_.values == "real" and x.ndim == 2 and x.shape[1] >= J and self.network is None:
+            dim = principal_dimensions(x, J, sum(dims.values())) if None in asked.values() else sum(dims.values())
+            chosen = self._chosen(x, dim, default_plain_network(shape))
+            return BySubspace(shape, names, chosen, chosen.lengths(len(x), PLAIN_STEPS), dim)
+        chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
         alone, further, together = STEPS
-        steps = [PLAIN_STEPS, together] if by_subspace else [alone, *[further] * (len(names) - 1), together]
-        times = lengths(steps, -(-len(x) // chosen.batch_size), chosen.epochs)
-        if by_subspace:
-            return BySubspace(shape, names, chosen, times, sum(dims.values()))
-        return ByDepth(shape, names, chosen, times, dims)
+        return ByDepth(shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims)
 
     def _split(self, x: np.ndarray, seed: int) -> tuple[Any, np.ndarray | None]:
         """Rows to train on, and rows to hold out where there are enough."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import ceil, log2, prod
 
 import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.impute import SimpleImputer
 from sklearn.mixture import GaussianMixture
 
 from ppl_models import MLP, ConvLadder, MLPLadder
@@ -14,6 +16,7 @@ from ppl_models.networks import Architecture
 
 __all__ = [
     "Lengths",
+    "clarity",
     "default_batch_size",
     "default_dims",
     "default_network",
@@ -21,12 +24,15 @@ __all__ = [
     "epochs_of",
     "lengths",
     "likeliest_number",
+    "principal_dimensions",
 ]
 
 # Part of a further facet's phase in which it is let in.
 FADE = 0.6
 # Numbers of clusters that are tried.
-NUMBERS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
+NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
+# Share of the variance that a plain latent space is to account for.
+EXPLAINED = 0.85
 # Data for each cluster, at least, and data that the number is chosen on, at most.
 ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
 
@@ -91,9 +97,29 @@ def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
     return [first * 2**level for level in range(levels)]
 
 
-def likeliest_number(z: np.ndarray, seed: int, at_most: int = NUMBERS[-1]) -> int:
-    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]`` (scikit-learn's)."""
+def likeliest_number(z: np.ndarray, covariance: str, seed: int) -> int:
+    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``, 2 at least."""
+    bic = _bic(z, covariance, seed)
+    return min(list(bic)[1:], key=bic.__getitem__)
+
+
+def clarity(z: np.ndarray, seed: int) -> float:
+    """By how much BIC prefers clusters in the latents ``[N, d]`` to a single normal."""
+    bic = _bic(z, "full", seed)
+    return bic.pop(1) - min(bic.values())
+
+
+def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
+    """BIC by number of clusters (scikit-learn's mixtures), from 1 on."""
     z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
-    numbers = [k for k in NUMBERS if k <= min(at_most, max(2, len(z) // ROWS_PER_CLUSTER)) and k <= len(z)]
-    fits = [GaussianMixture(k, covariance_type="diag", n_init=2, random_state=seed).fit(z) for k in numbers]
-    return numbers[int(np.argmin([fit.bic(z) for fit in fits]))]
+    numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_CLUSTER)]
+    return {
+        k: GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed).fit(z).bic(z) for k in numbers
+    }
+
+
+def principal_dimensions(x: np.ndarray, at_least: int, at_most: int) -> int:
+    """How many principal components account for ``EXPLAINED`` of the variance of ``x`` ``[N, D]``, within bounds."""
+    rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
+    explained = np.nan_to_num(PCA(random_state=0).fit(rows).explained_variance_ratio_).cumsum()
+    return int(np.clip(np.searchsorted(explained, EXPLAINED) + 1, at_least, at_most))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -38,7 +38,11 @@ class Recipe(ABC):
     """A warm start and what follows, for any number of facets.
 
     :param names: of the facets, shallow to deep.
+
+    :cvar covariance: of the mixtures' components.
     """
+
+    covariance: ClassVar[Literal["diag", "full"]] = "diag"
 
     x_shape: tuple[int, ...]
     names: Sequence[str]
@@ -54,7 +58,7 @@ class Recipe(ABC):
     ) -> SVIRunner:
         """The same networks under mixtures, which are fitted to the latents."""
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
-        runner = self._runner({name: GaussianMixture(numbers[name], dim) for name, dim in dims.items()})
+        runner = self._runner({name: GaussianMixture(numbers[name], d, self.covariance) for name, d in dims.items()})
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
         runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
@@ -75,7 +79,10 @@ class Recipe(ABC):
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]) -> dict[str, int]:
         """How many clusters each facet gets: as many as were asked for, or as the latents speak for."""
         z = latents.embed(x)
-        return {name: k if k is not None else likeliest_number(z[name], self.chosen.seed) for name, k in chosen.items()}
+        return {
+            name: k if k is not None else likeliest_number(z[name], self.covariance, self.chosen.seed)
+            for name, k in chosen.items()
+        }
 
     def _runner(self, facets: Mapping[str, Any], schedule: Schedule | None = None) -> SVIRunner:
         return self.chosen.runner(partial(MFCVAE, self.x_shape, facets), VaDEGuide, schedule=schedule)
@@ -113,6 +120,7 @@ class BySubspace(Recipe):
     :param dim: length of all latents together.
     """
 
+    covariance = "full"
     dim: int
 
     def latents(self, x: np.ndarray) -> FacetGuide:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
@@ -21,14 +22,15 @@ from sklearn.feature_selection import mutual_info_regression
 from torch import nn
 
 from guides import FacetGuide
+from inference.estimators.defaults import clarity
 from ppl_models.distributions import raw_log_variance
 
 __all__ = ["Subspaces", "independent_subspaces", "turn"]
 
 # Rows that dependence is measured on, at most.
 MAX_ROWS = 2000
-# Variance of the posterior means below which a latent says nothing (Burda et al., 2016).
-ACTIVE = 0.01
+# Standard deviations, of the estimates for independent coordinates, above which two coordinates depend on each other.
+SIGNIFICANT = 4.0
 # In nats: of coordinates that do not depend on each other, so that these are weakly tied and not apart.
 TIE = 1e-3
 
@@ -50,39 +52,44 @@ class Subspaces:
 
 
 def independent_subspaces(z: np.ndarray, number: int, seed: int) -> Subspaces:
-    """Split latents ``[N, m]`` into so many subspaces, the one of most variance last.
+    """Split latents ``[N, m]`` into so many subspaces, the one with the clearest clusters last, all the rest first.
 
     :param z: posterior means, m at least ``number``.
     """
-    z = z.astype(float)
-    loc, active = z.mean(0), np.flatnonzero(z.var(0) > ACTIVE)
-    if len(active) < number or len(z) <= 2 * z.shape[1]:  # too little to turn by: each coordinate is left as it is
-        parts = np.array_split(np.argsort(z.var(0)), number)
-        scale = np.maximum(z.std(0), ACTIVE)
-        return Subspaces(loc, [np.eye(z.shape[1])[part] / scale[part, None] for part in parts])
-    ica = FastICA(len(active), random_state=seed, whiten="unit-variance", max_iter=1000)
+    loc, z = z.mean(0), z.astype(float)
+    ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where nothing is left but normal noise, to turn at will
-        sources = ica.fit_transform(z[:, active])
-    maps = np.zeros((len(active), z.shape[1]))
-    maps[:, active] = ica.components_
-    weight = (np.linalg.pinv(maps) ** 2).sum(0)  # variance of the latents that each source accounts for
+        sources = ica.fit_transform(z)
     group = _dependent(sources, number, seed)
-    order = sorted(range(number), key=lambda g: weight[group == g].sum())
-    return Subspaces(loc, [maps[group == g] for g in order])
+    clearest = sorted(np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True)
+    kept = clearest[: number - 1]
+    rest = ~np.isin(group, kept)
+    return Subspaces(loc, [ica.components_[rest], *(ica.components_[group == g] for g in kept[::-1])])
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """The group of each source ``[m]``: those of one group depend on each other most."""
+    """The group of each source ``[m]``, at least so many groups: those of one group depend on each other."""
     m = sources.shape[1]
-    if m == number or number == 1:
-        return np.arange(m) % number
+    if m == number:
+        return np.arange(m)
     rows = sources[:: -(-len(sources) // MAX_ROWS)]
-    dependence = np.stack([mutual_info_regression(rows, column, random_state=seed) for column in rows.T])
-    affinity = (dependence + dependence.T) / 2 + TIE
-    group = SpectralClustering(number, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
-    found = group.fit_predict(affinity)
-    return found if len(np.unique(found)) == number else np.arange(m) % number
+    dependence = _dependence(rows, rows, seed)
+    shuffled = np.random.default_rng(seed).permuted(rows, axis=0)
+    none = _dependence(rows, shuffled, seed)
+    tied = dependence > none.mean() + SIGNIFICANT * none.std()
+    groups, group = connected_components(tied)
+    if groups >= number:
+        return group
+    cut = SpectralClustering(number, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
+    group = cut.fit_predict(dependence + TIE)
+    return group if len(np.unique(group)) == number else np.arange(m) % number
+
+
+def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
+    """Mutual information of each column of one with each of the other ``[m, m]``, nats, made symmetric."""
+    each = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
+    return (each + each.T) / 2
 
 
 @torch.no_grad()
