@@ -26,9 +26,9 @@ PAGES: dict[str, tuple[str, list[str]]] = {
             for name in ("base", "mfcvae", "vade", "vlac", "ivae", "mlvae", "nvae", "cvae", "flow", "vqvae")
         ],
     ),
-    "priors": ("Priors", ["ppl_models.priors"]),
+    "priors": ("Priors", ["ppl_models.priors.base", "ppl_models.priors"]),
     "likelihoods_and_networks": ("Likelihoods and networks", ["ppl_models.likelihoods", "ppl_models.networks"]),
-    "guides": ("Guides", ["guides"]),
+    "guides": ("Guides", ["guides.base", "guides.vade", "guides.marginal", "guides.amortized", "guides.discrete", "guides"]),
     "fitting": (
         "Fitting",
         [
@@ -47,7 +47,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
             )
         ],
     ),
-    "objectives": ("Objectives", ["inference.objectives"]),
+    "objectives": ("Objectives", ["inference.objectives.loss", "inference.objectives"]),
     "measuring": (
         "Measuring",
         [
@@ -114,12 +114,17 @@ def write_pages(folder: Path) -> None:
     paths, left = public_paths(), modules()
     for page, (title, names) in PAGES.items():
         chosen = [left.pop(m) for m in list(left) if any(m == n or m.startswith(f"{n}.") for n in names)]
-        # In the order of the names above; `sorted` keeps that of the files within one of them.
-        chosen.sort(key=lambda m: next(i for i, n in enumerate(names) if f"{m.__name__}.".startswith(f"{n}.")))
+        chosen.sort(key=lambda module: _place(module, names))  # which keeps the files' own order else
         text = "\n".join([title, "=" * len(title), "", *_lines(chosen, paths)])
         path = folder / f"{page}.rst"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+
+
+def _place(module: ModuleType, names: list[str]) -> tuple[bool, int]:
+    """What a package says of itself comes first, then modules in the order in which they, or theirs, are named."""
+    within = [i for i, name in enumerate(names) if f"{module.__name__}.".startswith(f"{name}.")]
+    return not hasattr(module, "__path__"), within[0]
 
 
 def _lines(chosen: list[ModuleType], paths: dict[str, str]) -> Iterator[str]:

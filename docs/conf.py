@@ -27,13 +27,15 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"FacetVAE {release}"
 html_math_renderer = "mathml"
+html_static_path = ["formulas.css"]
+html_css_files = ["formulas.css"]
 html_show_copyright = False
 html_theme_options = {"top_of_page_buttons": []}
 
 myst_heading_anchors = 3
 
 # Beyond that of __init__, a class is told by its own docstring; torch's would be said of every network.
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "show-inheritance": True, "no-value": True}
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
