@@ -60,11 +60,12 @@ class AmortizedGuide(NetworkGuide):
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
+            seen = self.model.seen(x)
             heads = self.heads(x)
             c: dict[str, Tensor] = {}
             for name in () if marginal else self.model.mixtures:
                 with self.model.weighted(f"c_{name}"):
-                    c[name] = self.discrete.sample(name, self.cluster_logits(name, heads[name]), x, self.reach(name))
+                    c[name] = self.discrete.sample(name, self.cluster_logits(name, heads[name]), seen, self.reach(name))
             with self.model.draws(L):
                 for name, head in heads.items():
                     # Without its cluster drawn, a facet's latent is drawn from its whole posterior.

@@ -40,6 +40,8 @@ class FacetGuide(Configurable, nn.Module):
 
     #: keywords, beside x, that the posterior is given by: those of the models that the guide is for
     takes: tuple[str, ...] = ()
+    #: keywords of what the posterior uses where it is given, of those that the model accepts
+    accepts: tuple[str, ...] = ()
     #: whether z is a point given x, so that its KL does not say what it knows
     deterministic = False
 
@@ -116,7 +118,7 @@ class FacetGuide(Configurable, nn.Module):
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
-        return self._prepared_heads(self.model.prepare(x), **given)
+        return self._prepared_heads(self.model.seen(x), **given)
 
     def encode(self, x: Tensor, **given: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
@@ -151,7 +153,7 @@ class FacetGuide(Configurable, nn.Module):
 
         :raises ValueError: if something does not fit.
         """
-        return as_observed(x, given, self.model)
+        return as_observed(x, given, self.model, [name for name in self.accepts if name in self.model.accepts])
 
     @torch.no_grad()
     def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:

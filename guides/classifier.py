@@ -17,13 +17,10 @@ from guides.base import FacetGuide, check_model
 from ppl_models.base import FacetModel
 from ppl_models.checks import number
 from ppl_models.data import Observed, as_data, as_mask
-from ppl_models.distributions import Component, Proportions, diagonal_normal, one_hot_labels
+from ppl_models.distributions import Component, Proportions, decided, diagonal_normal, one_hot_labels
 from ppl_models.nvae import NVAE
 
 __all__ = ["ClassifierGuide"]
-
-# Log-odds of a class that is known: so high that every other one's probability is 0, and finite all the same.
-CERTAIN = 1e4
 
 
 class ClassifierGuide(FacetGuide):
@@ -78,7 +75,7 @@ class ClassifierGuide(FacetGuide):
         with model.plate(x, len(x)):
             with model.weighted("c_class"):
                 if known is not None:
-                    q = Component(logits=self.decided(logits, label, known))
+                    q = Component(logits=decided(logits, torch.where(known, label, -1)))
                     pyro.sample("c_class", q, infer={"enumerate": "parallel"})
                 if model.concentration is not None:
                     pyro.sample("pi", Proportions(model.concentration + logits.softmax(-1)))  # Eq. 4
@@ -97,10 +94,6 @@ class ClassifierGuide(FacetGuide):
             yield
         finally:
             self.teaching = kept
-
-    def decided(self, logits: Tensor, label: Tensor, known: Tensor) -> Tensor:
-        """Logits of the class ``[B, L]``: the classifier's where it is not known."""
-        return torch.where(known[:, None], CERTAIN * one_hot_labels(label, logits.shape[-1], logits), logits)
 
     def lesson(self, logits: Tensor, label: Tensor, known: Tensor | None) -> Tensor:
         """log q(label given x), 0 where the label is unknown: ``[B]``."""

@@ -61,7 +61,7 @@ class LadderGuide(NetworkGuide):
             )
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
-            x = self.model.prepare(x)
+            x = self.model.seen(x)
             c: dict[str, Tensor] = {}
             for name, logits in self.classify(x).items():
                 with self.model.weighted(f"c_{name}"):

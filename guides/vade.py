@@ -6,7 +6,7 @@ import pyro
 from torch import Tensor
 
 from guides.base import FacetGuide
-from ppl_models.distributions import Component
+from ppl_models.distributions import Component, decided
 
 __all__ = ["VaDEGuide"]
 
@@ -21,24 +21,28 @@ class VaDEGuide(FacetGuide):
     responsibilities of the drawn z. With L > 1 all draws share *one* q(c given x), as Eq. 58 asks; that is not
     ``num_particles=L``, which averages L one-sample objectives. The cluster is enumerated, never sampled.
 
+    Clusters of some data may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`): there q(c_j given x) has
+    all its weight on the known one. Predictions never look at labels.
+
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.
     """
+
+    accepts: tuple[str, ...] = ("label",)
 
     @property
     def needs(self) -> str:
         return "enumeration" if self.model.mixtures else "nothing"
 
-    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
+    def forward(
+        self, x: Tensor, *, label: Tensor | None = None, num_samples: int | None = None, marginal: bool = False
+    ) -> None:
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             z = self.draw_latents(x, L)
-            for name, prior in () if marginal else self.model.mixtures.items():
+            for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
                 log_joint = prior.log_joint(z[name])  # [(L,) B, K]
-                mean_log_joint = log_joint.mean(0) if L > 1 else log_joint
+                logits = log_joint.mean(0) if L > 1 else log_joint  # Eq. 59, 60
+                q = Component(logits=logits if label is None else decided(logits, label[:, j]))
                 with self.model.weighted(f"c_{name}"):
-                    pyro.sample(
-                        f"c_{name}",
-                        Component(logits=mean_log_joint),  # Eq. 59, 60
-                        infer={"enumerate": "parallel"},
-                    )
+                    pyro.sample(f"c_{name}", q, infer={"enumerate": "parallel"})

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.optimize import linear_sum_assignment
 from sklearn.mixture import GaussianMixture as FittedMixture
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -19,7 +21,6 @@ from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, evaluating, training
 from ppl_models.checks import check_count, check_kind
-from ppl_models.data import as_data
 from ppl_models.priors import Mixture, StandardNormal
 
 __all__ = ["cold_start", "data_dependent_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
@@ -39,7 +40,7 @@ def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000,
     check_guide(guide)
     _check_clusters_are_inferred(guide.model)
     with seeded(seed, guide.model.gates.device):
-        rows = _some_rows(x, guide.model, max_rows)
+        rows, _ = _some_rows(x, guide, max_rows)
         check_enough(rows, guide.model.mixtures)
         draws = {name: q.sample() for name, q in guide.posterior(rows).items()}
     for name, prior in guide.model.mixtures.items():
@@ -53,6 +54,7 @@ def fit_mixtures(
     max_rows: int = 20_000,
     seed: int = 0,
     facets: Sequence[str] | None = None,
+    label: Any = None,
     **options: Any,
 ) -> None:
     """Fit every mixture to the posteriors of ``x``: means, covariances and weights.
@@ -65,23 +67,30 @@ def fit_mixtures(
     for q(c given x) is then taught the responsibilities, its latents staying (nearly) where they are: from a random
     network the clusters would be lost within an epoch.
 
+    Where labels are given, a facet's clusters are matched to them (Hungarian, by the data that have one) and fitted
+    once more from the means of each class's data, so that component k is class k.
+
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
-    :param max_rows: rows of ``x`` used at most, chosen at random.
+    :param max_rows: rows of ``x`` used at most, chosen at random; all that have a label are used.
     :param seed: of that choice and of the fit.
     :param facets: those to fit; all mixtures where not given.
+    :param label: known clusters of some data, as :class:`~ppl_models.mfcvae.MFCVAE` takes them.
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
     """
     check_guide(guide)
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
-        rows = _some_rows(x, guide.model, max_rows)
+        rows, known = _some_rows(x, guide, max_rows, label)
         check_enough(rows, mixtures)
         posterior = guide.posterior(rows)
     for name, prior in mixtures.items():
         means, variances = posterior[name].mean, posterior[name].variance
         covariance = getattr(prior, "covariance", "diag")
         fitted = _fitted(prior, means, covariance, seed, **options)
+        if name in known:
+            start = _class_means(fitted, means.double().cpu().numpy(), known[name])
+            fitted = _fitted(prior, means, covariance, seed, **options | {"means_init": start, "n_init": 1})
         between = torch.as_tensor(fitted.covariances_).to(means)
         within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())))
         prior.place(
@@ -95,7 +104,13 @@ def fit_mixtures(
 
 
 def warm_start(
-    runner: SVIRunner, x: ArrayLike | Tensor, epochs: int, seed: int = 0, restarts: int = 10, **fit_options: Any
+    runner: SVIRunner,
+    x: ArrayLike | Tensor,
+    epochs: int,
+    seed: int = 0,
+    restarts: int = 10,
+    label: Any = None,
+    **fit_options: Any,
 ) -> SVIRunner:
     """Train first with a standard normal in every mixture's place, then fit the mixtures to what was learned.
 
@@ -104,6 +119,7 @@ def warm_start(
 
     :param runner: how to train: its guide, rate, schedule and seed.
     :param restarts: fits of each mixture, of which the likeliest is taken.
+    :param label: known clusters of some data; see :func:`fit_mixtures`.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner, whose guide holds the model with its mixtures set.
     :raises ValueError: before training, if something does not fit.
@@ -111,10 +127,10 @@ def warm_start(
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     _check_clusters_are_inferred(runner.model)
     check_count("restarts", restarts)
-    check_enough(as_data(x, runner.model), runner.model.mixtures)
+    check_enough(runner.guide.observed(x, {"label": label}).x, runner.model.mixtures)
     with standard_normal_priors(runner.model):
         runner.fit(x, epochs, **fit_options)
-    fit_mixtures(runner.guide, x, seed=seed, n_init=restarts)
+    fit_mixtures(runner.guide, x, seed=seed, label=label, n_init=restarts)
     return runner
 
 
@@ -282,9 +298,33 @@ def _averages(values: Tensor, weights: Tensor) -> Tensor:
     return (weights.mT @ values) / weights.sum(0).clamp_min(torch.finfo(values.dtype).tiny).unsqueeze(-1)
 
 
-def _some_rows(x: ArrayLike | Tensor, model: FacetModel, max_rows: int) -> Tensor:
-    """Rows at random on the model's device, in the form that the likelihood is written for."""
-    data = as_data(x, model)
+def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Means ``[K, d]`` to start another fit from: a class's own for component k, the rest for those without a label.
+
+    :param z: latents ``[N, d]``.
+    :param label: integers ``[N]`` below K; -1 where unknown.
+    """
+    classes = np.unique(label[label >= 0])
+    certainty = np.stack([fitted.predict_proba(z[label == k]).sum(0) for k in classes])
+    _, matched = linear_sum_assignment(certainty, maximize=True)
+    rest = np.setdiff1d(np.arange(fitted.n_components), matched)
+    start = np.empty_like(fitted.means_)
+    start[classes] = [z[label == k].mean(0) for k in classes]
+    start[np.setdiff1d(np.arange(len(start)), classes)] = fitted.means_[rest]
+    return start
+
+
+def _some_rows(
+    x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int, label: Any = None
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """Rows at random on the model's device, as encoders read them, and their labels by facet where there are any."""
+    model = guide.model
+    data = guide.observed(x, {"label": label})
     check_count("max_rows", max_rows)
-    rows = data[torch.randperm(len(data))[:max_rows].to(data.device)]
-    return model.prepare(rows.to(model.gates.device))
+    order = torch.randperm(len(data))
+    labels = data.given.get("label", torch.full((len(data), len(model.mixtures)), -1)).cpu()
+    left_out = order[max_rows:]
+    chosen = torch.cat([order[:max_rows], left_out[(labels[left_out] >= 0).any(1)]])
+    rows = model.seen(data.x[chosen.to(data.x.device)].to(model.gates.device))
+    columns = zip(model.mixtures, labels[chosen].numpy().T, strict=True)
+    return rows, {name: column for name, column in columns if (column >= 0).any()}

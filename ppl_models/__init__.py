@@ -10,6 +10,7 @@ from ppl_models.likelihoods import (
     DiscretizedLogistic,
     Exact,
     HeteroscedasticNormal,
+    Incomplete,
     Likelihood,
     Normal,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "GMMFlow",
     "GaussianMixture",
     "HeteroscedasticNormal",
+    "Incomplete",
     "Likelihood",
     "MLPLadder",
     "Mixture",

@@ -48,6 +48,8 @@ class FacetModel(Configurable, nn.Module):
     gates: Tensor
     #: keywords of what the program takes beside x, one entry per datum
     takes: tuple[str, ...] = ()
+    #: keywords of what may be given as well, where the guide uses it
+    accepts: tuple[str, ...] = ()
     #: facets with one latent for all members of a group
     shared: tuple[str, ...] = ()
     #: those of ``takes`` that the decoder reads
@@ -223,6 +225,10 @@ class FacetModel(Configurable, nn.Module):
     def prepare(self, x: Tensor) -> Tensor:
         """A batch in the likelihood's form and the model's dtype; see :meth:`Likelihood.prepare`."""
         return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
+
+    def seen(self, x: Tensor) -> Tensor:
+        """A batch as encoders read it: prepared, with a number in the place of each missing entry."""
+        return self.likelihood.filled(self.prepare(x))
 
 
 @contextmanager

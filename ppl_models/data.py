@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -85,16 +85,19 @@ class Observed:
         return Observed(part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]})
 
 
-def as_observed(x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetModel) -> Observed:
+def as_observed(
+    x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetModel, accepts: Collection[str] = ()
+) -> Observed:
     """``x`` with what ``model`` takes beside it, all checked.
 
     :param given: by keyword; ``None`` counts as not given.
+    :param accepts: keywords of what may be given and need not.
     :raises ValueError: as :func:`as_data`; and if something is missing, or the model takes no such thing.
     """
     data = as_data(x, model)
     found = {name: values for name, values in given.items() if values is not None}
-    if unknown := sorted(found.keys() - model.takes):
-        taken = " and ".join(model.takes) or "nothing"
+    if unknown := sorted(found.keys() - {*model.takes, *accepts}):
+        taken = " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
         raise ValueError(
             f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}: is that a misspelt option?"
         )
@@ -230,15 +233,22 @@ def _parts(data: Tensor) -> Iterator[tuple[int, Tensor]]:
 def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> None:
     if part.dtype != torch.uint8:
         part = part.to(model.gates.dtype)
-        bad = ~part.isfinite()
+        bad = _bad(part, model)
         if bad.any():
             row, *within = (int(i) for i in bad.nonzero()[0])
-            count = sum(int((~rows.to(part).isfinite()).sum()) for _, rows in _parts(data))
+            count = sum(int(_bad(rows.to(part), model).sum()) for _, rows in _parts(data))
+            what = "infinite" if model.likelihood.takes_missing else "NaN or infinite"
             raise ValueError(
-                f"x holds {count} values that are NaN or infinite, the first at index {[start + row, *within]}: "
-                "drop those rows or fill them in"
+                f"x holds {count} values that are {what}, the first at index {[start + row, *within]}: "
+                "drop those rows or fill them in, or, where NaN stands for what is missing, say so by the likelihood: "
+                "Incomplete(...)"
             )
     model.likelihood.check(part)
+
+
+def _bad(x: Tensor, model: FacetModel) -> Tensor:
+    """Which entries are no numbers, and do not stand for missing ones."""
+    return x.isinf() if model.likelihood.takes_missing else ~x.isfinite()
 
 
 def _shape_advice(data: Tensor, model: FacetModel) -> str:

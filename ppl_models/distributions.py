@@ -7,6 +7,7 @@ components enumerated over a batch these two densities are most of a step's work
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -19,18 +20,23 @@ __all__ = [
     "Component",
     "DiagonalNormal",
     "MarginalMixture",
+    "Present",
     "Proportions",
     "RelaxedComponent",
     "RoundedLogistic",
+    "decided",
     "diagonal_normal",
     "mean_and_log_variance",
     "one_hot_labels",
     "one_hot_of_largest",
+    "raw_log_variance",
 ]
 
 NO_SHAPE = torch.Size()
 # exp(10 / 2) is a standard deviation of 148 and exp(-10 / 2) of 0.007: wider than any useful posterior.
 MAX_LOG_VARIANCE = 10.0
+# Log-odds of a class that is known: so high that every other one's probability is 0, and finite all the same.
+CERTAIN = 1e4
 
 
 class DiagonalNormal(dist.Independent):
@@ -78,6 +84,11 @@ def mean_and_log_variance(raw: Tensor) -> tuple[Tensor, Tensor]:
     """Halves of a head's output ``[..., 2 d]``, the log-variance softly bounded to +-10 so that no step overflows."""
     loc, log_variance = raw.chunk(2, -1)
     return loc, MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
+
+
+def raw_log_variance(log_variance: Tensor) -> Tensor:
+    """What a head gives for a log-variance within the bounds of :func:`mean_and_log_variance`."""
+    return MAX_LOG_VARIANCE * torch.atanh((log_variance / MAX_LOG_VARIANCE).clamp(-0.99, 0.99))
 
 
 class Component(dist.OneHotCategorical):
@@ -266,3 +277,52 @@ class RoundedLogistic(dist.TorchDistribution):
 
     def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> RoundedLogistic:
         return RoundedLogistic(self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False)
+
+
+class Present(dist.TorchDistribution):
+    """Independent entries of which some may be missing: NaN in a value counts nothing, and all else as it does.
+
+    :param entries: batch ``[...]``, event ``[*x_shape]``, of independent entries.
+    :param fill: a number within their support, for densities that are not counted.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, entries: dist.Independent, fill: float) -> None:
+        self.entries, self.fill = entries, fill
+        super().__init__(entries.batch_shape, entries.event_shape, validate_args=False)
+
+    @property
+    def has_rsample(self) -> bool:
+        return self.entries.has_rsample
+
+    @property
+    def mean(self) -> Tensor:
+        return self.entries.mean
+
+    @property
+    def variance(self) -> Tensor:
+        return self.entries.variance
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        missing = value.isnan()
+        each = self.entries.base_dist.log_prob(torch.where(missing, self.fill, value))
+        return torch.where(missing, 0.0, each).flatten(-len(self.event_shape)).sum(-1)
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        return self.entries.rsample(sample_shape)
+
+    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        return self.entries.sample(sample_shape)
+
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> Present:
+        return Present(self.entries.expand(batch_shape), self.fill)
+
+
+def decided(logits: Tensor, label: Tensor) -> Tensor:
+    """Logits ``[B, K]`` with all weight on the classes that are known.
+
+    :param label: integers ``[B]``; -1 where the class is not known, which leaves the logits as they are.
+    """
+    known = torch.arange(logits.shape[-1], device=logits.device) == label.unsqueeze(-1)
+    return torch.where((label < 0).unsqueeze(-1), logits, CERTAIN * known.to(logits))

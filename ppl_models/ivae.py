@@ -27,6 +27,7 @@ class Labelled(FacetModel):
     """Base of the models whose latents' posterior is given by a label, which takes ``num_label_features`` numbers."""
 
     takes = ("label",)
+    accepts: tuple[str, ...] = ()
     suitable_guide = "ConditionalGuide"
     num_label_features: int
 

@@ -9,9 +9,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import number
+from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
-from ppl_models.distributions import RoundedLogistic
+from ppl_models.distributions import Present, RoundedLogistic
 
 __all__ = [
     "Bernoulli",
@@ -19,6 +19,7 @@ __all__ = [
     "DiscretizedLogistic",
     "Exact",
     "HeteroscedasticNormal",
+    "Incomplete",
     "Likelihood",
     "Normal",
 ]
@@ -31,6 +32,8 @@ class Likelihood(Configurable, nn.Module):
     support: tuple[float, float] = (-float("inf"), float("inf"))
     #: how many numbers the decoder gives for each entry of x
     parameters_per_entry = 1
+    #: whether NaN stands for an entry that is missing, and is no mistake
+    takes_missing = False
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Bring a batch to the form that the density is written for; a second call changes nothing.
@@ -38,6 +41,10 @@ class Likelihood(Configurable, nn.Module):
         8-bit images become values in [0, 1] of ``dtype``; anything else is left as it is.
         """
         return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
+
+    def filled(self, x: Tensor) -> Tensor:
+        """A prepared batch as encoders read it, with a number in the place of each missing entry."""
+        return x
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -162,6 +169,57 @@ class Exact(Likelihood):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return dist.Delta(output, event_dim=event_dim)
+
+
+class Incomplete(Likelihood):
+    r"""Another likelihood for data of which entries are missing, each marked by NaN.
+
+    .. math:: p(x_{\text{there}} \mid z) = \prod_{i \,\text{there}} p(x_i \mid z)
+
+    Entries are independent given z, so those that are missing are summed out by leaving them out; a bound on
+    log p of what is there follows, right where entries are missing at random given it (Nazabal et al., *Handling
+    incomplete heterogeneous data using VAEs*, 2020). Encoders see ``fill`` in their place. ``reconstruct`` gives means
+    for all entries, the missing ones too.
+
+    :param likelihood: of the entries that are there; any but one whose decoder is run backwards.
+    :param fill: what encoders see in place of a missing entry, such as the middle of the data: 0 where they are
+        standardised.
+    :raises ValueError: if ``likelihood`` is none or takes missing entries itself, or ``fill`` is outside its support.
+    """
+
+    takes_missing = True
+
+    def __init__(self, likelihood: Likelihood, fill: float = 0.0) -> None:
+        super().__init__()
+        check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Normal(0.3)")
+        if isinstance(likelihood, Exact | Incomplete):
+            raise ValueError(f"likelihood must be of single entries, such as Normal(0.3), got {likelihood!r}")
+        low, high = likelihood.support
+        if not (low <= number(fill) <= high and abs(number(fill)) < inf):
+            raise ValueError(
+                f"fill must be a number that {type(likelihood).__name__} allows, in {[low, high]}: {fill!r}"
+            )
+        self.likelihood = likelihood
+        self.fill = float(fill)
+        self.support, self.parameters_per_entry = likelihood.support, likelihood.parameters_per_entry
+
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        prepared = self.likelihood.prepare(x, dtype)
+        return torch.where(x.isnan(), x.to(prepared.dtype), prepared)  # which a threshold would have made numbers
+
+    def filled(self, x: Tensor) -> Tensor:
+        return x.nan_to_num(self.fill)
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        return Present(self.likelihood(output, event_dim), self.fill)
+
+    def check(self, x: Tensor) -> None:
+        there = x[~x.isnan()]
+        if len(there):
+            self.likelihood.check(there)
+
+    def extra_repr(self) -> str:
+        return f"fill={self.fill:.4g}"
 
 
 class DiscretizedLogistic(Likelihood):

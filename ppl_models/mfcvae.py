@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyro
+import torch
 from torch import Tensor
 
 from ppl_models.base import FacetModel
+from ppl_models.data import as_labels, as_numbers
 
 __all__ = ["MFCVAE"]
 
@@ -27,6 +32,10 @@ class MFCVAE(FacetModel):
     Facets are independent a priori, which is what presses them to find different groupings. Any
     :class:`~ppl_models.priors.Prior` may stand for a facet: with ``StandardNormal`` it has no cluster.
 
+    Clusters that are known for some data are given as ``label=``: for each facet that has any, by name, integers
+    ``[N]`` from 0 to K - 1, and -1 where unknown (for a single facet, those alone). What is then bounded is
+    log p(x, c known).
+
     Example::
 
         model = MFCVAE((784,), {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)})
@@ -34,12 +43,22 @@ class MFCVAE(FacetModel):
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
     """
 
+    accepts: tuple[str, ...] = ("label",)
+
     def forward(
-        self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1, marginal: bool = False
+        self,
+        x: Tensor | None = None,
+        *,
+        label: Tensor | None = None,
+        size: int = 1,
+        num_samples: int = 1,
+        marginal: bool = False,
     ) -> Tensor:
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
+        :param label: known clusters ``[B, J]``, a column for each mixture; the guide gives these all its weight, which
+            is as much as to observe them, so nothing is left to do here.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1 / L.
         :param marginal: leave the clusters out: each z_j is drawn from its whole mixture (Eq. 17).
         """
@@ -54,3 +73,32 @@ class MFCVAE(FacetModel):
                     with self.weighted(f"z_{name}"):
                         z[name] = pyro.sample(f"z_{name}", prior.latent(c.get(name)))  # z_j | c_j ~ Normal(mu, Sigma)
                 return pyro.sample("x", self.decode(z), obs=x)  # x | z_1, ..., z_J
+
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        """Known clusters, by facet or in columns, as integers ``[n, J]``; -1 where unknown."""
+        columns = self._columns(name, values)
+        labels = [
+            as_labels(f"{name} of {facet!r}", columns[facet], n, prior.num_components, unknown=True)
+            if facet in columns
+            else torch.full((n,), -1)
+            for facet, prior in self.mixtures.items()
+        ]
+        return torch.stack([label.cpu() for label in labels], 1)
+
+    def _columns(self, name: str, values: Any) -> dict[str, Any]:
+        """Labels by facet."""
+        mixtures = list(self.mixtures)
+        if not mixtures:
+            raise ValueError(f"{name} is for facets with clusters, and this model has none: it has {self.priors}")
+        if isinstance(values, Mapping):
+            if unknown := [facet for facet in values if facet not in mixtures]:
+                raise ValueError(f"{name} is given for {unknown[0]!r}, but the facets with clusters are {mixtures}")
+            return dict(values)
+        columns = as_numbers(values, name)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        if columns.ndim != 2 or columns.shape[1] != len(mixtures):
+            raise ValueError(
+                f"{name} has shape {list(columns.shape)}, but this model has {len(mixtures)} facets with clusters: "
+                f"give labels by facet, such as {name}={{{mixtures[-1]!r}: labels}}, or a column for each"
+            )
+        return {facet: columns[:, j] for j, facet in enumerate(mixtures)}

@@ -165,6 +165,7 @@ from ppl_models import (
     GaussianMixture,
     GMMFlow,
     HeteroscedasticNormal,
+    Incomplete,
     MLPLadder,
     Normal,
     ResNet,
@@ -486,6 +487,15 @@ LIKELIHOODS = [
         "HeteroscedasticNormal",
         ("range: bound", lambda: HeteroscedasticNormal(0), "must be positive, got 0"),
         ("type: bound", lambda: HeteroscedasticNormal(None), "must be positive, got None"),
+    ),
+    *of(
+        "Incomplete",
+        ("type: no likelihood", lambda: Incomplete(0.3), "likelihood must be a likelihood, such as .* got float"),
+        ("misfit: twice", lambda: Incomplete(Incomplete(Normal(0.3))), "must be of single entries"),
+        ("range: fill", lambda: Incomplete(Bernoulli(), 2), "fill must be a number that Bernoulli allows"),
+        ("nan: fill", lambda: Incomplete(Normal(0.3), NAN), "fill must be a number that Normal allows, .* nan"),
+        ("nan: infinity in x", lambda: embed(Incomplete(Bernoulli()), holed(INF)), "1 values that are infinite"),
+        ("range: x", lambda: embed(Incomplete(Bernoulli()), holed(2.0)), "the Bernoulli likelihood needs"),
     ),
     *of(
         "DiscretizedLogistic",

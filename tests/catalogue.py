@@ -52,6 +52,7 @@ from ppl_models import (
     GaussianMixture,
     GMMFlow,
     HeteroscedasticNormal,
+    Incomplete,
     MLPLadder,
     Normal,
     ResNet,
@@ -105,6 +106,11 @@ def vamp() -> VaDEGuide:
 
 def dirichlet_weights() -> VaDEGuide:
     return VaDEGuide(VaDE((6,), GaussianMixture(4, 3, weights=DirichletWeights(100)), network=SharedMLP((8, 9))))
+
+
+def incomplete() -> VaDEGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    return VaDEGuide(MFCVAE((6,), facets, Incomplete(HeteroscedasticNormal()), MLPLadder((8, 9))))
 
 
 def network_enumerated() -> AmortizedGuide:
@@ -269,6 +275,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     marginal_two_draws,
     vamp,
     dirichlet_weights,
+    incomplete,
     network_enumerated,
     network_conditional_two_draws,
     network_relaxed,
@@ -344,6 +351,7 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (incomplete, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (three_facets_full_covariance_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (network_enumerated, "enumerates its clusters", FREELY_ENUMERATED),
     (network_conditional_two_draws, "enumerates its clusters", FREELY_ENUMERATED),

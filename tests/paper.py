@@ -66,17 +66,25 @@ def responsibilities(log_pz_c: Tensor, log_pc: Tensor) -> Tensor:
 
 
 def kl_terms(
-    p: dict[str, Tensor], x: Tensor, noise: dict[str, Tensor], names: list[str]
+    p: dict[str, Tensor],
+    x: Tensor,
+    noise: dict[str, Tensor],
+    names: list[str],
+    known: dict[str, Tensor] | None = None,
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The two KL terms of each facet in Eq. 14, estimated as in Eq. 58, summed over the batch.
 
     :param noise: standard normal draws ``[L, B, d]`` of every facet.
+    :param known: clusters ``[B]`` that are known, by facet, -1 where not: q(c given x) is certain of them.
     """
     terms = {}
     for (mean, scale), name in zip(encode(p, x, len(names)), names, strict=True):
         log_q_z = (-0.5 * noise[name] ** 2 - torch.log(scale) - 0.5 * LOG_2PI).sum(-1)  # [L, B]
         log_pz_c, log_pc = mixture(p, name, mean + scale * noise[name])
         q_c = responsibilities(log_pz_c, log_pc)
+        for b, k in enumerate((known or {}).get(name, [])):
+            if k >= 0:
+                q_c = q_c.index_put((torch.tensor(b),), torch.eye(len(log_pc), dtype=q_c.dtype)[k])
         kl_z = log_q_z.mean(0) - (q_c * log_pz_c.mean(0)).sum(-1)
         kl_c = torch.special.xlogy(q_c, q_c).sum(-1) - (q_c * log_pc).sum(-1)
         terms[name] = (kl_z.sum(), kl_c.sum())
@@ -84,12 +92,22 @@ def kl_terms(
 
 
 def negative_objective(
-    p: dict[str, Tensor], x: Tensor, noise: dict[str, Tensor], names: list[str], alpha: list[float]
+    p: dict[str, Tensor],
+    x: Tensor,
+    noise: dict[str, Tensor],
+    names: list[str],
+    alpha: list[float],
+    known: dict[str, Tensor] | None = None,
+    there: Tensor | float = 1.0,
 ) -> Tensor:
-    """Minus Eq. 58 summed over the batch, its KL terms weighted by alpha (Eq. 89) and its rungs gated (Eq. 88)."""
+    """Minus Eq. 58 summed over the batch, its KL terms weighted by alpha (Eq. 89) and its rungs gated (Eq. 88).
+
+    :param there: 1 for each entry of ``x`` ``[B, D]`` that is observed, and 0 for others, which the encoder sees as 0.
+    """
+    x = x * there
     posterior = encode(p, x, len(names))
     z = [mean + scale * noise[name] for (mean, scale), name in zip(posterior, names, strict=True)]
     logits = decode(p, z, alpha)  # [L, B, D]
-    log_px_z = (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
-    kl = kl_terms(p, x, noise, names)
+    log_px_z = (there * (x * logits - torch.nn.functional.softplus(logits))).sum(-1)
+    kl = kl_terms(p, x, noise, names, known)
     return sum(a * (kl[name][0] + kl[name][1]) for a, name in zip(alpha, names, strict=True)) - log_px_z.mean(0).sum()

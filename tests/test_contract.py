@@ -22,7 +22,10 @@ every_model = pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name_
 
 
 def data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
-    return (255 * torch.rand(n, *guide.model.x_shape)).round() / 255  # which 8-bit likelihoods take, too
+    x = (255 * torch.rand(n, *guide.model.x_shape)).round() / 255  # which 8-bit likelihoods take, too
+    if guide.model.likelihood.takes_missing:
+        x[:, 1] = torch.where(torch.arange(n) % 2 == 0, float("nan"), x[:, 1])
+    return x
 
 
 @every_model

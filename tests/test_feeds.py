@@ -167,7 +167,7 @@ REFUSED = [
     (lambda: DataLoader(X[:, :5], batch_size=4), {}, r"x has shape \[4, 5\]"),
     (lambda: DataLoader(2 * X, batch_size=4), {}, "the Bernoulli likelihood needs"),
     (lambda: DataLoader([{"image": x} for x in X], batch_size=4), {}, r"have no x, but \['image'\]: name it 'x'"),
-    (lambda: DataLoader([{"x": x, "label": 1} for x in X], batch_size=4), {}, "takes nothing beside x, got label"),
+    (lambda: DataLoader([{"x": x, "group": 1} for x in X], batch_size=4), {}, "if known, beside x, got group"),
     (lambda: shuffled(num_workers=1, persistent_workers=True), {}, "make it with persistent_workers=False"),
     (shuffled, {"batch_size": 8}, "a DataLoader gives its batches as they are: leave batch_size out"),
     (shuffled, {"batches": Rows(), "label": LABELS}, "leave batches and label out"),

@@ -1,0 +1,196 @@
+"""What scikit-learn's conventions ask of every estimator here: checked data, fitted models that pickle without code."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from guides import FacetGuide
+from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of
+from inference.estimators.defaults import default_batch_size
+from inference.evaluation import elbo
+from inference.randomness import seeded
+from inference.runner import SVIRunner
+from inference.schedules import Schedule
+from ppl_models import FacetModel, Likelihood
+from ppl_models.checks import check_count, check_positive
+from ppl_models.networks import Architecture
+
+__all__ = ["Chosen", "FacetEstimator", "drawn_seed"]
+
+# Draws of the latents in a score.
+SCORE_DRAWS = 10
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How to fit: what every estimator lets a user choose.
+
+    :ivar epochs: ``None`` where the estimator's own number of steps says it.
+    """
+
+    likelihood: Likelihood
+    network: Architecture
+    batch_size: int
+    epochs: int | None
+    learning_rate: float
+    seed: int
+    device: str
+
+    def settings(self) -> dict[str, Any]:
+        """To be read."""
+        return {"likelihood": repr(self.likelihood), "network": repr(self.network), "batch_size": self.batch_size}
+
+    def runner(
+        self,
+        model: Callable[[Likelihood, Architecture], FacetModel],
+        guide: Callable[[Any], FacetGuide],
+        schedule: Schedule | None = None,
+    ) -> SVIRunner:
+        """For a model that is built here, so that its networks follow the seed. The user's likelihood is copied."""
+        with seeded(self.seed, torch.device("cpu")):
+            built = guide(model(copy.deepcopy(self.likelihood), self.network))
+        return SVIRunner(built.model, built, None, self.learning_rate, schedule, self.seed, self.device)
+
+
+class FacetEstimator(BaseEstimator):
+    """Base of the estimators: a runner's model and guide behind scikit-learn's methods.
+
+    After ``fit`` they have ``runner_``, whose ``model`` and ``guide`` are the library's own, ``settings_``, which says
+    what was chosen from the data, ``encoding_``, how data come to the model, and ``n_features_in_``.
+
+    They pickle (and so go through joblib) without torch's pickled code or tensors on a device: a fitted model is
+    written as a checkpoint is, in JSON and safetensors, and comes back on the CPU.
+    """
+
+    likelihood: Likelihood | None
+    network: Architecture | None
+    epochs: int | None
+    batch_size: int | None
+    learning_rate: float
+    random_state: Any
+    device: str
+    verbose: bool
+    encoding_: Encoding
+    runner_: SVIRunner
+    settings_: dict[str, Any]
+
+    def _new_data(self, X: Any) -> np.ndarray:
+        """Training data as the model takes them.
+
+        :raises ValueError: if they are no array of numbers ``[N, ...]``, or fewer than two.
+        """
+        X = validate_data(self, X, allow_nd=True, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        self.encoding_ = encoding_of(X, self.likelihood)
+        return self.encoding_.encode(X)
+
+    def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
+        """What the user asked for, and for the rest what the data ask for.
+
+        :param dim: length of all latents together.
+        :param network: where none was asked for.
+        :raises ValueError: if a number is out of range.
+        """
+        likelihood = self.likelihood
+        if likelihood is None:
+            likelihood = default_likelihood(self.encoding_.values, x, dim)
+        return Chosen(
+            completed(likelihood, x),
+            network if self.network is None else self.network,
+            default_batch_size(len(x)) if self.batch_size is None else check_count("batch_size", self.batch_size),
+            None if self.epochs is None else check_count("epochs", self.epochs),
+            check_positive("learning_rate", self.learning_rate),
+            drawn_seed(self.random_state),
+            self.device,
+        )
+
+    def _seen_data(self, X: Any) -> np.ndarray:
+        """Data of a fitted estimator, in the user's units.
+
+        :raises ValueError: if they are of another shape than those that it was fitted to.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, allow_nd=True, ensure_all_finite="allow-nan", reset=False)
+        if X.shape[1:] != self.encoding_.x_shape:
+            raise ValueError(f"X has data of shape {X.shape[1:]}, but those fitted to had {self.encoding_.x_shape}")
+        if not self.runner_.model.likelihood.takes_missing and X.dtype.kind == "f" and np.isnan(X).any():
+            raise ValueError(
+                f"X has missing entries (NaN), but the data that {type(self).__name__} was fitted to had none: fit it "
+                "to some that have, or give a likelihood=Incomplete(...)"
+            )
+        return X
+
+    def _encoded(self, X: Any) -> np.ndarray:
+        X = self._seen_data(X)
+        return self.encoding_.encode(X)
+
+    def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
+        """Note what was chosen, and say so where that is asked for."""
+        encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
+        self.settings_ = encoding | settings | chosen.settings()
+        if self.verbose:
+            print(
+                f"{type(self).__name__}:", *(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n"
+            )
+
+    @property
+    def _guide(self) -> FacetGuide:
+        return self.runner_.guide
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The ELBO of ``X``, in nats per datum of the user's units: a lower bound on the mean log-density.
+
+        It is estimated from ten draws of the latents, the same ones at each call.
+
+        :param y: not used.
+        """
+        X = self._seen_data(X)
+        with seeded(0, self.runner_.device):
+            bound, _ = elbo(self.runner_.model, self._guide, self.encoding_.encode(X), SCORE_DRAWS)
+        return bound - float(self.encoding_.log_volume(X).mean())
+
+    def impute(self, X: Any) -> np.ndarray:
+        """``X`` with each missing entry filled by its mean given the others, in the user's units.
+
+        :param X: ``[N, ...]``, NaN where missing.
+        """
+        X = self._seen_data(X)
+        means = self.encoding_.decode(self._guide.reconstruct(self.encoding_.encode(X)))
+        return np.where(np.isnan(X), means, X).astype(X.dtype) if X.dtype.kind == "f" else X
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "runner_" in state:
+            with tempfile.TemporaryDirectory() as folder:
+                state["runner_"].save(folder)
+                state["runner_"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "runner_" in state:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, content in state["runner_"].items():
+                    (Path(folder) / name).write_bytes(content)
+                state = state | {"runner_": SVIRunner.load(folder)}
+        super().__setstate__(state)
+
+
+def drawn_seed(random_state: Any) -> int:
+    """A seed by what scikit-learn calls a random state: ``None``, a number or a generator."""
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,113 @@
+"""A classifier that learns from what has no label, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from guides import ClassifierGuide
+from inference.estimators.base import FacetEstimator
+from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from ppl_models import NVAE, Likelihood
+from ppl_models.checks import check_count
+from ppl_models.networks import Architecture
+
+__all__ = ["SemiSupervisedClassifier"]
+
+# Optimiser steps where no number of epochs is given.
+STEPS = 4000
+
+
+class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
+    """A classifier and a generative model of what it classifies (N-VAE, :class:`~ppl_models.nvae.NVAE`).
+
+    Data without a label (-1, as in scikit-learn's semi-supervised estimators) are seen as of every class, each weighted
+    by its probability. What is not given is chosen from the data as by
+    :class:`~inference.estimators.MultiFacetClustering`, and noted in ``settings_``.
+
+    :param class_dim: length of each class's own latents.
+    :param shared_dim: length of the latents that all classes share.
+    :param label_weight: of the known labels' log-probability in the objective, per datum with a label.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param network: such as ``ppl_models.SharedMLP((200, 400))``.
+    :param epochs: passes over the data; by default about 4,000 optimiser steps.
+    :param batch_size: by default about a twentieth of the data, within 16 and 512.
+    :param learning_rate: Adam's.
+    :param random_state: of networks, draws and shuffling.
+    :param device: where to train, such as ``"cuda"``.
+    :param verbose: print what is chosen.
+
+    :ivar classes_: labels that were seen, sorted, without -1.
+    """
+
+    def __init__(
+        self,
+        *,
+        class_dim: int | None = None,
+        shared_dim: int | None = None,
+        label_weight: float = 1.0,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.class_dim = class_dim
+        self.shared_dim = shared_dim
+        self.label_weight = label_weight
+        self.likelihood = likelihood
+        self.network = network
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> SemiSupervisedClassifier:
+        """Learn from data and their labels.
+
+        :param X: ``[N, D]``, or images; NaN where missing.
+        :param y: ``[N]``, labels of any kind, -1 where unknown.
+        :raises ValueError: before training, if something does not fit, or there are fewer than two classes.
+        """
+        X, y = validate_data(self, X, y, allow_nd=True, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        check_classification_targets(y)
+        known = y != -1 if y.dtype.kind in "if" else np.ones(len(y), bool)
+        self.classes_, label = np.unique(y[known], return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has {len(self.classes_)} class, and two at least are needed, beside -1 for unknown")
+        x = self._new_data(X)
+        small = default_dims(x.shape[1:], 2)
+        class_dim, shared_dim = (small if d is None else d for d in (self.class_dim, self.shared_dim))
+        dim = check_count("class_dim", class_dim) + check_count("shared_dim", shared_dim)
+        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
+        epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
+        self._state_settings(chosen, class_dim=class_dim, shared_dim=shared_dim, epochs=epochs)
+        self.runner_ = chosen.runner(
+            lambda likelihood, network: NVAE(
+                x.shape[1:], len(self.classes_), class_dim, shared_dim, likelihood, network
+            ),
+            lambda model: ClassifierGuide(model, label_weight=self.label_weight),
+        )
+        labels = np.full(len(y), -1)
+        labels[known] = label
+        self.runner_.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=labels)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each of ``classes_``: ``[N, L]``."""
+        x = self._encoded(X)
+        return self._guide.predict_proba(x)["class"]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class ``[N]``."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(1)]

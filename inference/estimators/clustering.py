@@ -1,0 +1,382 @@
+"""Several clusterings of the same data, and one of them as a clusterer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch.nn.functional import one_hot
+
+from inference.estimators.base import FacetEstimator, drawn_seed
+from inference.estimators.defaults import default_dims, default_network, default_plain_network, lengths
+from inference.estimators.recipe import ByDepth, BySubspace, Recipe
+from inference.randomness import seeded
+from ppl_models import Likelihood
+from ppl_models.base import evaluating
+from ppl_models.checks import check_count
+from ppl_models.data import as_labels
+from ppl_models.networks import Architecture
+
+__all__ = ["FacetClustering", "MultiFacetClustering"]
+
+# Part of the data that is held out to end the last phase by, and how many of them there must be at least.
+HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
+# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures; and of a plain
+# latent space, before it is split into facets.
+STEPS, PLAIN_STEPS = (1000, 4000, 1500), 3000
+
+
+class MultiFacetClustering(TransformerMixin, FacetEstimator):
+    """Several clusterings of the same data at once, one a facet (:class:`~ppl_models.mfcvae.MFCVAE`).
+
+    What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the values: Bernoulli
+    for binary ones, else a normal whose scale is that of what as many linear latents leave unexplained
+    (probabilistic PCA); 8-bit values are brought to [0, 1], other values outside it are standardised, columns each by
+    itself. Training starts warm, under standard normal priors. For columns of real numbers the latents of a plain VAE
+    are split into independent subspaces (ICA), a facet each; for images and values within [0, 1] the network is a
+    ladder, convolutional for ``[N, C, H, W]``, where facets enter one after the other, the deepest first. Then mixtures
+    are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of
+    a tenth of the data, held out, rises no more.
+
+    Entries that are missing (NaN) are left out of the likelihood.
+
+    :param facets: how many, or their names, from shallow to deep: simple features leave the encoder in shallow ones.
+    :param n_clusters: of each facet: a number for all, or one for each, ``None`` to choose.
+    :param n_latents: length of each facet's latent vector, likewise; where they are found as subspaces, the sum counts.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which are then let in by
+        their depth.
+    :param epochs: passes over the data, all phases together; else 3,000 optimiser steps for a plain latent space, or
+        1,000 for the first facet and 4,000 for each further one, and at most 1,500 for all together.
+    :param batch_size: by default about a twentieth of the data, within 16 and 512.
+    :param learning_rate: Adam's.
+    :param early_stopping: hold out a tenth of the data to end the last phase by, where that is 20 or more.
+    :param random_state: of networks, draws and shuffling.
+    :param device: where to train, such as ``"cuda"``.
+    :param verbose: print what is chosen.
+
+    :ivar facet_names_: shallow to deep.
+    :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from the largest to the
+        smallest, and those that no training datum is in are left out; in a facet with labels, by these.
+    :ivar clusters_: the mixture's components that these are, an array for each facet.
+
+    Example::
+
+        found = MultiFacetClustering(("style", "digit"), random_state=0).fit(X)
+        found.labels_[:, 1], found.facet("digit").predict(X)
+    """
+
+    def __init__(
+        self,
+        facets: int | Sequence[str] = 2,
+        *,
+        n_clusters: int | Sequence[int | None] | None = None,
+        n_latents: int | Sequence[int | None] | None = None,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        early_stopping: bool = True,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.facets = facets
+        self.n_clusters = n_clusters
+        self.n_latents = n_latents
+        self.likelihood = likelihood
+        self.network = network
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.early_stopping = early_stopping
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> MultiFacetClustering:
+        """Find the clusterings.
+
+        :param X: ``[N, D]``, array, data frame or memory map, or images ``[N, H, W]``, ``[N, C, H, W]``; NaN where
+            missing.
+        :param y: not used.
+        :param labels: clusters that are known: for each facet that has any, by name, integers ``[N]`` from 0, -1 where
+            unknown; or those alone where there is one facet. They are the numbers of these clusters then.
+        :raises ValueError: before training, if something does not fit.
+        """
+        names = _facet_names(self.facets)
+        x = self._new_data(X)
+        known = _known(labels, names, len(x))
+        numbers = _for_each(names, "n_clusters", self.n_clusters)
+        for name, theirs in known.items():
+            numbers[name] = _at_least(int(theirs.max()) + 1, name, numbers[name])
+        recipe = self._recipe(x, names)
+        kept, held_out = self._split(x, recipe.chosen.seed)
+        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
+        latents = recipe.latents(part)
+        found = recipe.numbers(part, latents, numbers)
+        epochs = (*recipe.lengths.alone, recipe.lengths.together)
+        dims = {name: prior.dim for name, prior in latents.model.priors.items()}
+        start = type(recipe).__name__
+        self._state_settings(recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs)
+        self.runner_ = recipe.mixtures(part, latents, found, label)
+        recipe.together(self.runner_, part, None if held_out is None else x[held_out], label)
+        self.facet_names_ = names
+        self._number_clusters(x, known)
+        self.labels_ = self._predicted(x)
+        return self
+
+    def facet(self, name: str | int) -> FacetClustering:
+        """One facet as a clusterer, which shares this estimator's model.
+
+        :param name: or the facet's number, from the shallowest, 0; -1 is the deepest.
+        :raises ValueError: for a facet that there is not.
+        """
+        check_is_fitted(self)
+        view = FacetClustering(self, name, self.random_state)
+        view.estimator_, view.facet_ = self, _facet_index(self.facet_names_, name)
+        view.labels_ = self.labels_[:, view.facet_]
+        view.n_features_in_ = self.n_features_in_
+        if hasattr(self, "feature_names_in_"):
+            view.feature_names_in_ = self.feature_names_in_
+        return view
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable cluster of each facet: ``[N, J]``."""
+        return self._predicted(self._encoded(X))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each cluster: ``[N, J, K]``, K the largest number of any facet, 0 for what a facet has not."""
+        return self._probabilities(self._encoded(X))
+
+    def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
+        """``labels_`` after a fit."""
+        return self.fit(X, y, labels=labels).labels_
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
+        X = self._seen_data(X)
+        z = self._guide.embed(self.encoding_.encode(X))
+        return np.concatenate(list(z.values()), 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of what :meth:`transform` gives: a facet's and a number.
+
+        :param input_features: not used.
+        """
+        check_is_fitted(self)
+        dims = {name: prior.dim for name, prior in self.runner_.model.priors.items()}
+        return np.array([f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object)
+
+    def sample(
+        self, n_samples: int = 1, *, facet: str | int | None = None, cluster: int | None = None, noise: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw data, in the user's units ``[n, ...]``, and the clusters that they were drawn from ``[n, J]``.
+
+        :param facet: one whose cluster is chosen, as ``labels_`` numbers it.
+        :param noise: draw from the likelihood, too; else its mean is given, which is better to look at.
+        :raises ValueError: for a facet or cluster that there is not.
+        """
+        check_is_fitted(self)
+        check_count("n_samples", n_samples)
+        if (facet is None) != (cluster is None):
+            raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
+        chosen = None if facet is None else _facet_index(self.facet_names_, facet)
+        if chosen is not None and cluster not in range(len(self.clusters_[chosen])):
+            raise ValueError(
+                f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got {cluster!r}"
+            )
+        model = self.runner_.model
+        with seeded(drawn_seed(self.random_state), self.runner_.device), torch.no_grad(), evaluating(model):
+            numbers, z = [], {}
+            for j, (name, prior) in enumerate(model.mixtures.items()):
+                ours = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
+                weights = prior.component().probs[ours]
+                drawn = torch.multinomial(weights, n_samples, replacement=True)
+                numbers.append(drawn if cluster is None or j != chosen else torch.full_like(drawn, cluster))
+                z[name] = prior.latent(one_hot(ours[numbers[j]], prior.num_components).to(weights)).sample()
+            p = model.decode(z)
+            x = p.sample() if noise else p.mean
+        return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
+
+    def _recipe(self, x: np.ndarray, names: Sequence[str]) -> Recipe:
+        shape = x.shape[1:]
+        asked = _for_each(names, "n_latents", self.n_latents)
+        dims = {name: default_dims(shape, len(names)) if d is None else d for name, d in asked.items()}
+        by_subspace = self.encoding_.values == "real" and x.ndim == 2 and self.network is None
+        network = default_plain_network(shape) if by_subspace else default_network(shape, len(names))
+        chosen = self._chosen(x, sum(dims.values()), network)
+        alone, further, together = STEPS
+        steps = [PLAIN_STEPS, together] if by_subspace else [alone, *[further] * (len(names) - 1), together]
+        times = lengths(steps, -(-len(x) // chosen.batch_size), chosen.epochs)
+        if by_subspace:
+            return BySubspace(shape, names, chosen, times, sum(dims.values()))
+        return ByDepth(shape, names, chosen, times, dims)
+
+    def _split(self, x: np.ndarray, seed: int) -> tuple[Any, np.ndarray | None]:
+        """Rows to train on, and rows to hold out where there are enough."""
+        n = int(HELD_OUT * len(x))
+        if not self.early_stopping or n < FEWEST_HELD_OUT:
+            return slice(None), None
+        order = np.random.default_rng(seed).permutation(len(x))
+        return np.sort(order[n:]), np.sort(order[:n])
+
+    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
+        """Which component each cluster is."""
+        self.clusters_ = []
+        for name, found in self._guide.predict(x).items():
+            sizes = np.bincount(found, minlength=self.runner_.model.mixtures[name].num_components)
+            order = np.arange(len(sizes)) if name in known else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
+            self.clusters_.append(order)
+
+    def _probabilities(self, x: np.ndarray) -> np.ndarray:
+        z = self._guide.embed(x)
+        each = []
+        for name, ours in zip(self.facet_names_, self.clusters_, strict=True):
+            with torch.no_grad():  # among the components in use
+                log_joint = self.runner_.model.mixtures[name].log_joint(torch.as_tensor(z[name]))[:, ours]
+            each.append(log_joint.softmax(-1).cpu().numpy())
+        widest = max(p.shape[1] for p in each)
+        return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+
+    def _predicted(self, x: np.ndarray) -> np.ndarray:
+        return self._probabilities(x).argmax(-1)
+
+
+class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
+    """One facet of a :class:`MultiFacetClustering`, as scikit-learn's clusterers are.
+
+    :param estimator: which finds the facets; a clone of it is fitted. By default one with a single facet.
+    :param facet: its name or number; -1 is the deepest.
+    :param random_state: for the clone, in place of its own.
+
+    :ivar estimator_: the fitted one.
+    :ivar labels_: clusters of the training data ``[N]``.
+    """
+
+    def __init__(
+        self, estimator: MultiFacetClustering | None = None, facet: str | int = -1, random_state: Any = None
+    ) -> None:
+        self.estimator = estimator
+        self.facet = facet
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> FacetClustering:
+        """Fit a clone of ``estimator``; see :meth:`MultiFacetClustering.fit`."""
+        estimator = MultiFacetClustering(1) if self.estimator is None else clone(self.estimator)
+        if self.random_state is not None:
+            estimator.set_params(random_state=self.random_state)
+        self.facet_ = _facet_index(_facet_names(estimator.facets), self.facet)
+        validate_data(self, X, skip_check_array=True)
+        self.estimator_ = estimator.fit(X, labels=labels)
+        self.labels_ = self.estimator_.labels_[:, self.facet_]
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Clusters ``[N]``."""
+        check_is_fitted(self)
+        return self.estimator_.predict(X)[:, self.facet_]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each cluster ``[N, K]``."""
+        check_is_fitted(self)
+        return self.estimator_.predict_proba(X)[:, self.facet_, : len(self.estimator_.clusters_[self.facet_])]
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Means of the facet's latents ``[N, d]``."""
+        check_is_fitted(self)
+        ours = self._columns()
+        return self.estimator_.transform(X)[:, ours]
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of what :meth:`transform` gives.
+
+        :param input_features: not used.
+        """
+        check_is_fitted(self)
+        return self.estimator_.get_feature_names_out()[self._columns()]
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The ELBO of all facets together, in nats per datum; see :meth:`MultiFacetClustering.score`."""
+        check_is_fitted(self)
+        return self.estimator_.score(X)
+
+    def _columns(self) -> slice:
+        dims = [prior.dim for prior in self.estimator_.runner_.model.priors.values()]
+        return slice(sum(dims[: self.facet_]), sum(dims[: self.facet_ + 1]))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def _facet_names(facets: int | Sequence[str]) -> list[str]:
+    """Names of the facets, shallow to deep.
+
+    :raises ValueError: if that is neither a number nor names.
+    """
+    if isinstance(facets, Sequence) and not isinstance(facets, str) and all(isinstance(name, str) for name in facets):
+        names = list(facets)
+    else:
+        names = [f"facet_{j}" for j in range(check_count("facets", facets))]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"facets must be a number, or names that differ, such as ('style', 'digit'), got {facets!r}")
+    return names
+
+
+def _facet_index(names: Sequence[str], facet: str | int) -> int:
+    """:raises ValueError: for a facet that there is not."""
+    if facet in names:
+        return list(names).index(str(facet))
+    if isinstance(facet, int | np.integer) and -len(names) <= facet < len(names):
+        return int(facet) % len(names)
+    raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
+
+
+def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
+    """What was asked for of each facet, ``None`` where nothing was.
+
+    :raises ValueError: if that is no number, or not one for each.
+    """
+    each = (
+        list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value] * len(names)
+    )
+    if len(each) != len(names):
+        raise ValueError(f"{option} must be one number, or one for each of the {len(names)} facets, got {value!r}")
+    return {n: None if v is None else check_count(f"{option} of {n!r}", v) for n, v in zip(names, each, strict=True)}
+
+
+def _at_least(classes: int, facet: str, number: int | None) -> int:
+    """How many clusters a facet with labels gets.
+
+    :raises ValueError: if fewer were asked for than there are classes.
+    """
+    if number is not None and number < classes:
+        raise ValueError(f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give {classes}")
+    return number or classes
+
+
+def _known(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
+    """Known clusters by facet, of those that have any.
+
+    :raises ValueError: if they do not fit.
+    """
+    if labels is None:
+        return {}
+    if not isinstance(labels, Mapping):
+        if len(names) > 1:
+            raise ValueError(f"there are {len(names)} facets: give labels by name, such as {{{names[-1]!r}: labels}}")
+        labels = {names[0]: labels}
+    if unknown := [name for name in labels if name not in names]:
+        raise ValueError(f"labels are given for {unknown[0]!r}, but the facets are {list(names)}")
+    largest = np.iinfo(np.int32).max
+    checked = {
+        name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy() for name, each in labels.items()
+    }
+    return {name: label for name, label in checked.items() if (label >= 0).any()}

@@ -1,0 +1,124 @@
+"""How a user's array becomes what a model is fitted to: what kind of values it has, and their scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.impute import SimpleImputer
+
+from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
+
+__all__ = ["Encoding", "default_likelihood", "encoding_of", "residual_scale"]
+
+# Rows that are looked at where a rough number will do.
+SOME_ROWS = 5000
+# Standard deviation of what the latents leave unexplained, in units of the data's own: less would make the
+# reconstruction all that counts, more would leave the latents nothing to say.
+RESIDUAL_SHARE = (0.1, 0.6)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The map between a user's values and a model's.
+
+    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``, or ``"as given"``.
+    :ivar x_shape: shape of one datum.
+    :ivar loc: what is subtracted, and
+    :ivar scale: what is then divided by, arrays that broadcast against a datum.
+    :ivar missing: share of the entries that are missing.
+    """
+
+    values: str
+    x_shape: tuple[int, ...]
+    loc: np.ndarray
+    scale: np.ndarray
+    missing: float
+
+    def encode(self, X: np.ndarray) -> np.ndarray:
+        """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32."""
+        if X.dtype == np.uint8 and self.values == "8-bit":
+            return X
+        if self.values in ("real", "8-bit"):
+            return ((X - self.loc) / self.scale).astype(np.float32)
+        return X.astype(np.float32)
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """What a model gives, in the user's units."""
+        return x * self.scale + self.loc
+
+    def log_volume(self, X: np.ndarray) -> np.ndarray:
+        """log of the factor between densities of x and of the user's values, in nats for each datum ``[N]``."""
+        each = np.broadcast_to(np.log(self.scale), X.shape)
+        return np.where(_isnan(X), 0.0, each).reshape(len(X), -1).sum(1)
+
+
+def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
+    """What kind of values ``X`` ``[N, ...]`` has; as they are where a likelihood was chosen for them.
+
+    Real columns are standardised each by itself, real images all by one mean and deviation.
+    """
+    there = X[~_isnan(X)]
+    values = "as given" if likelihood is not None else _kind(X, there)
+    loc, scale = np.zeros(1), np.ones(1)
+    if values == "8-bit":
+        scale = np.full(1, 255.0)
+    elif values == "real":
+        axis = 0 if X.ndim == 2 else None
+        with np.errstate(all="ignore"):
+            loc, scale = (np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float))) for f in (np.nanmean, np.nanstd))
+        # A constant is left as it is, and so is what differs by rounding alone.
+        scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0)
+    return Encoding(values, X.shape[1:], loc, scale, 1 - len(there) / X.size)
+
+
+def _kind(X: np.ndarray, there: np.ndarray) -> str:
+    if not len(there) or not X.size:
+        return "real"
+    if X.dtype == bool or np.isin(there, (0, 1)).all():
+        return "binary"
+    if X.dtype == np.uint8:
+        return "8-bit"
+    return "unit interval" if there.min() >= 0 and there.max() <= 1 else "real"
+
+
+def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
+    """Bernoulli for binary data; else a normal, as wide as what ``dim`` linear latents leave unexplained.
+
+    :param x: encoded data.
+    """
+    return Bernoulli() if values == "binary" else Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
+
+
+def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
+    """The likelihood, for data of which entries are missing; encoders see the mean of the others in their place."""
+    if likelihood.takes_missing or not _isnan(x).any():
+        return likelihood
+    low, high = likelihood.support
+    return Incomplete(likelihood, float(np.clip(np.nan_to_num(np.nanmean(x)), low, high)))
+
+
+def residual_scale(x: np.ndarray, dim: int) -> float:
+    """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999), within bounds.
+
+    Missing entries take their column's mean, which has no part in the deviation.
+
+    :param x: ``[N, ...]``.
+    """
+    rows = x[:: -(-len(x) // SOME_ROWS)].reshape(-1, prod(x.shape[1:])).astype(float)
+    missing = _isnan(rows)
+    total = float(np.nanstd(rows)) if not missing.all() else 1.0
+    low, high = (share * (total or 1.0) for share in RESIDUAL_SHARE)
+    k = min(dim, rows.shape[1] - 1, len(rows) - 1)
+    if k < 1:
+        return high
+    filled = SimpleImputer(keep_empty_features=True).fit_transform(rows) if missing.any() else rows
+    noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
+    return float(np.clip(np.sqrt(noise), low, high))
+
+
+def _isnan(X: Any) -> np.ndarray:
+    return np.isnan(X) if np.asarray(X).dtype.kind == "f" else np.zeros(np.shape(X), bool)

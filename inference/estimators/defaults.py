@@ -1,0 +1,99 @@
+"""What is chosen for a user who chooses nothing: networks, latents, how long to train, how many clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2, prod
+
+import numpy as np
+from sklearn.mixture import GaussianMixture
+
+from ppl_models import MLP, ConvLadder, MLPLadder
+from ppl_models.networks import Architecture
+
+__all__ = [
+    "Lengths",
+    "default_batch_size",
+    "default_dims",
+    "default_network",
+    "default_plain_network",
+    "epochs_of",
+    "lengths",
+    "likeliest_number",
+]
+
+# Part of a further facet's phase in which it is let in.
+FADE = 0.6
+# Numbers of clusters that are tried.
+NUMBERS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
+# Data for each cluster, at least, and data that the number is chosen on, at most.
+ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Epochs of each phase of a fit.
+
+    :ivar alone: of each facet's phase without mixtures, the deepest facet's first.
+    :ivar fade_steps: steps in which a further facet is let in.
+    :ivar together: with mixtures.
+    """
+
+    alone: tuple[int, ...]
+    fade_steps: int
+    together: int
+
+
+def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> Lengths:
+    """So many steps in each phase, or so many epochs in these proportions; at least an epoch in each.
+
+    :param steps: of each facet's phase without mixtures, and of the phase with them.
+    """
+    per_epoch = steps_per_epoch if epochs is None else sum(steps) / epochs
+    *alone, together = (max(1, round(each / per_epoch)) for each in steps)
+    fade_steps = max(1, int(FADE * min(alone[1:], default=1) * steps_per_epoch))
+    return Lengths(tuple(alone), fade_steps, together)
+
+
+def epochs_of(steps: int, n: int, batch_size: int) -> int:
+    """As many passes over ``n`` data as have so many steps."""
+    return max(1, round(steps / -(-n // batch_size)))
+
+
+def default_batch_size(n: int) -> int:
+    """A power of 2 near a twentieth of the data, within 16 and 512."""
+    return int(np.clip(2 ** round(log2(max(n / 20, 1))), 16, 512))
+
+
+def default_dims(x_shape: Sequence[int], num_facets: int) -> int:
+    """Latents of a facet: 5, or fewer for data of few entries."""
+    return int(np.clip(prod(x_shape) // num_facets, 1, 5))
+
+
+def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
+    """A ladder with its last rungs for the facets: convolutional for images ``(C, H, W)`` of 16 pixels or more."""
+    levels = max(num_facets, 2)
+    rungs = list(range(levels - num_facets, levels))
+    if len(x_shape) == 3 and all(n >= 2 ** (levels + 1) and n % 2**levels == 0 and n >= 16 for n in x_shape[1:]):
+        return ConvLadder([32 * 2**level for level in range(levels)], rungs=rungs)
+    return MLPLadder(_widths(x_shape, levels), rungs=rungs)
+
+
+def default_plain_network(x_shape: Sequence[int]) -> MLP:
+    """Fully connected, without levels."""
+    return MLP(_widths(x_shape, 2), dropout=0)
+
+
+def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
+    """About three units for each entry on the first level, within 64 and 512, and twice as many on each further one."""
+    first = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
+    return [first * 2**level for level in range(levels)]
+
+
+def likeliest_number(z: np.ndarray, seed: int, at_most: int = NUMBERS[-1]) -> int:
+    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]`` (scikit-learn's)."""
+    z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
+    numbers = [k for k in NUMBERS if k <= min(at_most, max(2, len(z) // ROWS_PER_CLUSTER)) and k <= len(z)]
+    fits = [GaussianMixture(k, covariance_type="diag", n_init=2, random_state=seed).fit(z) for k in numbers]
+    return numbers[int(np.argmin([fit.bic(z) for fit in fits]))]

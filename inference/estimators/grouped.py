@@ -1,0 +1,130 @@
+"""What the members of a group share, and what each has for itself, as features."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.base import TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from guides import GroupedGuide
+from inference.estimators.base import FacetEstimator
+from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from inference.evaluation import elbo
+from inference.randomness import seeded
+from ppl_models import MLVAE, Likelihood
+from ppl_models.checks import check_count
+from ppl_models.networks import Architecture
+
+__all__ = ["ContentStyleTransformer"]
+
+# Optimiser steps where no number of epochs is given.
+STEPS = 4000
+SCORE_DRAWS = 10
+
+
+class ContentStyleTransformer(TransformerMixin, FacetEstimator):
+    """Features in two parts: the content of each datum's group, and the datum's own style (ML-VAE,
+    :class:`~ppl_models.mlvae.MLVAE`).
+
+    ``groups`` go with the data, one integer for each: in training they say what is shared, and when data are
+    transformed all members of a group tell of its content together. Without them each datum is a group of its own. To
+    send them through a pipeline, scikit-learn's metadata routing is to be switched on and they are to be asked for:
+    ``set_fit_request(groups=True)``, ``set_transform_request(groups=True)``.
+
+    What is not given is chosen from the data as by :class:`~inference.estimators.MultiFacetClustering`, and noted in
+    ``settings_``.
+
+    :param content_dim: length of the content.
+    :param style_dim: length of the style.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param network: such as ``ppl_models.MLP((200,))``.
+    :param epochs: passes over the data; by default about 4,000 optimiser steps.
+    :param batch_size: by default about a twentieth of the data, within 16 and 512.
+    :param learning_rate: Adam's.
+    :param random_state: of networks, draws and shuffling.
+    :param device: where to train, such as ``"cuda"``.
+    :param verbose: print what is chosen.
+    """
+
+    def __init__(
+        self,
+        *,
+        content_dim: int | None = None,
+        style_dim: int | None = None,
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.content_dim = content_dim
+        self.style_dim = style_dim
+        self.likelihood = likelihood
+        self.network = network
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> ContentStyleTransformer:
+        """Learn what members of a group share.
+
+        :param X: ``[N, D]``, or images; NaN where missing.
+        :param y: not used.
+        :param groups: the group of each datum, integers ``[N]``.
+        :raises ValueError: before training, if something does not fit.
+        """
+        x = self._new_data(X)
+        small = default_dims(x.shape[1:], 2)
+        content_dim, style_dim = (small if d is None else d for d in (self.content_dim, self.style_dim))
+        dim = check_count("content_dim", content_dim) + check_count("style_dim", style_dim)
+        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
+        epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
+        self.runner_ = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
+        self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
+        group = _groups(groups, len(x))
+        self.runner_.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:
+        """:meth:`fit`, then :meth:`transform` of the same data and groups."""
+        return self.fit(X, y, groups=groups).transform(X, groups=groups)
+
+    def transform(self, X: Any, *, groups: Any = None) -> np.ndarray:
+        """Means of content and style, side by side: ``[N, content_dim + style_dim]``.
+
+        :param groups: the group of each datum, integers ``[N]``, of any values, seen in training or not.
+        """
+        X = self._seen_data(X)
+        z = self._guide.embed(self.encoding_.encode(X), group=_groups(groups, len(X)))
+        return np.concatenate([z["content"], z["style"]], 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
+
+    def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
+        """The ELBO of ``X``, in nats per datum of the user's units; see
+        :meth:`MultiFacetClustering.score <inference.estimators.MultiFacetClustering.score>`."""
+        X = self._seen_data(X)
+        with seeded(0, self.runner_.device):
+            group = _groups(groups, len(X))
+            bound, _ = elbo(self.runner_.model, self._guide, self.encoding_.encode(X), SCORE_DRAWS, group=group)
+        return bound - float(self.encoding_.log_volume(X).mean())
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of what :meth:`transform` gives.
+
+        :param input_features: not used.
+        """
+        check_is_fitted(self)
+        dims = {name: self.runner_.model.priors[name].dim for name in ("content", "style")}
+        return np.array([f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object)
+
+
+def _groups(groups: Any, n: int) -> Any:
+    return np.arange(n) if groups is None else groups

@@ -1,0 +1,162 @@
+"""Data of which entries are missing, and clusters of which some are known.
+
+Objectives are compared with the paper's formula on the same draws, in float64: the tolerance is rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from guides import AmortizedGuide, MarginalGuide, VaDEGuide
+from inference import Loss, SVIRunner, elbo, fit_together, warm_start
+from inference.initialization import _some_rows
+from ppl_models import MFCVAE, Bernoulli, GaussianMixture, HeteroscedasticNormal, Incomplete, MLPLadder, Normal, VaDE
+from ppl_models.distributions import Component, decided
+from tests import paper
+from tests.test_objective import BATCH, PIXELS, assert_equal_to, build, drawn_noise, value_and_gradient
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("L", [1, 5])
+def test_known_clusters_against_the_formula(L: int) -> None:
+    model, guide = build(2, L)
+    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
+    label = {"facet1": np.array([3, -1, 0, -1, 2, 2])}
+    noise = drawn_noise(guide, x, seed=3)
+    parameters = dict(guide.named_parameters())
+    want = paper.negative_objective(parameters, x, noise, list(model.priors), [1.0, 1.0], known=label) / BATCH
+    pyro.set_rng_seed(3)
+    data = guide.observed(x, {"label": label})
+    got = Loss(model, guide)(data.x, **data.given)
+    every = list(parameters.values())
+    assert_equal_to(value_and_gradient(got, every), value_and_gradient(want, every))
+
+
+@pytest.mark.parametrize("L", [1, 5])
+def test_missing_entries_against_the_formula(L: int) -> None:
+    model, guide = build(2, L)
+    model.likelihood = Incomplete(Bernoulli())
+    there = torch.rand(BATCH, PIXELS) > 0.4
+    there[2] = False  # a datum of which nothing is known
+    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
+    noise = drawn_noise(guide, x * there, seed=3)
+    parameters = dict(guide.named_parameters())
+    want = paper.negative_objective(parameters, x, noise, list(model.priors), [1.0, 1.0], there=there.double()) / BATCH
+    pyro.set_rng_seed(3)
+    got = Loss(model, guide)(torch.where(there, x, NAN))
+    every = list(parameters.values())
+    assert_equal_to(value_and_gradient(got, every), value_and_gradient(want, every))
+
+
+def test_known_clusters_hold_for_all_draws_of_a_component() -> None:
+    logits = torch.randn(3, 4)
+    q = Component(logits=decided(logits, torch.tensor([2, -1, 0])))
+    np.testing.assert_allclose(q.probs[0], [0, 0, 1, 0])
+    np.testing.assert_allclose(q.probs[2], [1, 0, 0, 0])
+    torch.testing.assert_close(q.probs[1], logits[1].softmax(-1))
+
+
+def test_a_likelihood_of_two_parameters_and_a_threshold_leave_missing_entries_out() -> None:
+    x = torch.tensor([[0.2, NAN, 0.9]])
+    output = torch.randn(1, 6)
+    both, there = HeteroscedasticNormal(), [0, 2]
+    whole = both(output, 1).base_dist.log_prob(torch.tensor([[0.2, 0.0, 0.9]]))
+    torch.testing.assert_close(Incomplete(both)(output, 1).log_prob(x), whole[:, there].sum(-1))
+    prepared = Incomplete(Bernoulli(threshold=0.5)).prepare(x)
+    np.testing.assert_array_equal(prepared, [[0, np.nan, 1]])
+    logits = output[:, :3]
+    expected = (prepared * logits - softplus(logits))[:, there].sum(-1)
+    torch.testing.assert_close(Incomplete(Bernoulli(threshold=0.5))(logits, 1).log_prob(prepared), expected)
+
+
+def holed(n: int = 60) -> torch.Tensor:
+    """Two groups, a third of the entries missing."""
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.arange(n) % 2
+    x = 2.0 * groups[:, None] - 1 + 0.3 * torch.randn(n, 6, generator=generator)
+    return torch.where(torch.rand(n, 6, generator=generator) < 0.33, NAN, x)
+
+
+def test_incomplete_data_through_the_whole_run() -> None:
+    x = holed()
+    pyro.set_rng_seed(0)
+    model = VaDE((6,), GaussianMixture(2, 2), Incomplete(Normal(0.3)))
+    guide = VaDEGuide(model)
+    warm_start(SVIRunner(model, guide, lr=3e-3), x, 60, batch_size=20, progress=False)
+    runner = SVIRunner(model, guide, lr=1e-3).fit(x, 20, batch_size=20, progress=False)
+    assert np.isfinite(runner.history[-1]["elbo"])
+    found = guide.predict(x)["cluster"]
+    agreement = (found == np.arange(60) % 2).mean()
+    assert max(agreement, 1 - agreement) == 1
+    filled = guide.reconstruct(x)
+    truth = 2.0 * (torch.arange(60) % 2)[:, None].numpy() - 1
+    assert np.abs(filled - truth)[x.isnan().numpy()].mean() < 0.3, "a mean of 0 would be off by 1"
+    assert np.isfinite(elbo(model, guide, x, 2)[0])
+
+
+def test_components_are_matched_to_the_labels() -> None:
+    """Class k becomes component k: by chance it does in one of two runs, so both orders of the labels are asked for."""
+    x = torch.where(holed().isnan(), 0.0, holed())
+    for order in ([0, 1], [1, 0]):
+        pyro.set_rng_seed(0)
+        model = MFCVAE((6,), {"a": GaussianMixture(2, 2), "b": GaussianMixture(2, 2)}, Normal(0.3), MLPLadder((8, 9)))
+        guide = VaDEGuide(model)
+        label = np.full(60, -1)
+        label[:4] = [order[0], order[1]] * 2
+        warm_start(SVIRunner(model, guide, lr=3e-3), x, 40, batch_size=20, label={"b": label}, progress=False)
+        SVIRunner(model, guide, lr=1e-3).fit(x, 20, batch_size=20, label={"b": label}, progress=False)
+        assert (guide.predict(x)["b"] == np.array(order)[np.arange(60) % 2]).mean() > 0.9
+
+
+def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:
+    """With 10 of 60 rows chosen at random, two labelled ones would nearly always be left out."""
+    guide = VaDEGuide(VaDE((6,), GaussianMixture(2, 2), Normal(0.3)))
+    label = np.full(60, -1)
+    label[[58, 59]] = [0, 1]
+    x = torch.where(holed().isnan(), 0.0, holed())
+    rows, known = _some_rows(x, guide, 10, label)
+    assert 10 <= len(rows) <= 12
+    assert sorted(known["cluster"][known["cluster"] >= 0]) == [0, 1]
+
+
+def test_runs_side_by_side_take_labels() -> None:
+    """From mixtures without a start, each run's components are the classes, in their order, by the labels alone."""
+    x = torch.where(holed().isnan(), 0.0, holed())
+    label = np.arange(60) % 2
+    runners = []
+    for seed in range(3):
+        pyro.set_rng_seed(seed)
+        guide = VaDEGuide(VaDE((6,), GaussianMixture(2, 2), Normal(0.3)))
+        runners.append(SVIRunner(guide.model, guide, lr=3e-3, seed=seed))
+    fit_together(runners, x, 60, batch_size=20, label=label, progress=False)
+    for runner in runners:
+        assert (runner.guide.predict(x)["cluster"] == label).mean() > 0.9
+
+
+def test_labels_are_for_guides_that_use_them() -> None:
+    x = np.full((4, 6), 0.5)
+    for build_guide in (MarginalGuide, AmortizedGuide):
+        guide = build_guide(VaDE((6,), GaussianMixture(2, 2)))
+        with pytest.raises(ValueError, match="VaDE takes nothing beside x, got label"):
+            guide.embed(x, label=np.zeros(4, int))
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ({"c": [0] * 4}, "label is given for 'c', but the facets with clusters are"),
+        ({"b": [0, 1, 2, -2]}, "label of 'b' has classes from -2 to 2, but the model was built for 0 to 3"),
+        ({"b": [0.0] * 4}, "label of 'b' must hold integers"),
+        ({"b": [0] * 3}, "label of 'b' has shape"),
+        (np.zeros(4, int), "label has shape .* but this model has 2 facets with clusters: give labels by facet"),
+    ],
+)
+def test_labels_that_do_not_fit(label: object, message: str) -> None:
+    model = MFCVAE((6,), {"a": GaussianMixture(3, 2), "b": GaussianMixture(4, 2)}, network=MLPLadder((8, 9)))
+    with pytest.raises(ValueError, match=message):
+        VaDEGuide(model).embed(np.full((4, 6), 0.5), label=label)
