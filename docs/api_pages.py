@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ PACKAGES = ("ppl_models", "guides", "inference")
 
 # Title and modules of each page, in the order to read them in. What is named nowhere stands on the last page.
 PAGES: dict[str, tuple[str, list[str]]] = {
+    "estimators": ("In scikit-learn's terms", ["inference.estimators.clustering", "inference.estimators"]),
     "models": (
         "Models",
         [
@@ -28,7 +30,10 @@ PAGES: dict[str, tuple[str, list[str]]] = {
     ),
     "priors": ("Priors", ["ppl_models.priors.base", "ppl_models.priors"]),
     "likelihoods_and_networks": ("Likelihoods and networks", ["ppl_models.likelihoods", "ppl_models.networks"]),
-    "guides": ("Guides", ["guides.base", "guides.vade", "guides.marginal", "guides.amortized", "guides.discrete", "guides"]),
+    "guides": (
+        "Guides",
+        ["guides.base", "guides.vade", "guides.marginal", "guides.amortized", "guides.discrete", "guides"],
+    ),
     "fitting": (
         "Fitting",
         [
@@ -101,11 +106,16 @@ def _has_docstring(value: Any) -> bool:
 
 def resolved(target: str, paths: dict[str, str]) -> str | None:
     """Where the reference has what a docstring names by another of its paths, such as a method of it."""
-    parts = target.split(".")
-    for length in range(len(parts), 1, -1):
-        if path := paths.get(".".join(parts[:length])):
-            return ".".join([path, *parts[length:]])
-    return None
+    if path := paths.get(target):
+        return path
+    owner, _, member = target.rpartition(".")
+    if owner not in paths:
+        return None
+    # A member that is inherited stands with the class that has it.
+    module, _, name = paths[owner].rpartition(".")
+    classes = getattr(getattr(sys.modules[module], name), "__mro__", ())
+    having = [f"{c.__module__}.{c.__name__}" for c in classes if member in vars(c)] or [owner]
+    return f"{paths.get(having[0], paths[owner])}.{member}"
 
 
 def write_pages(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -67,7 +68,13 @@ def stay_on_the_site(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"](../{file}", f"]({page}")
 
 
+def leave_out(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn makes members of its estimators: it tells of itself, by links into its own pages."""
+    return True if str(getattr(value, "__module__", "")).startswith("sklearn.") else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-skip-member", leave_out)
     app.connect("source-read", stay_on_the_site)
     app.public_paths = public_paths()
     app.public_names = {path.rsplit(".", 1)[1]: path for path in app.public_paths.values()}
