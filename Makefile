@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint format bench statistics install
+.PHONY: demo test lint format docs bench statistics install
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,flows,parallel,tensorboard]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,docs,flows,parallel,tensorboard]'
 	touch $@
 
 demo: $(INSTALLED)
@@ -25,6 +25,10 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site, into docs/_build/html; needs no network, and a warning is an error.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 # A step of MFCVAE in both precisions, then of every model; about ten minutes on two cores.
 bench: $(INSTALLED)

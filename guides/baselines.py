@@ -64,6 +64,7 @@ class LearnedBaseline(NoBaseline):
         return mse_loss(guess, cost, reduction="sum")
 
 
+#: Baselines by the name that :class:`~guides.ScoreFunction` takes.
 BASELINES: dict[str, type[NoBaseline]] = {
     "none": NoBaseline,
     "average": DecayingAverage,

@@ -91,8 +91,8 @@ class Agreed(Evidence):
 class MixtureOfNormals(Evidence):
     r"""Any member may be right: :math:`q(c) = \frac{1}{|G|} \sum_i \mathrm{Normal}(c; \mu_i, \Sigma_i)` (supplement 1).
 
-    With a draw for each member there are |G| of them, as in the paper's experiments (supplement, Eq. 3). A density asks
-    every row about every draw, which is quadratic in the batch.
+    With a draw for each member there are ``|G|`` of them, as in the paper's experiments (supplement, Eq. 3). A density
+    asks every row about every draw, which is quadratic in the batch.
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:

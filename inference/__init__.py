@@ -1,5 +1,7 @@
 """Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics, figures."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 from inference.batches import Groups, Rows
 from inference.evaluation import elbo, kl_by_dimension, mutual_information
 from inference.guard import Guard
@@ -17,6 +19,11 @@ from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
 from inference.training import fit_together
 from inference.without_encoder import infer_tables, learn_to_encode
+
+try:
+    __version__ = version("facetvae")  # which has it from pyproject.toml
+except PackageNotFoundError:  # a copy of the files that was not installed
+    __version__ = "unknown"
 
 __all__ = [
     "Checkpoints",

@@ -19,7 +19,7 @@ from ppl_models.configurable import Options
 
 __all__ = ["AbruptFadeInWarning", "Constant", "CoolDown", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
 
-# step -> (weights of the KL terms [J, 2], gates [J])
+#: The step to the weights of the KL terms ``[J, 2]`` and the gates ``[J]``.
 Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 

@@ -44,6 +44,7 @@ WATCHED_ROWS = 2048
 # Below this many nats a facet that is fully in tells (next to) nothing about the data.
 DEAD_BELOW = 0.01
 
+#: Called with a runner and its new record.
 Callback = Callable[["SVIRunner", dict[str, Any]], None]
 
 

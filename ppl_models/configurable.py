@@ -32,6 +32,13 @@ class _Recorder(ABCMeta):
         instance.__dict__["_arguments"] = {k: v for k, v in list(bound.arguments.items())[1:]}
         return instance
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Of the arguments: ``help`` and documentation would show those of ``__call__`` else."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        arguments = list(signature.parameters.values())[1:]
+        return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
+
 
 class Configurable(metaclass=_Recorder):
     """Mixin: :func:`to_config` can describe the object and :func:`from_config` can rebuild it."""

@@ -19,6 +19,7 @@ from ppl_models.priors import StandardNormal
 
 __all__ = ["CONTENT_DRAWS", "MLVAE"]
 
+#: Who has a draw of the content of its own; see :class:`~guides.GroupedGuide`.
 CONTENT_DRAWS = ("member", "group", "untied")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import os
 import re
 import subprocess
 import sys
@@ -9,29 +12,74 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+from tests.pages import FENCE, ROOT, commands, documents, program, shortened
+
+PAGES = [page for page in documents() if FENCE.search(page.read_text())]
+RESULTS = ("README.md", "docs/results.md")
+COMMANDS = sorted({(module, *arguments) for page in documents() for module, arguments in commands(page)})
 
 
-def test_readme_has_a_program() -> None:
-    assert PYTHON_BLOCKS
+def test_every_program_is_seen() -> None:
+    for page in documents():
+        opened = re.findall(r"^ *```(\S+)", page.read_text(), re.M)
+        assert set(opened) <= {"python", "{toctree}", "{include}"}, f"{page.name} has a block that nothing runs"
+        assert opened.count("python") == len(FENCE.findall(page.read_text())), f"a block of {page.name} is not closed"
+    tutorials = {"tour.md", "swap_a_guide.md", "own_prior.md", "own_estimator.md", "long_runs.md"}
+    assert {page.name for page in PAGES} >= {"README.md", *tutorials}
 
 
-@pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=lambda block: block.strip().splitlines()[0])
-def test_readme_programs_run(block: str, tmp_path: Path) -> None:
-    # Sizes are cut so that the program ends in seconds; the code is the reader's.
-    program = re.sub(r"epochs=\d+", "epochs=2", block)
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_run(page: Path, tmp_path: Path) -> None:
+    code = shortened(program(page))
+    script = tmp_path / page.with_suffix(".py").name
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+class Found(Exception):
+    """Carries a parser out of the program that was about to use it."""
+
+
+def parser_of(module: str, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
+    def found(self: argparse.ArgumentParser, *arguments: object) -> None:
+        raise Found(self)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", found)
+    with pytest.raises(Found) as carried:
+        importlib.import_module(module).main()
+    return carried.value.args[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_exist_with_their_flags(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    module, *arguments = command
+    if module.endswith(".NAME"):
+        return
+    flags = [argument for argument in arguments if argument.startswith("--")]
+    known = parser_of(module, monkeypatch)._option_string_actions if flags else {}
+    assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+    assert set(flags) <= set(known)
+
+
 def test_links_of_the_documents_exist() -> None:
-    for document in ROOT.glob("*.md"):
+    for document in documents():
         for target in re.findall(r"\]\(((?!http)[^)#]+)", document.read_text()):
-            assert (ROOT / target).exists(), f"{document.name} links to {target}"
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
 def test_make_targets_that_are_named_exist() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
-    for document in ROOT.glob("*.md"):
-        assert set(re.findall(r"\bmake (\w+)", document.read_text())) <= targets
+    for document in documents():
+        assert set(re.findall(r"(?:^    |`)make (\w+)", document.read_text(), re.M)) <= targets
+
+
+def test_the_results_in_short_are_those_of_the_readme() -> None:
+    rows, whole = (
+        [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")] for page in RESULTS
+    )
+    assert rows
+    assert set(rows) <= set(whole)

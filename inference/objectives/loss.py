@@ -43,7 +43,7 @@ class Need:
             )
 
 
-# By what a guide says that it needs.
+#: What suits which guide, by what the guide says that it needs (:attr:`~guides.FacetGuide.needs`).
 NEEDS: dict[str, Need] = {
     "nothing": Need(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
     "grouping": Need(

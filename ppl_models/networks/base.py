@@ -28,6 +28,7 @@ __all__ = [
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
+#: Activations by the name that networks take.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -44,6 +45,7 @@ def _glorot(draw: Callable[[Tensor], Tensor], module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
+#: What a layer's weights may start from, by the name that networks take.
 INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
     "pytorch": lambda module: None,  # each layer's own default
     "glorot_normal": partial(_glorot, nn.init.xavier_normal_),

@@ -58,7 +58,7 @@ class FlowDecoder(Decoder):
         self.layers, self.x_shape = layers, x_shape
 
     def invert(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """z ``[..., d]`` of x ``[..., *x_shape]``, and log |det dz/dx| ``[...]``."""
+        """z ``[..., d]`` of x ``[..., *x_shape]``, and ``log |det dz/dx|`` ``[...]``."""
         return self.layers().call_and_ladj(x.flatten(-len(self.x_shape)))
 
     def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:

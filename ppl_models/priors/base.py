@@ -21,7 +21,7 @@ from ppl_models.priors.weights import DirichletWeights, MixtureWeights, mixture_
 
 __all__ = ["Data", "Mixture", "Prior"]
 
-# Rows [N, *x_shape] and their latents [N, d].
+#: Rows ``[N, *x_shape]`` and their latents ``[N, d]``.
 Data = tuple[Tensor, Tensor]
 
 

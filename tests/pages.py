@@ -1,0 +1,54 @@
+"""The programs in the documents: all Python blocks of a page, in order, are one program.
+
+python -m tests.pages docs/tour.md     # at the page's own sizes; the tests cut them
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
+# Lengths, and what makes a program end in seconds in their place.
+CUTS = {r"\bepochs=\d+": "epochs=2", r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)", r"\bfade_steps=\d+": "fade_steps=10"}
+# What a reader types to run a module of ours, up to the end of the line or of the inline code.
+MODULE = re.compile(r"-m ((?:benchmarks|examples|tests)\.\w+)([^\n`]*)")
+
+
+def documents() -> list[Path]:
+    """Every Markdown file of the repository that people read: those beside the code, and the site's."""
+    return sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+
+
+def program(page: Path) -> str:
+    """The page's Python blocks on the lines where they stand, so that an error names the page's line."""
+    text = page.read_text()
+    lines = [""] * text.count("\n")
+    for block in FENCE.finditer(text):
+        first = text[: block.start(1)].count("\n")
+        code = block.group(1).splitlines()
+        lines[first : first + len(code)] = code
+    return "\n".join(lines)
+
+
+def shortened(code: str) -> str:
+    """The same program with sizes cut so that it ends in seconds; all else is the reader's."""
+    for size, cut in CUTS.items():
+        code = re.sub(size, cut, code)
+    return code
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Our modules that the page has a reader run, and the arguments shown, without what the shell reads."""
+    found = []
+    for module, rest in MODULE.findall(page.read_text()):
+        arguments = re.split(r"\s#|[;|&]|, ", rest)[0].split()
+        found.append((module, arguments))
+    return found
+
+
+if __name__ == "__main__":
+    (page,) = map(Path, sys.argv[1:])
+    exec(compile(program(page), str(page), "exec"), {"__name__": "__main__"})
