@@ -122,8 +122,11 @@ def _checked_runs(runs: Sequence[Partitions], same_names: bool = True) -> list[d
     shapes = {each.shape for run in checked for each in run.values()}
     if len(shapes) > 1 or any(len(shape) != 1 or not shape[0] for shape in shapes):
         raise ValueError(f"clusters must be [N], of the same data in all runs and facets, got shapes {sorted(shapes)}")
+    for name, each in ((name, each) for run in checked for name, each in run.items() if each.dtype.kind not in "bui"):
+        raise ValueError(f"clusters of facet {name!r} must be integers, got {each.dtype}: give a guide's predict")
     if any(len(run) != len(checked[0]) or (same_names and run.keys() != checked[0].keys()) for run in checked):
-        raise ValueError(f"runs must have the same facets, got {[list(run) for run in checked]}")
+        names = [list(run) for run in checked]
+        raise ValueError(f"runs must have the same facets, or as many where these are matched, got {names}")
     return checked
 
 

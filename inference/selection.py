@@ -187,7 +187,7 @@ def select_model(
     :param match: whether facets may change places from seed to seed.
     :param given: what the models take beside x, one entry per datum.
     :raises ValueError: before any is built, if candidates, seeds or numbers do not fit; then, if the data do not, or
-        an ELBO is not finite.
+        a fitted parameter is not finite.
     """
     seeds = _check_candidates(candidates, seeds)
     check_size("num_draws", num_draws)
@@ -197,8 +197,6 @@ def select_model(
     for name, candidate in candidates.items():
         fitted = candidate if isinstance(candidate, Sequence) else (candidate(seed) for seed in seeds)
         runs[name] = [_look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted]
-        if not all(np.isfinite(run.elbo).all() for run in runs[name]):
-            raise ValueError(f"candidate {name!r} has a held-out ELBO that is not finite: has its training failed?")
     return Selection(runs, match)
 
 
@@ -225,7 +223,7 @@ def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
             'candidates are functions of a seed, or fitted runs, by name, such as {"2 facets": build}, got '
-            f"{type(candidates).__name__ if candidates else candidates!r}"
+            f"{candidates!r:.60}"
         )
     if not isinstance(seeds, Sequence) or isinstance(seeds, str) or not len(seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds are different integers in a sequence, such as range(5), got {seeds!r}")
@@ -250,7 +248,12 @@ def _count(name: str, candidate: Any, num_seeds: int) -> int:
 
 def _guide_of(name: str, fitted: Any) -> FacetGuide:
     check_kind(f"what candidate {name!r} gives", fitted, (SVIRunner, FacetGuide), "a fitted runner or guide")
-    return fitted.guide if isinstance(fitted, SVIRunner) else fitted
+    guide = fitted.guide if isinstance(fitted, SVIRunner) else fitted
+    if not all(bool(parameter.isfinite().all()) for parameter in guide.parameters()):
+        raise ValueError(
+            f"candidate {name!r} has parameters that are not finite: its training has failed, leave it out"
+        )
+    return guide
 
 
 def _variance_of_mean(values: np.ndarray) -> float:

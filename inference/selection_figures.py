@@ -33,7 +33,7 @@ def selection_overview(selection: Selection) -> Figure:
     _differences(axes.flat[0], selection)
     what = [
         ("agreement of seeds (ARI)", [{name: selection.stability(name) for name in names}]),
-        ("clusters in use; effective number", [_by_facet(selection, each) for each in ("in_use", "effective")]),
+        ("clusters in use (open: effective number)", [_by_facet(selection, each) for each in ("in_use", "effective")]),
         ("I(x; c), nats", [_by_facet(selection, "mutual_information")]),
     ]
     for ax, (label, values) in zip(axes.flat[1:], what, strict=True):
@@ -83,7 +83,7 @@ def _facets(
 ) -> None:
     """Each candidate's facets, side by side within its row."""
     for row, facets in enumerate(table.values()):
-        for place, (mean, deviation) in enumerate(reversed(facets.values())):
+        for place, (mean, deviation) in enumerate(list(facets.values())[::-1]):
             y = row + 0.22 * ((len(facets) - 1) / 2 - place)
             face = looks[place]["color"] if filled else "white"
             error = deviation if filled and np.isfinite(deviation) else None
