@@ -75,7 +75,7 @@ SMOKE = Settings(
     widths=(8, 8, 8),
     batch_size=512,
     warm_epochs=(1, 4),
-    fade_steps=6,
+    fade_steps=4,
     epochs=1,
     repeats=2,
 )
