@@ -124,6 +124,21 @@ def test_facets_that_changed_places_are_matched() -> None:
     assert match_facets({"a": straight["a"]}, {"z": straight["a"]}) == {"a": "z"}
 
 
+def test_a_run_that_failed_decides_no_match() -> None:
+    """Six runs find four facets, each in an order of its own and with half the data wrong; the first found nothing."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=(4, 600))
+    found = [np.where(rng.random(truth.shape) < 0.5, rng.integers(3, size=truth.shape), truth) for _ in range(6)]
+    in_order = [dict(zip("abcd", run, strict=True)) for run in found]
+    out_of_order = [dict(zip("abcd", run[rng.permutation(4)], strict=True)) for run in found]
+    failed = dict(zip("abcd", rng.integers(3, size=(4, 600)), strict=True))
+    expected = np.mean([mean for mean, _ in stability([failed, *in_order]).values()])
+    assert expected > 0.03
+    matched = np.mean([mean for mean, _ in stability([failed, *out_of_order], match=True).values()])
+    # Matching the failed run itself gains a little of what chance gives.
+    assert matched == pytest.approx(expected, abs=0.003)
+
+
 def test_facets_that_repeat_one_another_are_redundant_and_independent_ones_are_not() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(20, size=360), rng.integers(20, size=360)
