@@ -1,10 +1,10 @@
-"""Sources with segments, mixed without noise: the time-contrastive data of nonlinear ICA.
+"""Data whose truth is known: sources with segments, mixed without noise, and labellings in subspaces of their own.
 
-After Hyvarinen and Morioka (2016) with the settings of Willetts and Paige (*I Don't Need u*, 4.1): within a segment the
-sources are independent Gaussians; their means and deviations are drawn anew for each segment, and the means are varied
-(older code fixes them at 0). An invertible network of square layers mixes them. Its matrices are orthogonal, as in the
-iVAE authors' code: random ones, even such as are each well conditioned, are together so ill conditioned that some
-sources are lost in any noise.
+The first are the time-contrastive data of nonlinear ICA, after Hyvarinen and Morioka (2016) with the settings of
+Willetts and Paige (*I Don't Need u*, 4.1): within a segment the sources are independent Gaussians; their means and
+deviations are drawn anew for each segment, and the means are varied (older code fixes them at 0). An invertible network
+of square layers mixes them. Its matrices are orthogonal, as in the iVAE authors' code: random ones, even such as are
+each well conditioned, are together so ill conditioned that some sources are lost in any noise.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_counts, check_positive, check_seed, number
 
-__all__ = ["Mixing", "Segments", "time_contrastive"]
+__all__ = ["Labellings", "Mixing", "Segments", "labellings", "time_contrastive"]
 
 SLOPE = 0.2  # of leaky ReLU below 0
 
@@ -85,6 +85,84 @@ def time_contrastive(
     scale = rng.uniform(0.01, 3, (num_segments, 1, dim))
     sources = (mean + scale * rng.normal(size=(num_segments, per_segment, dim))).reshape(-1, dim)
     return Segments(mixing(sources), sources, np.repeat(np.arange(num_segments), per_segment), mixing)
+
+
+@dataclass(frozen=True)
+class Labellings:
+    """Data with several independent labellings, each with a subspace of its own.
+
+    :ivar x: ``[N, D]``, mixed, with noise.
+    :ivar sources: ``[N, D]``, before that: the labellings' coordinates one after the other, then zeros.
+    :ivar labels: integers ``[N]`` of each labelling.
+    :ivar centres: of each labelling's clusters in its own coordinates, before its scale, ``[K, d]``.
+    """
+
+    x: np.ndarray
+    sources: np.ndarray
+    labels: Sequence[np.ndarray]
+    centres: Sequence[np.ndarray]
+    mixing: Mixing
+
+
+def labellings(
+    n: int,
+    clusters: Sequence[int] = (3, 4),
+    dims: Sequence[int] = (2, 2),
+    width: int = 10,
+    separation: float = 6.0,
+    scales: Sequence[float] | None = None,
+    num_layers: int = 1,
+    noise: float = 0.3,
+    seed: int = 0,
+) -> Labellings:
+    """``n`` rows, each with a cluster of every labelling, chosen independently and all as likely.
+
+    A labelling's clusters are Gaussians of unit deviation on a circle in its ``dims`` coordinates, or on a line if it
+    has one, neighbours ``separation`` apart, all times its scale. All coordinates, and zeros up to ``width`` of them,
+    are mixed by a random rotation, or by a network of such with leaky ReLU between; last comes Gaussian noise. The
+    mixing and the circles depend on ``seed`` alone.
+
+    :param clusters: of each labelling, at least 2.
+    :param dims: of each labelling's subspace.
+    :param width: D.
+    :param scales: of each labelling; all 1 where not given.
+    :param num_layers: of the mixing; one is linear.
+    :param noise: its standard deviation, 0 for none.
+    :raises ValueError: if a number is out of range, or ``width`` is less than ``dims`` together.
+    """
+    clusters, dims = check_counts("clusters", clusters, "(3, 4)"), check_counts("dims", dims, "(2, 2)")
+    scales = tuple(1.0 for _ in clusters) if scales is None else tuple(scales)
+    if not len(clusters) == len(dims) == len(scales) or min(clusters) < 2:
+        raise ValueError(
+            f"clusters, dims and scales have a number for each labelling, clusters 2 or more: got {clusters}, {dims}, "
+            f"{scales}"
+        )
+    for name, count in (("n", n), ("width", width), ("num_layers", num_layers)):
+        check_count(name, count)
+    for name, value in (("separation", separation), *(("scales", scale) for scale in scales)):
+        check_positive(name, value)
+    if width < sum(dims) or not 0 <= number(noise) < np.inf:
+        raise ValueError(f"width must be at least {sum(dims)}, noise at least 0: got {width!r} and {noise!r}")
+    check_seed("seed", seed)
+    rng = np.random.default_rng(seed)
+    mixing = Mixing([_orthogonal(width, rng) for _ in range(num_layers)])
+    centres = [_spread(K, d, separation, rng) for K, d in zip(clusters, dims, strict=True)]
+    labels = [rng.integers(K, size=n) for K in clusters]
+    own = [
+        scale * (each[label] + rng.normal(size=(n, each.shape[1])))
+        for scale, each, label in zip(scales, centres, labels, strict=True)
+    ]
+    sources = np.concatenate([*own, np.zeros((n, width - sum(dims)))], 1)
+    return Labellings(mixing(sources) + noise * rng.normal(size=sources.shape), sources, labels, centres, mixing)
+
+
+def _spread(K: int, dim: int, separation: float, rng: np.random.Generator) -> np.ndarray:
+    """K points around 0, neighbours ``separation`` apart: on a circle in a random plane, or on a line: ``[K, dim]``."""
+    if dim == 1:
+        return separation * (np.arange(K) - (K - 1) / 2)[:, None]
+    angle = 2 * np.pi * np.arange(K) / K
+    circle = separation / (2 * np.sin(np.pi / K)) * np.stack([np.cos(angle), np.sin(angle)], 1)
+    return circle @ _orthogonal(dim, rng)[:2]
 
 
 def _orthogonal(dim: int, rng: np.random.Generator) -> np.ndarray:

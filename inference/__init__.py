@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from inference.batches import Groups, Rows
-from inference.evaluation import elbo, kl_by_dimension, mutual_information
+from inference.evaluation import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.guard import Guard
 from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
 from inference.objectives import (
@@ -17,6 +17,7 @@ from inference.objectives import (
 from inference.resuming import Checkpoints
 from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
+from inference.selection import select_model
 from inference.training import fit_together
 from inference.without_encoder import infer_tables, learn_to_encode
 
@@ -44,12 +45,14 @@ __all__ = [
     "cold_start",
     "data_dependent_start",
     "elbo",
+    "elbo_per_datum",
     "fit_mixtures",
     "fit_together",
     "infer_tables",
     "kl_by_dimension",
     "learn_to_encode",
     "mutual_information",
+    "select_model",
     "standard_normal_priors",
     "warm_start",
 ]

@@ -69,15 +69,18 @@ from inference import (
     cold_start,
     data_dependent_start,
     elbo,
+    elbo_per_datum,
     fit_mixtures,
     fit_together,
     infer_tables,
     kl_by_dimension,
     learn_to_encode,
     mutual_information,
+    select_model,
     standard_normal_priors,
     warm_start,
 )
+from inference.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
 from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly, TensorBoard
 from inference.class_figures import (
     class_latents,
@@ -135,6 +138,8 @@ from inference.metrics import (
     probe_accuracy,
 )
 from inference.resuming import CheckpointWarning
+from inference.selection import one_standard_error
+from inference.selection_figures import selection_overview
 from ppl_models import (
     CVAE,
     GMDGM,
@@ -1222,6 +1227,19 @@ RUNS = [
         ("misfit: model", lambda: elbo(facet(), guide(), X), "the guide was built for another model"),
     ),
     *of(
+        "elbo_per_datum",
+        ("range: draws", lambda: elbo_per_datum(guide().model, guide(), X, 0), f"num_draws {COUNT}, got 0"),
+        ("huge: draws", lambda: elbo_per_datum(guide().model, guide(), X, HUGE), f"num_draws {MANY}"),
+        ("type: guide", lambda: elbo_per_datum(guide().model, runner(), X), "guide must be a guide, .* got SVIRunner"),
+        ("misfit: model", lambda: elbo_per_datum(facet(), guide(), X), "the guide was built for another model"),
+        ("nan: x", lambda: elbo_per_datum(guide().model, guide(), holed(NAN)), "NaN or infinite"),
+        (
+            "misfit: groups",
+            lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
+            "for all members of a group, so that a datum has no ELBO of its own: take inference.elbo",
+        ),
+    ),
+    *of(
         "mutual_information",
         ("type: guide", lambda: mutual_information(runner(), X), "guide must be a guide, .* got SVI"),
         ("nan: x", lambda: mutual_information(guide(), holed(INF)), "NaN or infinite"),
@@ -1271,6 +1289,98 @@ def tensorboard(folder: Path) -> TensorBoard:
 def alone() -> SVIRunner:
     return SVIRunner(one_facet().model, one_facet())
 
+
+CLUSTERS = {"a": LABEL}
+
+
+def select(candidates: Any, x: Any = X, **options: Any) -> Any:
+    return select_model(candidates, x, **options)
+
+
+SELECTION = [
+    *of(
+        "select_model",
+        ("empty: candidates", lambda: select({}), "candidates are functions of a seed, or fitted runs, by name"),
+        ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
+        ("type: a guide", lambda: select({"a": guide()}), "candidate 'a' must be .* in a sequence, got VaDEGuide"),
+        ("type: models", lambda: select({"a": [facet()]}), "runners or guides in a sequence, got list"),
+        ("type: a number", lambda: select({"a": 3}), "candidate 'a' must be a function of a seed, .* got int"),
+        ("empty: runs", lambda: select({"a": []}), "runners or guides in a sequence, got list"),
+        (
+            "shape: numbers of runs",
+            lambda: select({"a": [guide()], "b": [guide(), runner()]}),
+            r"as many runs of each candidate are needed, got \{'a': 1, 'b': 2\}",
+        ),
+        (
+            "type: what is built",
+            lambda: select({"a": lambda seed: seed}),
+            "'a' gives must be a fitted runner .* got int",
+        ),
+        ("empty: seeds", lambda: select({"a": lambda seed: guide()}, seeds=()), "different integers in a sequence"),
+        ("unknown: seeds twice", lambda: select({"a": [guide()]}, seeds=[1, 1]), r"different integers .* got \[1, 1\]"),
+        ("type: seeds", lambda: select({"a": [guide()]}, seeds=[0.5]), "each of seeds must be an integer from 0"),
+        ("range: draws", lambda: select({"a": [guide()]}, num_draws=0), f"num_draws {COUNT}, got 0"),
+        ("range: threshold", lambda: select({"a": [guide()]}, threshold=1), "at least 0 and below 1, got 1"),
+        ("shape: x", lambda: select({"a": [guide()]}, x=X[:, 1:]), r"x has shape \[5, 5\]"),
+        ("type: x", lambda: select({"a": [guide()]}, x="x"), "x must hold numbers, got str"),
+        ("nan: fitted", lambda: select({"a": [spoilt()]}), "candidate 'a' has parameters that are not finite"),
+    ),
+    *of(
+        "one_standard_error",
+        ("shape: errors", lambda: one_standard_error([0, -1], [0]), "as many differences as errors are needed"),
+        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "all finite, got"),
+        ("range: no best", lambda: one_standard_error([-2, -1], [1, 1]), "to the best, which has 0"),
+        ("range: errors", lambda: one_standard_error([-2, 0], [-1, 1]), "and errors at least 0"),
+        ("type: text", lambda: one_standard_error("a", [0]), "differences must hold numbers, got str"),
+    ),
+    *of(
+        "clusters_in_use",
+        ("shape: proba", lambda: clusters_in_use([0.5, 0.5]), r"probabilities \[N, K\], got shape \[2\]"),
+        ("range: proba", lambda: clusters_in_use([[0.5, 0.1]]), "each row of proba must add up to 1"),
+        ("nan: proba", lambda: clusters_in_use([[NAN, 1.0]]), r"probabilities \[N, K\]"),
+        ("range: threshold", lambda: clusters_in_use([[1.0]], -0.1), "a share of the data, .* got -0.1"),
+        ("type: threshold", lambda: clusters_in_use([[1.0]], "0.1"), "a share of the data, .* got '0.1'"),
+    ),
+    *of(
+        "effective_clusters",
+        ("range: proba", lambda: effective_clusters([[-1.0, 2.0]]), r"probabilities \[N, K\]"),
+        ("empty: proba", lambda: effective_clusters([[]]), r"got shape \[1, 0\]"),
+    ),
+    *of(
+        "redundancy",
+        ("shape: lengths", lambda: redundancy({"a": LABEL, "b": LABEL[1:]}), r"of the same data .* \[\(4,\), \(5,\)\]"),
+        ("type: an array", lambda: redundancy(LABEL), "what a guide's predict gives"),
+        ("nan: clusters", lambda: redundancy({"a": X[:, 0], "b": LABEL}), "clusters of facet 'a' must be integers"),
+    ),
+    *of(
+        "match_facets",
+        (
+            "shape: numbers",
+            lambda: match_facets(CLUSTERS, {**CLUSTERS, "b": LABEL}),
+            "must have the same facets, or as",
+        ),
+        ("type: a guide", lambda: match_facets(CLUSTERS, guide()), "clusters by facet are needed of each run"),
+    ),
+    *of(
+        "stability",
+        ("empty: one run", lambda: stability([CLUSTERS]), "agreement takes two runs or more, got 1"),
+        (
+            "unknown: facet",
+            lambda: stability([CLUSTERS, {"b": LABEL}]),
+            "the same facets, .* where these are matched, got",
+        ),
+        ("type: arrays", lambda: stability([LABEL, LABEL]), "clusters by facet are needed of each run"),
+        (
+            "shape: rows",
+            lambda: stability([CLUSTERS, {"a": X}]),
+            r"of the same data .* got shapes \[\(5,\), \(5, 6\)\]",
+        ),
+    ),
+    *of(
+        "selection_overview",
+        ("type: runs", lambda: selection_overview({}), "must be a Selection, of inference.select_model, got dict"),
+    ),
+]
 
 METRICS = [
     *of(
@@ -1949,6 +2059,7 @@ ROWS: list[Row] = [
     *SCHEDULES,
     *OBJECTIVES,
     *RUNS,
+    *SELECTION,
     *METRICS,
     *DIAGNOSTICS,
     *FIGURES,

@@ -35,6 +35,7 @@ PUBLIC = (
     "inference", "inference.batches", "inference.callbacks", "inference.class_figures", "inference.comparison_figures",
     "inference.diagnostics", "inference.figures", "inference.group_figures", "inference.identifiability",
     "inference.metrics", "inference.runner", "inference.schedules",
+    "inference.agreement", "inference.selection", "inference.selection_figures",
     "examples.datasets",
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
-EXAMPLES = [*RUNS, "nvae", "augmentation", "compare_guides", "identifiability", "identifiability_images"]
+EXAMPLES = [*RUNS, "nvae", "augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"]
 # Runs other examples, and nothing by itself: it has --seeds for --seed, each run resumes without being asked, and its
 # settings are theirs. So what is asked of examples here does not fit it, and tests/test_sweep.py has its own.
 DRIVERS = {"sweep"}
@@ -98,6 +98,26 @@ def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tm
             assert f"\n{name} " in done.stdout
             assert all(isinstance(value, float) for values in row.values() for value in values)
     assert (tmp_path / "run" / "figures" / "comparison.png").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("dataset", ["digits", "drawn"])
+def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(dataset: str, tmp_path: Path) -> None:
+    flags = ["--smoke", "--dataset", dataset, "--weights", "dirichlet" if dataset == "digits" else "learned"]
+    done = run("examples.choose", *flags, "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json", "results.json", "figures", "chosen", "checkpoints",
+    }  # fmt: skip
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert list(results["candidates"]) == ["1 x 2", "1 x 3", "2 x 2", "2 x 3", "3 x 2", "3 x 3"]
+    J, K = map(int, results["chosen"].split(" x "))
+    for seed in (0, 1):
+        facets = SVIRunner.load(tmp_path / "run" / "chosen" / f"seed-{seed}").model.mixtures
+        assert [prior.num_components for prior in facets.values()] == [K] * J
+    for name in results["candidates"]:
+        assert len(re.findall(rf"^[* ] {name} ", done.stdout, re.M)) == 2, "a line in each of two tables"
+    assert f"chosen: {results['chosen']}, the smallest within one standard error" in done.stdout
+    assert (tmp_path / "run" / "figures" / "selection.png").stat().st_size > 20_000
 
 
 NVAE_RUNS = [
@@ -255,7 +275,9 @@ def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
-@pytest.mark.parametrize("name", ["augmentation", "compare_guides", "identifiability", "identifiability_images"])
+@pytest.mark.parametrize(
+    "name", ["augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"]
+)
 def test_examples_of_many_runs_take_one_process(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit, match="start it without torchrun"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from examples.sources import time_contrastive
+from examples.sources import labellings, time_contrastive
 
 
 def test_mixing_is_undone_by_its_inverse_and_by_nothing_linear() -> None:
@@ -56,3 +56,59 @@ def test_the_seed_fixes_everything_and_sizes_share_the_mixing() -> None:
 def test_sizes_are_checked() -> None:
     with pytest.raises(ValueError, match="per_segment must be an integer of at least 1, got 0"):
         time_contrastive(0)
+
+
+def test_labellings_are_independent_and_each_is_in_its_own_subspace() -> None:
+    """Undone, the mixing leaves the clusters around their centres, and noise of the given deviation in the rest.
+
+    20,000 rows: a mean's error is below 0.02 (about 1,700 rows a cluster of both, deviation 1), five of these.
+    """
+    data = labellings(20_000, (3, 4), (2, 3), width=7, scales=(1, 2), noise=0.1, seed=1)
+    undone = data.mixing.inverse(data.x)
+    np.testing.assert_allclose(undone[:, 5:].std(0), 0.1, atol=0.005)
+    np.testing.assert_array_equal(data.sources[:, 5:], 0)
+    own = {0: undone[:, :2], 1: undone[:, 2:5] / 2}
+    for which, (coordinates, centres, label) in enumerate(zip(own.values(), data.centres, data.labels, strict=True)):
+        other = data.labels[1 - which]
+        for k, centre in enumerate(centres):
+            np.testing.assert_allclose(coordinates[label == k].std(0), np.sqrt(1 + (0.1 / (1 + which)) ** 2), atol=0.07)
+            for both in (0, 1, 2):
+                rows = coordinates[(label == k) & (other == both)]
+                np.testing.assert_allclose(rows.mean(0), centre, atol=0.15)
+        neighbours = np.linalg.norm(centres - np.roll(centres, 1, axis=0), axis=1)
+        np.testing.assert_allclose(neighbours, 6, atol=1e-9)
+    joint = np.histogram2d(*data.labels, bins=(3, 4))[0] / 20_000
+    np.testing.assert_allclose(joint, 1 / 12, atol=5 * np.sqrt(1 / 12 / 20_000))
+
+
+def test_labellings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
+    data = labellings(500, (5,), (1,), width=3, num_layers=3, noise=0.0, seed=2)
+    np.testing.assert_allclose(np.diff(data.centres[0], axis=0), 6)
+    np.testing.assert_allclose(data.mixing.inverse(data.x), data.sources, atol=1e-9)
+    same, other = (
+        labellings(500, (5,), (1,), 3, num_layers=3, noise=0.0, seed=2),
+        labellings(500, (5,), (1,), 3, seed=3),
+    )
+    np.testing.assert_array_equal(same.x, data.x)
+    assert not np.array_equal(other.labels[0], data.labels[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "n must be an integer of at least 1, got 0"),
+        ({"clusters": (1, 4)}, "clusters 2 or more"),
+        ({"clusters": 3}, "clusters must be a sequence of integers"),
+        ({"dims": (2,)}, "have a number for each labelling"),
+        ({"scales": (1.0,)}, "have a number for each labelling"),
+        ({"scales": (1.0, -1.0)}, "scales must be a positive number, got -1.0"),
+        ({"width": 3}, "width must be at least 4"),
+        ({"noise": -0.1}, "noise at least 0"),
+        ({"separation": float("nan")}, "separation must be a positive number"),
+        ({"num_layers": 0}, "num_layers must be an integer of at least 1"),
+        ({"seed": -1}, "seed must be an integer from 0"),
+    ],
+)
+def test_labellings_are_checked(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        labellings(**{"n": 10, **options})

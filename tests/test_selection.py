@@ -1,0 +1,299 @@
+"""Choosing facets and clusters: each datum's ELBO, agreement of seeds, clusters in use, and the rule that chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from examples.sources import labellings
+from guides import FacetGuide, VaDEGuide
+from inference import SVIRunner, elbo, elbo_per_datum, evaluation, select_model, warm_start
+from inference.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
+from inference.selection import FittedRun, Selection, one_standard_error
+from inference.selection_figures import selection_overview
+from ppl_models import MFCVAE, DiscretizedLogistic, GaussianMixture, MLPLadder, Normal, SharedMLP, VaDE
+from tests.catalogue import BUILDERS, given
+
+
+def some_data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
+    x = torch.rand(n, *guide.model.x_shape, dtype=torch.float64)
+    return (255 * x).byte() if isinstance(guide.model.likelihood, DiscretizedLogistic) else x
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_the_mean_over_data_is_the_elbo_on_the_same_draws(
+    build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every guide, clusters enumerated, relaxed, drawn or summed out, in two batches; float64."""
+    monkeypatch.setattr(evaluation, "BATCH", 4)
+    guide = build().double()
+    x, beside = some_data(guide), given(guide, 7)
+    if guide.model.shared:
+        with pytest.raises(ValueError, match="one latent of facet 'content' for all members of a group"):
+            elbo_per_datum(guide.model, guide, x, 3, **beside)
+        return
+    pyro.set_rng_seed(1)
+    expected, _ = elbo(guide.model, guide, x, 3, **beside)
+    pyro.set_rng_seed(1)
+    by_datum = elbo_per_datum(guide.model, guide, x, 3, **beside)
+    assert by_datum.shape == (7,)
+    assert by_datum.mean() == pytest.approx(expected, rel=1e-10)
+    assert len(np.unique(by_datum)) == 7
+
+
+def test_each_datum_has_the_formulas_elbo() -> None:
+    """MFCVAE's Eq. 71, written out in NumPy for the draws of z that the guide makes."""
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    guide = VaDEGuide(MFCVAE((6,), facets, Normal(0.25), MLPLadder((8, 9)))).double()
+    model = guide.model
+    x = torch.rand(5, 6, dtype=torch.float64)
+    pyro.set_rng_seed(2)
+    with torch.no_grad():
+        sites = poutine.trace(guide).get_trace(x).nodes
+        z = {name: sites[f"z_{name}"]["value"] for name in facets}
+        decoded = model.decode(z).mean.numpy()
+    expected = norm.logpdf(x.numpy(), decoded, 0.25).sum(-1)
+    for name, prior in model.mixtures.items():
+        q = sites[f"z_{name}"]["fn"]
+        value, loc, scale = (t.detach().numpy() for t in (z[name], prior.loc, prior.scale))
+        log_weights = prior.logits.detach().log_softmax(-1).numpy()
+        expected += logsumexp(log_weights + norm.logpdf(value[:, None], loc, scale).sum(-1), axis=-1)
+        expected -= norm.logpdf(value, q.mean.detach().numpy(), q.stddev.detach().numpy()).sum(-1)
+    pyro.set_rng_seed(2)
+    np.testing.assert_allclose(elbo_per_datum(model, guide, x, 1), expected, rtol=1e-10)
+
+
+def test_weights_and_gates_of_training_are_not_those_of_the_elbo() -> None:
+    guide = VaDEGuide(VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,))))
+    x = torch.rand(5, 6)
+    pyro.set_rng_seed(3)
+    before = elbo_per_datum(guide.model, guide, x, 2)
+    guide.model.kl_weights.fill_(0.3)
+    guide.model.gates.fill_(0.3)
+    pyro.set_rng_seed(3)
+    np.testing.assert_array_equal(elbo_per_datum(guide.model, guide, x, 2), before)
+    assert guide.model.gates == 0.3
+
+
+# Partitions.
+
+
+def test_the_same_clusters_by_other_numbers_agree_perfectly() -> None:
+    rng = np.random.default_rng(0)
+    cluster = rng.integers(5, size=300)
+    runs = [{"digit": rng.permutation(5)[cluster]} for _ in range(4)]
+    assert stability(runs) == {"digit": (pytest.approx(1), pytest.approx(0))}
+
+
+def test_clusters_at_random_do_not_agree() -> None:
+    """0 within five standard errors, from forty pairs that share no run: about 0.003, so that 0.02 would be seen."""
+    rng = np.random.default_rng(0)
+    found = [stability([{"a": rng.integers(4, size=300)} for _ in range(2)])["a"] for _ in range(40)]
+    means = np.array([mean for mean, _ in found])
+    error = means.std(ddof=1) / np.sqrt(40)
+    assert error < 0.004
+    assert abs(means.mean()) < 5 * error
+    assert np.isnan([deviation for _, deviation in found]).all(), "one pair has no deviation"
+
+
+def swapped_runs() -> list[dict[str, np.ndarray]]:
+    """Two facets found by all of four runs, which change places in two of them, and a first run that found nothing."""
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(3, size=500), rng.integers(4, size=500)
+    straight, crossed = {"a": first, "b": second}, {"a": second, "b": first}
+    return [{name: rng.integers(3, size=500) for name in "ab"}, straight, crossed, crossed, straight]
+
+
+def test_facets_that_changed_places_are_matched() -> None:
+    _, straight, crossed, *_ = swapped_runs()
+    assert match_facets(straight, crossed) == {"a": "b", "b": "a"}
+    assert match_facets(straight, straight) == {"a": "a", "b": "b"}
+    # Of the ten pairs, six are of runs that agree; the four others agree by chance alone.
+    matched = stability(swapped_runs(), match=True)
+    assert [mean for mean, _ in matched.values()] == pytest.approx([0.6, 0.6], abs=0.02)
+    as_named = stability(swapped_runs())
+    assert [mean for mean, _ in as_named.values()] == pytest.approx([0.2, 0.2], abs=0.02)
+    assert match_facets({"a": straight["a"]}, {"z": straight["a"]}) == {"a": "z"}
+
+
+def test_a_run_that_failed_decides_no_match() -> None:
+    """Six runs find four facets, each in an order of its own and with half the data wrong; the first found nothing."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=(4, 600))
+    found = [np.where(rng.random(truth.shape) < 0.5, rng.integers(3, size=truth.shape), truth) for _ in range(6)]
+    in_order = [dict(zip("abcd", run, strict=True)) for run in found]
+    out_of_order = [dict(zip("abcd", run[rng.permutation(4)], strict=True)) for run in found]
+    failed = dict(zip("abcd", rng.integers(3, size=(4, 600)), strict=True))
+    expected = np.mean([mean for mean, _ in stability([failed, *in_order]).values()])
+    assert expected > 0.03
+    matched = np.mean([mean for mean, _ in stability([failed, *out_of_order], match=True).values()])
+    # Matching the failed run itself gains a little of what chance gives.
+    assert matched == pytest.approx(expected, abs=0.003)
+
+
+def test_facets_that_repeat_one_another_are_redundant_and_independent_ones_are_not() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(20, size=360), rng.integers(20, size=360)
+    found = redundancy({"a": a, "b": b, "again": (a + 3) % 20})
+    assert found["a", "again"] == pytest.approx(1)
+    # So many clusters on so few data have a mutual information of half a nat by chance.
+    assert abs(found["a", "b"]) < 0.05
+    assert redundancy({"a": a}) == {}
+
+
+def test_clusters_in_use() -> None:
+    proba = np.eye(5)[[0] * 60 + [1] * 38 + [2] * 2]
+    assert [clusters_in_use(proba, threshold) for threshold in (0, 0.01, 0.02, 0.5)] == [3, 3, 2, 1]
+    assert effective_clusters(np.eye(4)) == pytest.approx(4)
+    assert effective_clusters([[1.0, 0.0], [1.0, 0.0]]) == pytest.approx(1)
+    assert effective_clusters([[0.5, 0.5], [0.5, 0.5]]) == pytest.approx(2), "also where they tell nothing of the data"
+
+
+# The choice.
+
+
+def made_up(elbos: dict[str, np.ndarray]) -> Selection:
+    """Candidates with these ELBOs ``[S, N]``, and one facet."""
+    cluster = np.arange(next(iter(elbos.values())).shape[1]) % 2
+    facts = {
+        "partitions": {"a": cluster},
+        "in_use": {"a": 2},
+        "effective": {"a": 2.0},
+        "mutual_information": {"a": 0.7},
+    }
+    return Selection({name: [FittedRun(row, **facts) for row in rows] for name, rows in elbos.items()})
+
+
+@pytest.mark.parametrize(
+    ("differences", "errors", "chosen"),
+    [
+        ([-3, -1, 0], [0.5, 0.5, 0], 2),
+        ([-3, -1, 0], [0.5, 1.0, 0], 1),
+        ([-3, -1, 0], [3.0, 0.1, 0], 0),
+        ([0, -1, -3], [0, 2, 4], 0),
+        ([-1, 0, -0.1], [0.9, 0, 0.2], 1),
+        ([0], [0], 0),
+    ],
+)
+def test_the_smallest_within_one_standard_error(
+    differences: Sequence[float], errors: Sequence[float], chosen: int
+) -> None:
+    assert one_standard_error(differences, errors) == chosen
+
+
+def test_differences_are_paired_and_have_both_errors() -> None:
+    """Against the two parts written out for numbers made up: some data are hard for all."""
+    rng = np.random.default_rng(0)
+    hard = 10 * rng.normal(size=200)
+    small = hard - 1 + 0.1 * rng.normal(size=(3, 200)) + np.array([[0.0], [0.3], [-0.3]])
+    large = hard + 0.1 * rng.normal(size=(3, 200))
+    selection = made_up({"small": small, "large": large})
+    difference, error = selection.differences["small"]
+    d = small - large
+    by_datum, by_seed = d.mean(0), d.mean(1)
+    assert difference == pytest.approx(d.mean())
+    assert error == pytest.approx(np.sqrt(by_datum.var(ddof=1) / 200 + by_seed.var(ddof=1) / 3))
+    assert error < 0.3 * hard.std() / np.sqrt(200), "what each mean's own error would be is far larger"
+    assert selection.differences["large"] == (0, 0)
+    assert (selection.best, selection.chosen) == ("large", "large")
+    assert selection.elbo("small")[1] == pytest.approx(small.mean(1).std(ddof=1))
+
+
+def test_the_error_is_that_of_the_difference() -> None:
+    """Its square against the variance of the difference over 2,000 repetitions, of new data and new seeds each.
+
+    Relative error of that variance 3.2 %, of the mean square 1.6 %: a tenth too much would be seen.
+    """
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(2000):
+        hard = 5 * rng.normal(size=50)
+        seeds = 0.2 * rng.normal(size=(5, 1))
+        other = hard - 5 + seeds + rng.normal(size=50)  # which every seed finds hard alike
+        found.append(made_up({"other": other, "best": np.tile(hard, (5, 1))}).differences["other"])
+    differences, errors = np.array(found).T
+    assert np.mean(errors**2) / differences.var(ddof=1) == pytest.approx(1, abs=0.12)
+
+
+def test_a_small_candidate_that_cannot_be_told_from_the_best_is_chosen() -> None:
+    rng = np.random.default_rng(1)
+    hard = rng.normal(size=(1, 100))
+    elbos = {"poor": hard - 9 + rng.normal(size=(4, 100)), "small": hard + rng.normal(size=(4, 100)) - 0.01}
+    selection = made_up({**elbos, "large": hard + rng.normal(size=(4, 100)) + 0.01})
+    assert selection.chosen == "small"
+    lines = str(selection).splitlines()
+    assert [line[:7].strip() for line in lines[1:4]] == ["poor", "* small", "large"]
+    assert lines[-1].startswith("chosen: small, the smallest within one standard error of the best")
+
+
+def test_one_seed_has_no_stability_and_no_error_over_seeds() -> None:
+    d = np.random.default_rng(0).normal(size=(1, 100))
+    selection = made_up({"a": d - 2, "b": np.zeros((1, 100))})
+    assert selection.differences["a"][1] == pytest.approx(d.std(ddof=1) / 10)
+    assert np.isnan(selection.stability("a")["a"]).all()
+    assert np.isnan(selection.redundancy("a")).all()
+    assert "nan" not in str(selection)
+
+
+def test_the_figure_has_a_row_for_each_candidate_and_shades_the_chosen_one() -> None:
+    selection = made_up({name: np.full((2, 10), value) for name, value in (("1 x 2", -3.0), ("1 x 4", -1.0))})
+    figure = selection_overview(selection)
+    first = figure.axes[0]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["1 x 2", "1 x 4"]
+    assert len(figure.axes) == 4
+    for ax in figure.axes:
+        (band,) = ax.patches
+        assert (band.get_y(), band.get_y() + band.get_height()) == (0.5, 1.5)
+
+
+# Planted clusters.
+
+
+def blobs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Three clusters in a plane, in five dimensions: what is trained on, too few for K = 12, and what is held out."""
+    x = torch.as_tensor(labellings(600, (3,), (2,), width=5, seed=0).x, dtype=torch.float32) / 3
+    return x[:150], x[400:]
+
+
+def fitted(K: int, seed: int, x: torch.Tensor) -> SVIRunner:
+    pyro.set_rng_seed(seed)
+    guide = VaDEGuide(VaDE((5,), GaussianMixture(K, 2), Normal(0.15), SharedMLP((32,))))
+    options = {"batch_size": 75, "progress": False, "log_every": 100}
+    with pyro.validation_enabled(False):
+        warm_start(SVIRunner(guide.model, guide, lr=1e-2, seed=seed), x, 80, seed=seed, **options)
+        return SVIRunner(guide.model, guide, lr=2e-3, seed=seed).fit(x, 30, **options)
+
+
+def test_the_planted_number_of_clusters_is_found() -> None:
+    train, held_out = blobs()
+    built = []
+
+    def build(K: int, seed: int) -> SVIRunner:
+        built.append((K, seed))
+        return fitted(K, seed, train)
+
+    selection = select_model({f"K = {K}": partial(build, K) for K in (2, 3, 12)}, held_out, seeds=(0, 1))
+    assert built == [(K, seed) for K in (2, 3, 12) for seed in (0, 1)]
+    assert selection.chosen == "K = 3", str(selection)
+    assert selection.stability("K = 3")["cluster"][0] > 0.95
+    assert selection.by_facet("K = 3", "in_use")["cluster"] == (3, 0)
+
+
+def test_fitted_guides_are_compared_as_runners_are() -> None:
+    guides = [VaDEGuide(VaDE((6,), GaussianMixture(K, 2), network=SharedMLP((8,)))) for K in (2, 3)]
+    x, state = np.random.default_rng(0).random((9, 6)), torch.get_rng_state()
+    as_guides = select_model({"2": [guides[0]], "3": [guides[1]]}, x, num_draws=2)
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random state is left as it was"
+    as_runners = select_model(
+        {f"{K}": [SVIRunner(g.model, g)] for K, g in zip((2, 3), guides, strict=True)}, x, num_draws=2
+    )
+    assert str(as_guides) == str(as_runners)
+    assert as_guides.runs["3"][0].elbo.shape == (9,)
