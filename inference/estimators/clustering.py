@@ -25,9 +25,9 @@ __all__ = ["FacetClustering", "MultiFacetClustering"]
 
 # Part of the data that is held out to end the last phase by, and how many of them there must be at least.
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
-# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures; and of a plain
-# latent space, before it is split into facets.
-STEPS, PLAIN_STEPS = (1000, 4000, 1500), (3000, 1500)
+# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures; and where facets
+# are subspaces, of teaching these to the networks, and all with their mixtures.
+STEPS, TAUGHT_STEPS = (1000, 4000, 1500), (1000, 3000)
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
@@ -36,11 +36,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the values: Bernoulli
     for binary ones, else a normal whose scale is that of what as many linear latents leave unexplained
     (probabilistic PCA); 8-bit values are brought to [0, 1], other values outside it are standardised, columns each by
-    itself. Training starts warm, under standard normal priors. For columns of real numbers the latents of a plain VAE
-    are split into independent subspaces (ICA), a facet each; for images and values within [0, 1] the network is a
-    ladder, convolutional for ``[N, C, H, W]``, where facets enter one after the other, the deepest first. Then mixtures
-    are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of
-    a tenth of the data, held out, rises no more.
+    itself. Columns of real numbers start from independent subspaces of the data, a facet each (ICA of the principal
+    components); for images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``, where
+    facets enter one after the other, the deepest first, under a standard normal prior. Then mixtures are fitted to the
+    latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of a tenth of the
+    data, held out, rises no more.
 
     Entries that are missing (NaN) are left out of the likelihood.
 
@@ -50,8 +50,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which are then let in by
         their depth.
-    :param epochs: passes over the data, all phases together; else 3,000 optimiser steps for a plain latent space, or
-        1,000 for the first facet and 4,000 for each further one, and at most 1,500 for all together.
+    :param epochs: passes over the data, all phases together; else 1,000 optimiser steps to teach the subspaces and at
+        most 3,000 for all together, or 1,000 for the first facet, 4,000 for each further one and at most 1,500 for all.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
     :param learning_rate: Adam's.
     :param early_stopping: hold out a tenth of the data to end the last phase by, where that is 20 or more.
@@ -211,7 +211,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self.encoding_.values == "real" and x.ndim == 2 and x.shape[1] >= J and self.network is None:
             dim = principal_dimensions(x, J, sum(dims.values())) if None in asked.values() else sum(dims.values())
             chosen = self._chosen(x, dim, default_plain_network(shape))
-            return BySubspace(shape, names, chosen, chosen.lengths(len(x), PLAIN_STEPS), dim)
+            return BySubspace(shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim)
         chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
         alone, further, together = STEPS
         return ByDepth(shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims)

@@ -31,8 +31,8 @@ __all__ = [
 FADE = 0.6
 # Numbers of clusters that are tried.
 NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
-# Share of the variance that a plain latent space is to account for.
-EXPLAINED = 0.85
+# Share of the variance that the principal components account for in which subspaces are sought.
+EXPLAINED = 0.8
 # Data for each cluster, at least, and data that the number is chosen on, at most.
 ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
 

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 
 from guides import FacetGuide, VaDEGuide
 from inference.callbacks import Evaluate, StopEarly
 from inference.estimators.base import Chosen
+from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, likeliest_number
-from inference.estimators.subspaces import independent_subspaces, turn
+from inference.estimators.subspaces import independent_subspaces, teach
 from inference.evaluation import elbo
 from inference.initialization import fit_mixtures
 from inference.runner import SVIRunner
@@ -115,7 +117,7 @@ class ByDepth(Recipe):
 
 @dataclass(frozen=True)
 class BySubspace(Recipe):
-    """Facets are independent subspaces of a plain VAE's latents.
+    """Facets are independent subspaces of the data.
 
     :param dim: length of all latents together.
     """
@@ -124,10 +126,10 @@ class BySubspace(Recipe):
     dim: int
 
     def latents(self, x: np.ndarray) -> FacetGuide:
-        plain = self._start(self._runner({"all": StandardNormal(self.dim)}), x)
-        posterior = plain.posterior(x)["all"]
-        subspaces = independent_subspaces(posterior.mean.cpu().numpy(), len(self.names), self.chosen.seed)
+        complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
+        subspaces = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
         dims = zip(self.names, subspaces.dims, strict=True)
-        turned = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        turn(plain, turned, subspaces, posterior.variance.mean(0).cpu().numpy())
-        return turned
+        guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
+        seen = torch.as_tensor(complete, device=guide.model.gates.device)
+        teach(guide, seen, subspaces, residual_scale(x, self.dim), sum(self.lengths.alone), self.chosen)
+        return guide

@@ -1,14 +1,18 @@
-"""Facets as independent subspaces of one plain latent space: how columns of numbers are started.
+"""Facets as independent subspaces of the data: how columns of numbers are started.
 
 In images the depth at which a facet leaves the encoder tells facets apart; between columns there is no such order.
-There the latents of a plain VAE are turned so that they are as independent as can be (ICA), and what still depends on
-each other goes into one facet: a facet's clusters depend on all of its coordinates, those of two facets do not (the
-model's own assumption, MFCVAE, Eq. 1).
+There the data's principal components are turned so that they are as independent as can be (ICA), and what still depends
+on each other goes into one facet: a facet's clusters depend on all of its coordinates, those of two facets do not (the
+model's own assumption, MFCVAE, Eq. 1). The networks are then taught these linear maps, to go on from.
+
+The latents of a plain VAE would not do in their place: its prior has pressed them towards a single normal, of which
+neither clusters nor independence can be read.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,16 +20,19 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
-from sklearn.decomposition import FastICA
+from sklearn.decomposition import PCA, FastICA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import mutual_info_regression
-from torch import nn
+from torch import Tensor
 
 from guides import FacetGuide
+from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
+from inference.randomness import seeded
+from ppl_models.base import training
 from ppl_models.distributions import raw_log_variance
 
-__all__ = ["Subspaces", "independent_subspaces", "turn"]
+__all__ = ["Subspaces", "independent_subspaces", "teach"]
 
 # Rows that dependence is measured on, at most.
 MAX_ROWS = 2000
@@ -37,10 +44,10 @@ TIE = 1e-3
 
 @dataclass(frozen=True)
 class Subspaces:
-    """Linear maps from latents ``[N, m]`` to those of each facet.
+    """Linear maps from data ``[N, D]`` to the latents of each facet.
 
-    :ivar loc: mean of the latents ``[m]``.
-    :ivar maps: ``[d_j, m]`` each; what they give has variance 1.
+    :ivar loc: mean of the data ``[D]``.
+    :ivar maps: ``[d_j, D]`` each; what they give has mean 0 and variance 1.
     """
 
     loc: np.ndarray
@@ -50,22 +57,35 @@ class Subspaces:
     def dims(self) -> list[int]:
         return [len(each) for each in self.maps]
 
+    def sources(self, x: np.ndarray) -> np.ndarray:
+        """All facets' latents side by side."""
+        return (x - self.loc) @ np.concatenate(self.maps).T
 
-def independent_subspaces(z: np.ndarray, number: int, seed: int) -> Subspaces:
-    """Split latents ``[N, m]`` into so many subspaces, the one with the clearest clusters last, all the rest first.
+    def variances(self, scale: float) -> np.ndarray:
+        """Of each latent given x ``[m]``, where x is a linear map of the latents and noise of deviation ``scale``."""
+        back = np.linalg.pinv(np.concatenate(self.maps))
+        return 1 / (1 + (back**2).sum(0) / scale**2)
 
-    :param z: posterior means, m at least ``number``.
+
+def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Subspaces:
+    """Split the space of ``dim`` principal components into so many subspaces.
+
+    :param x: ``[N, D]``, complete.
+    :param dim: at least ``number``.
+    :returns: the subspace with the clearest clusters last, all the rest first.
     """
-    loc, z = z.mean(0), z.astype(float)
+    pca = PCA(dim, random_state=seed, whiten=True).fit(x)
+    white = pca.transform(x)
     ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where nothing is left but normal noise, to turn at will
-        sources = ica.fit_transform(z)
+        sources = ica.fit_transform(white)
+    turned = ica.components_ @ (pca.components_ / np.sqrt(pca.explained_variance_)[:, None])
     group = _dependent(sources, number, seed)
     clearest = sorted(np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True)
     kept = clearest[: number - 1]
     rest = ~np.isin(group, kept)
-    return Subspaces(loc, [ica.components_[rest], *(ica.components_[group == g] for g in kept[::-1])])
+    return Subspaces(pca.mean_, [turned[rest], *(turned[group == g] for g in kept[::-1])])
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
@@ -92,32 +112,32 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
     return (each + each.T) / 2
 
 
-@torch.no_grad()
-def turn(old: FacetGuide, new: FacetGuide, subspaces: Subspaces, variance: np.ndarray) -> None:
-    """Give ``new`` the networks of ``old``, its latents being those of ``old`` in the subspaces.
+def teach(guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, options: Chosen) -> None:
+    """Bring a guide's networks to the subspaces' maps, and back to the data.
 
-    Both have an :class:`~ppl_models.networks.MLP` of the same widths, whose layers next to the latents are linear:
-    means and reconstructions are then the same, but for what ``old`` says in directions that are left out.
-
-    :param old: with a single facet of m latents.
-    :param new: with a facet for each subspace.
-    :param variance: of the posteriors of ``old``, the data's mean ``[m]``; those of ``new`` start alike for all data.
+    :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
+    :param x: ``[N, D]``, as encoders read them.
+    :param scale: of what the subspaces leave unexplained; posteriors start as wide as it asks for.
     """
-    to = torch.as_tensor(np.concatenate(subspaces.maps)).to(old.model.gates)
-    loc = torch.as_tensor(subspaces.loc).to(to)
-    read, turned = cast(Any, old.encoder), cast(Any, new.encoder)
-    turned.trunk.load_state_dict(read.trunk.state_dict())
-    head, m = read.rungs[0], len(loc)
-    log_variance = (to.square() @ torch.as_tensor(variance).to(to)).log().split(subspaces.dims)
-    for part, width, rung in zip(to.split(subspaces.dims), log_variance, turned.rungs, strict=True):
-        d = len(part)
-        rung.weight.zero_()
-        rung.weight[:d] = part @ head.weight[:m]
-        rung.bias[:d] = part @ (head.bias[:m] - loc)
-        rung.bias[d:] = raw_log_variance(width)
-    layers = old.model.decoder.state_dict()
-    first = next(name for name, layer in old.model.decoder.named_modules() if isinstance(layer, nn.Linear))
-    weight = layers[f"{first}.weight"]
-    layers[f"{first}.bias"] = layers[f"{first}.bias"] + weight @ loc
-    layers[f"{first}.weight"] = weight @ torch.linalg.pinv(to)
-    new.model.decoder.load_state_dict(layers)
+    sources = torch.as_tensor(subspaces.sources(x.cpu().numpy())).to(x)
+    variance = torch.as_tensor(subspaces.variances(scale)).to(x).split(subspaces.dims)
+    with torch.no_grad():
+        for rung, width in zip(cast(Any, guide.encoder).rungs, variance, strict=True):
+            rung.weight[len(width) :] = 0
+            rung.bias[len(width) :] = raw_log_variance(width.log())
+    optimizer = torch.optim.Adam(guide.parameters(), options.learning_rate, fused=True)
+    with seeded(options.seed, x.device), training(guide):
+        for _ in range(epochs):
+            for rows in torch.randperm(len(x), device=x.device).split(options.batch_size):
+                optimizer.zero_grad(set_to_none=True)
+                _distance(guide, x[rows], sources[rows].split(subspaces.dims, -1)).backward()
+                optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    """Of the posteriors' means from the sources, and of what is decoded from these from the data."""
+    posterior = guide.encode(x).values()
+    apart = [(q.mean - source).square().mean() for q, source in zip(posterior, sources, strict=True)]
+    back = guide.model.decode(dict(zip(guide.model.priors, sources, strict=True))).mean
+    return torch.stack([*apart, (back - x).square().mean()]).sum()
