@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -314,9 +314,9 @@ class Explorer:
     @contextmanager
     def _asking(self, seed: int | None = None) -> Iterator[None]:
         """One question at a time, in evaluation mode, its draws from ``seed`` where it has any."""
-        with self._lock, torch.no_grad(), evaluating(self.guide):
-            with seeded(0 if seed is None else seed, self.model.gates.device):
-                yield
+        streams = nullcontext() if seed is None else seeded(seed, self.model.gates.device)
+        with self._lock, torch.no_grad(), evaluating(self.guide), streams:
+            yield
 
     def _decode(self, z: Mapping[str, Tensor], beside: Mapping[str, Any]) -> np.ndarray:
         device = self.model.gates.device
