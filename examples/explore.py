@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from examples import quickstart
-from examples.common import reader
-from examples.datasets import DATASETS, load
+from examples.common import reader, write_json
+from examples.datasets import DATASETS, digits, load
 from guides.tables import TableGuide
 from inference import SVIRunner
 from inference.exploring import Explorer
@@ -186,6 +186,8 @@ def explorer_of(runner: SVIRunner, shown: Shown, args: argparse.Namespace) -> Ex
     for name in ("label", "group"):
         if (asked := getattr(args, name)) is None:
             continue
+        if asked not in labels and not Path(asked).is_file():
+            raise Refused(f"--{name} {asked}: there is no such file, and the labels of the data are {list(labels)}")
         values = labels[asked] if asked in labels else read_array(Path(asked))
         if len(values) != len(shown.x):
             raise Refused(f"--{name} has {len(values)} entries, and there are {len(shown.x)} data")
@@ -284,7 +286,9 @@ def smoke(args: argparse.Namespace) -> None:
     """Train a tiny run in a folder that is removed again, answer one request for its page, and end."""
     with tempfile.TemporaryDirectory() as folder:
         args.run, args.port = Path(folder) / "quickstart", 0
-        quickstart.main(["--smoke", "--seed", str(args.seed), "--device", args.device, "--out", str(args.run)])
+        runner = quickstart.train(digits(), quickstart.SMOKE, args.seed, args.device, progress=False)
+        runner.save(args.run)
+        write_json(args.run / "run.json", {"data": "digits"})
         with serving(args) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             with urllib.request.urlopen(address_of(server), timeout=30) as answer:

@@ -162,6 +162,10 @@ class Explorer:
             return list(range(prior.num_components))
         return list(range(self.num_classes))
 
+    def kind_of_choices(self, facet: str) -> str:
+        """What :meth:`choices` are, in a word."""
+        return "Clusters" if self._has_components(facet) else "Labels"
+
     @property
     def num_classes(self) -> int:
         """How many labels the decoder tells apart; 0 where it reads none."""
