@@ -132,7 +132,7 @@ def take_pictures(page: chromium.Page, folder: Path) -> None:
         page.choose("view", view)
         page.wait(watched, None)
         if view == "Swaps":
-            for place in (8, 30):
+            for place in (2, 9):
                 page.click(f".thumbnails button:nth-child({place})")
         time.sleep(1.5)
         page.driver.execute_script("document.activeElement.blur()")

@@ -394,7 +394,7 @@ def test_a_browser_is_told_to_reach_nothing_else(browser: Any, address: str) -> 
         "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('reached'), error => done(error.name))"
     )
     assert refused == "TypeError"
-    with pytest.raises(AssertionError, match="asked of other places"):
+    with pytest.raises(AssertionError, match="Content Security Policy"):
         page.stays_quiet()
 
 
