@@ -160,7 +160,7 @@ def latents(explorer: Explorer) -> html.Section:
             html.Figure([html.Img(id="moved", className="large", alt="decoded"), html.Figcaption(id="moved-says")]),
             html.Button("Back to the input", id="back", className="quiet"),
             dcc.Dropdown(
-                labels, id="label", placeholder="decoded as it is", className="narrow" if labels else "absent"
+                labels, id="label", placeholder="decoded as its own class", className="narrow" if labels else "absent"
             ),
         ],
         className="shown",

@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import product
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -164,7 +163,8 @@ def curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Any:
 def swap_table(explorer: Explorer, first: int | None, second: int | None) -> html.Div:
     _, data = explorer.swaps(*whole(explorer, first, second))
     parts = explorer.parts
-    left, over = parts[: ceil(len(parts) / 2)], parts[ceil(len(parts) / 2) :]
+    half = max(1, len(parts) // 2)
+    left, over = parts[:half], parts[half:]
     pictures = [png(picture) for picture in explorer.pictures(data)]
     columns = 2 ** len(over)
     heads = [html.Th(of_letters(over, k, columns)) for k in range(columns)] if over else []
