@@ -8,7 +8,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,docs,flows,parallel,tensorboard]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,docs,explore,flows,parallel,tensorboard]'
 	touch $@
 
 demo: $(INSTALLED)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide, check_guide
 from inference.randomness import seeded
-from ppl_models.base import evaluating
+from ppl_models.base import FacetModel, evaluating
 from ppl_models.checks import check_count
 
 __all__ = [
@@ -49,7 +49,7 @@ def cluster_gallery(
     order, cluster, certainty = _surest_clusters(guide, x, facet)
     rows = {}
     for k in order:
-        rows[f"{k}  ({(cluster == k).sum()})"] = x[_surest(cluster == k, certainty, columns)]
+        rows[f"{k}  ({(cluster == k).sum()})"] = x[surest(cluster == k, certainty, columns)]
     title = f"{facet}: the data that each cluster is surest of"
     return image_rows(rows, shape, columns, title, "cluster (number of data)")
 
@@ -72,7 +72,7 @@ def facet_overview(
     for facet, ax in zip(facets, axes.flat, strict=True):
         order, cluster, certainty = _surest_clusters(guide, x, facet)
         full = sorted(order, key=lambda k: (cluster == k).sum() < columns)  # clusters that fill a row come first
-        members = [_surest(cluster == k, certainty, columns) for k in full[:rows]]
+        members = [surest(cluster == k, certainty, columns) for k in full[:rows]]
         _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
         ax.set_yticks([])
         ax.set_title(f"grouped by {facet}", fontsize=9)
@@ -100,16 +100,35 @@ def cluster_samples(
     order, _, _ = _surest_clusters(guide, x, facet)
     model = guide.model
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
-        held = {name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()}
+        drawn = {name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()}
+        held = drawn if hold_others else None
         rows = {}
         for k in order:
-            z = {name: prior.sample(columns, temperature=temperature) for name, prior in model.priors.items()}
-            if hold_others:
-                z = {name: each.expand(columns, -1) for name, each in held.items()}
-            z[facet] = model.priors[facet].sample(columns, int(k), temperature)
-            rows[str(k)] = model.decode(z, **model.draw_given(columns, facet, int(k))).mean.cpu().numpy()
+            z = latents_of_cluster(model, facet, k, columns, temperature, held)
+            rows[str(k)] = model.decode(z, **model.draw_given(columns, facet, k)).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
     return image_rows(rows, shape, columns, title, "cluster")
+
+
+def latents_of_cluster(
+    model: FacetModel,
+    facet: str,
+    cluster: int | None,
+    n: int,
+    temperature: float = 1.0,
+    held: Mapping[str, torch.Tensor] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Latents ``[n, d]`` of every facet: of one from a cluster, of the others from their whole prior, or held.
+
+    :param cluster: of ``facet``; ``None`` for its whole prior.
+    :param held: latents ``[1, d]`` that the other facets have in every draw.
+    """
+    others = [name for name in model.priors if name != facet]
+    if held is not None:
+        z = {name: held[name].expand(n, -1) for name in others}
+    else:
+        z = {name: model.priors[name].sample(n, temperature=temperature) for name in others}
+    return {**z, facet: model.prior(facet).sample(n, cluster, temperature)}
 
 
 @torch.no_grad()
@@ -187,40 +206,39 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
     """
     if not history:
         raise ValueError("the history is empty: fit first, and give runner.history")
-    epochs = _running_epochs(history)
+    epochs, series = training_series(history, facets)
     figure, axes = new_figure(10, 3.2, 1, 3)
-    series = [
-        (
-            "nats per datum",
-            {"objective (negated)": [-r["objective"] for r in history], "ELBO": _column(history, "elbo")},
-        ),
-        (
-            "KL, nats per datum",
-            {
-                f"{s}, {f}": _column(history, f"kl_{s}_{f}")
-                for f in facets
-                for s in "zc"
-                if f"kl_{s}_{f}" in history[-1]
-            },
-        ),
-        (
-            "I(x; c), nats",
-            {
-                f: _column(history, f"mutual_information_{f}")
-                for f in facets
-                if f"mutual_information_{f}" in history[-1]
-            },
-        ),
-    ]
-    for ax, (label, lines) in zip(axes.flat, series, strict=True):
+    for ax, (label, lines) in zip(axes.flat, series.items(), strict=True):
         for name, values in lines.items():
             ax.plot(epochs, values, label=name, linewidth=1.2)
         label_axes(ax, "epoch", label)
         if lines:
             ax.legend(fontsize=7, frameon=False)
-    elbo = np.array(_column(history, "elbo"))
-    axes.flat[0].set_ylim(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo), elbo.max() + 0.1 * np.ptp(elbo))
+    axes.flat[0].set_ylim(elbo_range(history))
     return figure
+
+
+def training_series(
+    history: Sequence[Mapping[str, Any]], facets: Sequence[str]
+) -> tuple[list[int], dict[str, dict[str, list[float]]]]:
+    """What :func:`training_curves` draws: epochs, and for each of its axes the lines by name."""
+    last = history[-1]
+    kl = {f"{s}, {f}": f"kl_{s}_{f}" for f in facets for s in "zc"}
+    information = {f: f"mutual_information_{f}" for f in facets}
+    return _running_epochs(history), {
+        "nats per datum": {
+            "objective (negated)": [-r["objective"] for r in history],
+            "ELBO": _column(history, "elbo"),
+        },
+        "KL, nats per datum": {line: _column(history, name) for line, name in kl.items() if name in last},
+        "I(x; c), nats": {line: _column(history, name) for line, name in information.items() if name in last},
+    }
+
+
+def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Where an axis ends that shows the ELBO but for the first steps' lowest."""
+    elbo = np.array(_column(history, "elbo"))
+    return float(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo)), float(elbo.max() + 0.1 * np.ptp(elbo))
 
 
 def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
@@ -280,13 +298,18 @@ def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
         raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
-    proba = guide.predict_proba(x)[facet]
-    cluster, certainty = proba.argmax(-1), proba.max(-1)
-    order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())
+    order, cluster, certainty = rank_clusters(guide.predict_proba(x)[facet])
     return order[:MAX_CLUSTERS], cluster, certainty
 
 
-def _surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:
+def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """From probabilities ``[N, K]``: non-empty clusters, those first that are surest of their data; each datum's
+    cluster and its probability."""
+    cluster, certainty = proba.argmax(-1), proba.max(-1)
+    return sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean()), cluster, certainty
+
+
+def surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:
     """Indices of the ``n`` chosen data with the highest certainty, highest first."""
     members = np.flatnonzero(chosen)
     return members[np.argsort(-certainty[members], kind="stable")][:n]

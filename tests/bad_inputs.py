@@ -111,6 +111,7 @@ from inference.diagnostics import (
     loss_draws,
     pareto_k,
 )
+from inference.exploring import Explorer
 from inference.figures import (
     cluster_gallery,
     cluster_samples,
@@ -259,6 +260,16 @@ def ivae() -> ConditionalGuide:
 @cache
 def continuous_ivae() -> ConditionalGuide:
     return ConditionalGuide(ContinuousIVAE((D,), 3, 2, network=SharedMLP((8,))))
+
+
+@cache
+def explorer() -> Explorer:
+    return Explorer(guide(), X, labels={"u": np.arange(len(X)) % 2, "one": np.ones(len(X), int)})
+
+
+@cache
+def labelled() -> Explorer:
+    return Explorer(cvae(), X, {"label": np.arange(len(X)) % 3})
 
 
 @cache
@@ -1521,6 +1532,48 @@ FIGURES = [
         ("unknown: facet", lambda: facet_draws(guide(), X, "hue", SHAPE), "unknown facet 'hue'"),
         ("shape: x", lambda: facet_draws(guide(), np.float64(1), "digit", SHAPE), r"x has shape \[1\], but"),
         ("type: columns", lambda: facet_draws(guide(), X, "digit", SHAPE, columns=2.5), f"columns {COUNT}"),
+    ),
+    *of(
+        "Explorer",
+        ("type: guide", lambda: Explorer(runner(), X), "guide must be a guide"),
+        ("shape: x", lambda: Explorer(guide(), X[:, 1:]), "x has shape|must have shape|x_shape"),
+        ("unknown: given", lambda: Explorer(guide(), X, {"label": LABEL}), "takes nothing beside x, got label"),
+        ("shape: labels", lambda: Explorer(guide(), X, labels={"u": [1, 2]}), "label 'u' has shape"),
+        ("shape: image_shape", lambda: Explorer(guide(), X, image_shape=(2, 2)), "cannot be drawn as images"),
+    ),
+    *of(
+        "Explorer.clusters",
+        ("unknown: facet", lambda: explorer().clusters("hue"), "unknown facet 'hue'"),
+        ("misfit: no clusters", lambda: Explorer(vae(), X).clusters("layer_1"), "layer_1 has no clusters"),
+        ("range: columns", lambda: explorer().clusters("digit", 0), f"columns {COUNT}, got 0"),
+    ),
+    *of(
+        "Explorer.knowledge",
+        ("unknown: facet", lambda: explorer().knowledge("hue", "u"), "unknown facet 'hue'"),
+        ("unknown: label", lambda: explorer().knowledge("digit", "v"), "label must be one of"),
+        ("misfit: one value", lambda: explorer().knowledge("digit", "one"), "has one value only"),
+    ),
+    *of("Explorer.swaps", ("range: row", lambda: explorer().swaps(0, len(X)), "there are the inputs 0 to")),
+    *of(
+        "Explorer.axes",
+        ("unknown: facet", lambda: explorer().axes("hue", 0), "unknown facet 'hue'"),
+        ("range: row", lambda: explorer().axes("digit", -1), "there are the inputs 0 to"),
+    ),
+    *of(
+        "Explorer.moved",
+        ("unknown: facet", lambda: explorer().moved("hue", 0, {}), "unknown facet 'hue'"),
+        ("range: row", lambda: explorer().moved("digit", 1.5, {}), "there are the inputs 0 to"),
+        ("range: latent", lambda: explorer().moved("digit", 0, {2: 0.0}), "has the latents 0 to 1, got 2"),
+        ("nan: value", lambda: explorer().moved("digit", 0, {0: NAN}), "has the latents 0 to 1, got 0 at nan"),
+        ("range: label", lambda: labelled().moved("z", 0, {}, 3), "label must be one of"),
+    ),
+    *of(
+        "Explorer.samples",
+        ("unknown: facet", lambda: explorer().samples("hue"), "unknown facet 'hue'"),
+        ("range: cluster", lambda: explorer().samples("digit", 4), "choice must be one of"),
+        ("range: n", lambda: explorer().samples("digit", 0, 0), f"n {COUNT}, got 0"),
+        ("nan: temperature", lambda: explorer().samples("digit", 0, 1, NAN), "temperature is a factor on deviations"),
+        ("range: held", lambda: explorer().samples("digit", 0, held=len(X)), "there are the inputs 0 to"),
     ),
     *of(
         "facet_swaps",

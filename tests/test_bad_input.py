@@ -33,8 +33,8 @@ PUBLIC = (
     "ppl_models", "ppl_models.likelihoods", "ppl_models.networks", "ppl_models.priors",
     "guides",
     "inference", "inference.batches", "inference.callbacks", "inference.class_figures", "inference.comparison_figures",
-    "inference.diagnostics", "inference.figures", "inference.group_figures", "inference.identifiability",
-    "inference.metrics", "inference.runner", "inference.schedules",
+    "inference.diagnostics", "inference.exploring", "inference.figures", "inference.group_figures",
+    "inference.identifiability", "inference.metrics", "inference.runner", "inference.schedules",
     "inference.agreement", "inference.selection", "inference.selection_figures",
     "examples.datasets",
 )  # fmt: skip

@@ -24,8 +24,10 @@ EXAMPLES = [*RUNS, "nvae", "augmentation", "choose", "compare_guides", "identifi
 # Runs other examples, and nothing by itself: it has --seeds for --seed, each run resumes without being asked, and its
 # settings are theirs. So what is asked of examples here does not fit it, and tests/test_sweep.py has its own.
 DRIVERS = {"sweep"}
+# Shows a run that is there: it writes none, so that it has no --out and no --resume; tests/test_explore.py has its own.
+VIEWERS = {"explore"}
 # Modules that examples share; they are not run.
-HELPERS = {"__init__", "common", "datasets", "faces", "shapes", "sources"}
+HELPERS = {"__init__", "common", "datasets", "explore_page", "explore_views", "faces", "shapes", "sources"}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
@@ -58,7 +60,7 @@ def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path:
 
 
 def test_none_is_unlisted() -> None:
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} - HELPERS - DRIVERS == set(EXAMPLES)
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} - HELPERS - DRIVERS - VIEWERS == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids="-".join)

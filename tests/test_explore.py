@@ -1,0 +1,431 @@
+"""The explorer: what it answers for every model, what its command refuses, and every view in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from examples import explore
+from examples.datasets import digits
+from guides import ConditionalGuide, FacetGuide, PointGuide, TableGuide, VaDEGuide
+from inference import SVIRunner, warm_start
+from inference.exploring import Explorer
+from inference.pictures import Pictures
+from ppl_models import CVAE, IVAE, MFCVAE, MLP, Autoencoder, ConvGrid, GaussianMixture, Normal, SharedMLP
+from tests import chromium
+from tests.catalogue import BUILDERS, autoencoder, cvae, flow, given, ivae, mlvae_tables, nvae, two_facets, vae
+
+pytest.importorskip("dash", reason="needs facetvae[explore]")
+from examples import explore_page, explore_views
+
+ROOT = Path(__file__).parents[1]
+N = 12
+
+
+def explorer_of(guide: FacetGuide, **options: Any) -> Explorer:
+    x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
+    beside = {name: values for name, values in given(guide, N).items() if name != "known"}
+    return Explorer(guide, x.numpy(), **{"given": beside, "labels": {"half": np.arange(N) % 2}, **options})
+
+
+# What is asked, without a browser
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], FacetGuide]) -> None:
+    explorer = explorer_of(build())
+    assert explorer.refusal is None
+    model, parts = explorer.model, explorer.parts
+    combinations, data = explorer.swaps(1, 0)
+    assert combinations == list(product((1, 0), repeat=len(parts)))
+    assert data.shape == (2 ** len(parts), *model.x_shape)
+    assert np.isfinite(data).all()
+    for facet in explorer.facets:
+        axes = explorer.axes(facet, 3)
+        assert all(axis.low < axis.value < axis.high for axis in axes)
+        still = explorer.moved(facet, 3, {axis.index: axis.value for axis in axes}).datum
+        np.testing.assert_allclose(still, explorer.swaps(3, 3)[1][0], rtol=1e-4, atol=1e-6)
+        told = answer(lambda facet=facet: explorer.samples(facet, next(iter(explorer.choices(facet)), None), 3))
+        assert isinstance(told, str) == isinstance(model, Autoencoder)
+        told = answer(lambda facet=facet: explorer.clusters(facet))
+        assert isinstance(told, str) != (facet in model.inferred and model.priors[facet].num_components > 1)
+    views = [explore_views.gallery(explorer, f) for f in explorer.facets]
+    views += [explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0) for f in explorer.facets]
+    views += [
+        explore_views.swap_table(explorer, 0, 1),
+        explore_views.slider_list(explorer, explorer.facets[0], 0, None),
+    ]
+    assert all(view is not None for view in views)
+    assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
+
+
+def answer(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except ValueError as error:
+        return str(error)
+
+
+def test_clusters_are_those_that_the_guide_predicts_the_surest_first() -> None:
+    explorer = explorer_of(two_facets())
+    proba = explorer.guide.predict_proba(explorer.x)["digit"]
+    found = explorer.clusters("digit", columns=3)
+    assert sum(cluster.count for cluster in found) == N
+    assert [c.certainty for c in found] == sorted((c.certainty for c in found), reverse=True)
+    for cluster in found:
+        assert set(proba[cluster.rows].argmax(-1)) == {cluster.number}
+        own = proba.max(-1)[proba.argmax(-1) == cluster.number]
+        np.testing.assert_array_equal(proba.max(-1)[cluster.rows], np.sort(own)[::-1][:3])
+
+
+def test_a_swap_takes_each_facet_from_the_input_that_it_names() -> None:
+    explorer = explorer_of(two_facets())
+    z = {name: torch.as_tensor(means) for name, means in explorer.guide.embed(explorer.x).items()}
+    combinations, data = explorer.swaps(4, 7)
+    for (style, digit), datum in zip(combinations, data, strict=True):
+        with torch.no_grad():
+            expected = explorer.model.decode({"style": z["style"][style], "digit": z["digit"][digit]}).mean
+        np.testing.assert_allclose(datum, expected.numpy(), rtol=1e-5)
+
+
+def test_a_moved_latent_moves_alone() -> None:
+    explorer = explorer_of(two_facets())
+    z = {name: torch.as_tensor(means[[5]]) for name, means in explorer.guide.embed(explorer.x).items()}
+    z["digit"][0, 2] = 1.7
+    found = explorer.moved("digit", 5, {2: 1.7})
+    with torch.no_grad():
+        np.testing.assert_allclose(found.datum, explorer.model.decode(z).mean[0].numpy(), rtol=1e-5)
+        proba = explorer.model.priors["digit"].log_joint(z["digit"]).softmax(-1)[0]
+    assert (found.cluster, found.probability) == (int(proba.argmax()), pytest.approx(float(proba.max())))
+
+
+def test_held_samples_differ_in_their_facet_alone() -> None:
+    explorer = explorer_of(two_facets())
+    z = torch.as_tensor(explorer.guide.embed(explorer.x)["style"][[6]])
+    with torch.no_grad():
+        means = explorer.model.priors["digit"].loc[[2]]
+        expected = explorer.model.decode({"style": z, "digit": means}).mean.numpy()
+    np.testing.assert_allclose(explorer.samples("digit", 2, 3, 0.0, held=6), expected.repeat(3, 0), rtol=1e-5)
+    assert len(np.unique(explorer.samples("digit", 2, 3, 0.0), axis=0)) > 1, "others are drawn where none is held"
+    np.testing.assert_array_equal(explorer.samples("digit", 2, 3, seed=4), explorer.samples("digit", 2, 3, seed=4))
+
+
+def test_a_label_that_the_decoder_reads_is_a_part_and_a_choice() -> None:
+    explorer = explorer_of(cvae())
+    assert (explorer.parts, explorer.choices("z"), explorer.kind_of_choices("z")) == (
+        ["z", "label"],
+        [0, 1, 2],
+        "Labels",
+    )
+    moved = [explorer.moved("z", 0, {}, label).datum for label in range(3)]
+    np.testing.assert_allclose(explorer.swaps(0, 1)[1][1], moved[1], rtol=1e-5)  # row 1 has label 1
+    assert not np.allclose(moved[0], moved[2])
+    classes = explorer_of(nvae())
+    assert [axis.index for axis in classes.axes("class", 0, label=2)] == [4, 5], "the latents of that class alone"
+
+
+def test_a_probe_reads_what_the_latents_say_and_not_what_they_do_not() -> None:
+    guide = PointGuide(Autoencoder((1, 8, 8), 3, Normal(0.3), ConvGrid((4, 5))))
+    x = np.random.default_rng(0).random((1500, 1, 8, 8), np.float32)
+    z = guide.embed(x)["code"]
+    said, unsaid = (z[:, 0] > np.median(z[:, 0])).astype(int), np.random.default_rng(1).integers(2, size=1500)
+    explorer = Explorer(guide, x, labels={"said": said, "unsaid": unsaid, "constant": 0 * said})
+    found = {label: explorer.knowledge("code", label) for label in ("said", "unsaid")}
+    assert found["said"].probe > 0.75
+    assert 0.35 < found["unsaid"].probe < 0.65
+    assert found["said"].clustering == {}
+    assert 0.35 < found["said"].chance < 0.65
+    table = str(explore_views.knowledge_table(explorer, explorer.knowledge))
+    assert "has one value only" in table
+    assert "no clusters are inferred" in table
+
+
+@pytest.mark.parametrize("build", [ivae, cvae], ids=["ivae", "cvae"])
+def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(build: Callable[[], FacetGuide]) -> None:
+    explorer = explorer_of(build(), given={})
+    assert "needs label= beside x" in str(explorer.refusal)
+    facet = explorer.facets[0]
+    assert explorer.samples(facet, 1, 4).shape == (4, 6)
+    for view in (explore_views.gallery(explorer, facet), explore_views.swap_table(explorer, 0, 1)):
+        assert view.className == "note"
+        assert view.children == explorer.refusal
+    assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
+
+
+def test_data_that_are_no_images_are_drawn_as_bars() -> None:
+    pictures = Pictures.of(np.array([[-1.0, 0.0, 1.0]]))
+    (picture,) = pictures(np.array([[-1.0, 0.0, 1.0]]))
+    ink = (picture == np.array([31, 94, 102])).all(-1)
+    third = picture.shape[1] // 3
+    top, bottom = np.split(ink, 2)
+    assert not top[:, :third].any()
+    assert bottom[:, : third - 1].all()
+    assert not bottom[:, 2 * third :].any()
+    assert top[:, 2 * third : -1].all()
+    assert Pictures.of(np.zeros((2, 3, 8, 8))).shape == (3, 8, 8)
+    grey = np.array([[[0, 51], [255, 1]]], np.uint8)
+    np.testing.assert_array_equal(Pictures.of(grey)(grey), grey)
+
+
+def test_curves_are_the_histories() -> None:
+    history = [{"epoch": e, "objective": 9.0 - e, "elbo": e - 9.5, "kl_z_a": 1.0, "kl_c_a": e / 2} for e in (1, 2, 3)]
+    figure = explore_views.curves(history, ["a", "b"]).figure
+    lines = {trace.name: list(trace.y) for trace in figure.data}
+    assert lines == {
+        "objective (negated)": [-8, -7, -6],
+        "ELBO": [-8.5, -7.5, -6.5],
+        "z, a": [1, 1, 1],
+        "c, a": [0.5, 1, 1.5],
+    }
+    assert explore_views.curves([], ["a"]).className == "note"
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two facets, fitted briefly to the digits, as an example leaves them."""
+    torch.manual_seed(0)
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(12, 3)}
+    guide = VaDEGuide(MFCVAE((64,), facets, Normal(0.2), SharedMLP((32,))))
+    runner = warm_start(SVIRunner(guide.model, guide, lr=1e-2), digits().train, 5, batch_size=64, progress=False)
+    folder = runner.save(tmp_path_factory.mktemp("runs") / "two facets")
+    (folder / "run.json").write_text(json.dumps({"data": "digits", "flags": {}, "settings": {}}))
+    return folder
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        explore.main([*argv, "--port", "0", "--no-browser"] if "--port" not in argv else [*argv, "--no-browser"])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert said.count("\n") == 1, "one line"
+    return said
+
+
+def test_what_cannot_be_explored_is_said_in_a_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no folder" in refusal(capsys, str(tmp_path / "nowhere"))
+    assert "config.json is missing" in refusal(capsys, str(tmp_path))
+    copied = shutil.copytree(run, tmp_path / "run")
+    for content, words in {
+        '{"data": "mnist"}': "no MNIST in",
+        '{"data": "sources"}': "give them as --data FILE.npy",
+        '{"flags": 1}': "does not say which data",
+    }.items():
+        (copied / "run.json").write_text(content)
+        assert words in refusal(capsys, str(copied), "--data-root", str(tmp_path))
+    (copied / "run.json").unlink()
+    assert "no run.json" in refusal(capsys, str(copied))
+    np.save(tmp_path / "short.npy", np.zeros((5, 63)))
+    assert "are not the run's, which is of (64,)" in refusal(capsys, str(copied), "--data", str(tmp_path / "short.npy"))
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    assert "cannot be read as an array" in refusal(capsys, str(copied), "--data", str(tmp_path / "objects.npy"))
+    np.save(tmp_path / "nan.npy", np.full((5, 64), np.nan))
+    assert "NaN" in refusal(capsys, str(copied), "--data", str(tmp_path / "nan.npy"))
+    assert "there is no such file, and the labels of the data are ['digit']" in refusal(
+        capsys, str(run), "--label", "x"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "give another --port" in refusal(capsys, str(run), "--port", str(taken.getsockname()[1]))
+
+
+@pytest.mark.parametrize("argv", [[], ["run", "--smoke"], ["run", "--port", "70000"], ["run", "--rows", "0"]], ids=str)
+def test_flags_that_do_not_fit(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        explore.parse(argv)
+
+
+def shown(run: Path, *flags: str) -> Explorer:
+    args = explore.parse([str(run), *flags])
+    runner = explore.load_run(args.run, args.device)
+    return explore.explorer_of(runner, explore.shown_data(args, runner.model.x_shape), args)
+
+
+def test_the_runs_own_data_are_found_and_cut(run: Path) -> None:
+    explorer = shown(run, "--rows", "50", "--seed", "3")
+    assert explorer.x.shape == (50, 64)
+    assert explorer.pictures.shape == (8, 8)
+    rows = np.random.default_rng(3).permutation(360)[:50]
+    np.testing.assert_array_equal(explorer.x, digits().test[rows])
+    np.testing.assert_array_equal(explorer.labels["digit"], digits().test_labels["digit"][rows])
+
+
+def test_own_data_and_labels_are_shown(tmp_path: Path) -> None:
+    guide = ConditionalGuide(IVAE((6,), 3, 2, Normal(0.4), MLP((8,))))
+    SVIRunner(guide.model, guide).save(tmp_path / "run")
+    x, label = np.random.default_rng(0).random((20, 6)), np.arange(20) % 3
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "label.npy", label)
+    flags = ["--data", str(tmp_path / "x.npy")]
+    assert "needs label=" in str(shown(tmp_path / "run", *flags).refusal)
+    explorer = shown(tmp_path / "run", *flags, "--label", str(tmp_path / "label.npy"))
+    assert explorer.refusal is None
+    np.testing.assert_allclose(sorted(explorer.x[:, 0]), sorted(x[:, 0]))
+    np.testing.assert_array_equal(np.sort(explorer.labels["label"]), np.sort(label))
+
+
+def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
+    labels = {"hue": np.arange(8) % 4, "digit": np.arange(8) % 3}
+    np.testing.assert_array_equal(explore.label_of(CVAE((6,), 3, 2), labels), labels["digit"])
+    assert explore.label_of(IVAE((6,), 5, 2), labels) is None
+    assert explore.label_of(vae().model, labels) is None
+
+
+def test_smoke_trains_answers_and_ends(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "examples.explore", "--smoke"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "answered: 200" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+# The page in a browser
+
+
+@pytest.fixture(scope="module")
+def address(run: Path) -> Iterator[str]:
+    with explore.serving(explore.parse([str(run), "--port", "0", "--rows", "200"])) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield explore.address_of(server)
+        server.shutdown()
+        thread.join()
+
+
+def test_other_sites_names_for_this_machine_are_refused(address: str) -> None:
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    with urlopen(address) as answer:
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    with pytest.raises(HTTPError, match="403") as caught:
+        urlopen(Request(address, headers={"Host": "elsewhere.example:80"}))
+    caught.value.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    pytest.importorskip("selenium", reason="needs selenium")
+    if missing := chromium.missing():
+        pytest.skip(f"no {' and '.join(missing)} found: apt-get install chromium chromium-driver")
+    with chromium.started() as driver:
+        yield driver
+
+
+def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address: str) -> None:
+    page = chromium.Page(browser, address)
+    assert page.wait("#Clusters .strip", None), "the page opens with a gallery"
+    page.choose("facet", "style")
+    assert page.text("#heading").startswith("style")
+    page.choose("facet", "digit")
+    assert page.wait("#Clusters .strip", set(range(2, 13)))
+    assert page.drawn("#Clusters .strip")
+
+    page.choose("view", "Knowledge")
+    page.click("#measure")
+    assert page.wait(".known tbody tr", 2, seconds=60)
+    assert "%" in page.text(".known tbody")
+
+    page.choose("view", "Swaps")
+    assert page.wait(".swap", 4)
+    before = page.sources(".swap")
+    page.click(".thumbnails button:nth-child(9)")
+    page.changes(".swap", before)
+    before = page.sources(".swap")
+    page.click(".thumbnails button:nth-child(12)")  # the second click chooses B
+    page.changes(".swap", before)
+    assert [page.value("#input-A"), page.value("#input-B")] == ["8", "11"]
+    thumbnails = page.sources(".thumbnails img")
+    page.click("#others")
+    page.changes(".thumbnails img", thumbnails)
+
+    page.choose("view", "Latents")
+    assert page.wait(".latent", 3)
+    page.changes("#moved", [""])
+    before = page.sources("#moved")
+    page.press(".latent:nth-child(2) [role=slider]", "right", 20)
+    page.changes("#moved", before)
+    moved = page.sources("#moved")
+    page.click("#back")
+    page.changes("#moved", moved)
+    assert page.sources("#moved") == before
+    assert page.text("#moved-says").startswith("cluster ")
+
+    page.choose("view", "Samples")
+    assert page.wait("#drawn .strip", 10)
+    before = page.sources("#drawn .strip")
+    page.click("#anew")
+    page.changes("#drawn .strip", before)
+    before = page.sources("#drawn .strip")
+    page.choose("held", "held as in A")
+    page.changes("#drawn .strip", before)
+    page.click("#choices label:nth-child(1)")
+    assert page.wait("#drawn .strip", {9, 11})
+
+    page.choose("view", "Training")
+    assert page.wait("#Training .scatterlayer .trace", {4})  # objective, ELBO, and KL of two facets
+    assert "ELBO" in page.text("#Training .legendtext")
+    page.stays_quiet()
+
+
+def test_a_browser_is_told_to_reach_nothing_else(browser: Any, address: str) -> None:
+    page = chromium.Page(browser, address)
+    page.wait("#Clusters .strip", None)
+    refused = page.script(
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('reached'), error => done(error.name))"
+    )
+    assert refused == "TypeError"
+    with pytest.raises(AssertionError, match="Content Security Policy"):
+        page.stays_quiet()
+
+
+@pytest.mark.parametrize("build", [cvae, flow, autoencoder], ids=lambda build: build.__name__)
+def test_other_models_in_a_browser(
+    build: Callable[[], FacetGuide], browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No clusters, labels to decode with, no images, no prior: every view shows pictures or a sentence."""
+    guide = build()
+    run = SVIRunner(guide.model, guide).save(tmp_path / "run")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((40, *guide.model.x_shape)))
+    np.save(tmp_path / "label.npy", np.arange(40) % 3)
+    flags = ["--data", str(tmp_path / "x.npy"), "--label", str(tmp_path / "label.npy"), "--port", "0"]
+    with explore.serving(explore.parse([str(run), *flags])) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page = chromium.Page(browser, explore.address_of(server))
+        for view in explore_page.VIEWS:
+            page.choose("view", view)
+            if view != "Knowledge":
+                assert page.wait(f"#{view} img, #{view} .note", None)
+        page.stays_quiet()
+        server.shutdown()
+        thread.join()
+
+
+def test_tables_are_shown_for_the_rows_that_they_are_of(tmp_path: Path) -> None:
+    guide = mlvae_tables()
+    assert isinstance(guide, TableGuide)
+    run = SVIRunner(guide.model, guide).save(tmp_path / "run")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((12, 6)))
+    np.save(tmp_path / "fewer.npy", np.random.default_rng(0).random((11, 6)))
+    assert shown(run, "--data", str(tmp_path / "x.npy"), "--rows", "3").refusal is None
+    assert "tables for 12 rows" in str(shown(run, "--data", str(tmp_path / "fewer.npy")).refusal)
