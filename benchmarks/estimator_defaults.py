@@ -19,7 +19,7 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.summarize import mean_and_deviation
+from benchmarks.summarize import print_table
 from examples.sources import labellings
 from inference.estimators import MultiFacetClustering
 
@@ -31,7 +31,7 @@ def bundled(load: Callable) -> Callable[[int], tuple[np.ndarray, dict[str, np.nd
 
 def drawn(seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     data = labellings(1000, seed=1000 + seed)
-    return data.x, {f"labelling {j}": label for j, label in enumerate(data.labels.T)}
+    return data.x, {f"labelling {j}": label for j, label in enumerate(data.labels)}
 
 
 DATA = {
@@ -76,9 +76,7 @@ def main() -> None:
     for name in args.data:
         rows = [measure(*DATA[name](seed), seed) for seed in range(args.seeds)]
         print(f"\n{name}", flush=True)
-        for measured in rows[0]:
-            values = [row[measured] for row in rows]
-            print(f"  {measured:34s} {mean_and_deviation(values)}  {min(values):.3f} to {max(values):.3f}", flush=True)
+        print_table(rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+__all__ = ["print_table"]
+
+
+def print_table(rows: Sequence[Mapping[str, float]]) -> None:
+    """Of every measure in the rows, a seed each: mean, sample deviation, range."""
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        spread = statistics.stdev(values) if len(values) > 1 else float("nan")
+        print(
+            f"  {name:36s} {statistics.mean(values):8.3f} ({spread:.3f})  {min(values):.3f} to {max(values):.3f}",
+            flush=True,
+        )
 
 
 def main() -> None:

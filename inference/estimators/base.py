@@ -147,9 +147,13 @@ class FacetEstimator(BaseEstimator):
                 f"{type(self).__name__}:", *(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n"
             )
 
-    @property
-    def _guide(self) -> FacetGuide:
-        return self.runner_.guide
+    def _precise(self) -> FacetGuide:
+        """The guide in float64, so that what is said of a datum does not depend on which others are asked for with it.
+
+        In float32 sums round differently with the number of rows. (Where a device has no float64: as it is.)
+        """
+        guide = self.runner_.guide
+        return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum of the user's units: a lower bound on the mean log-density.
@@ -160,7 +164,7 @@ class FacetEstimator(BaseEstimator):
         """
         X = self._seen_data(X)
         with seeded(0, self.runner_.device):
-            bound, _ = elbo(self.runner_.model, self._guide, self.encoding_.encode(X), SCORE_DRAWS)
+            bound, _ = elbo(self.runner_.model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS)
         return bound - float(self.encoding_.log_volume(X).mean())
 
     def impute(self, X: Any) -> np.ndarray:
@@ -169,7 +173,7 @@ class FacetEstimator(BaseEstimator):
         :param X: ``[N, ...]``, NaN where missing.
         """
         X = self._seen_data(X)
-        means = self.encoding_.decode(self._guide.reconstruct(self.encoding_.encode(X)))
+        means = self.encoding_.decode(self._precise().reconstruct(self.encoding_.encode(X)))
         return np.where(np.isnan(X), means, X).astype(X.dtype) if X.dtype.kind == "f" else X
 
     def __sklearn_tags__(self) -> Any:

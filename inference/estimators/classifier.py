@@ -105,7 +105,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of ``classes_``: ``[N, L]``."""
         x = self._encoded(X)
-        return self._guide.predict_proba(x)["class"]
+        return self._precise().predict_proba(x)["class"]
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class ``[N]``."""

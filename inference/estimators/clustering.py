@@ -161,7 +161,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
         X = self._seen_data(X)
-        z = self._guide.embed(self.encoding_.encode(X))
+        z = self._precise().embed(self.encoding_.encode(X))
         return np.concatenate(list(z.values()), 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -227,17 +227,18 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
         """Which component each cluster is."""
         self.clusters_ = []
-        for name, found in self._guide.predict(x).items():
+        for name, found in self.runner_.guide.predict(x).items():
             sizes = np.bincount(found, minlength=self.runner_.model.mixtures[name].num_components)
             order = np.arange(len(sizes)) if name in known else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
             self.clusters_.append(order)
 
     def _probabilities(self, x: np.ndarray) -> np.ndarray:
-        z = self._guide.embed(x)
+        guide = self._precise()
+        z = guide.embed(x)
         each = []
         for name, ours in zip(self.facet_names_, self.clusters_, strict=True):
             with torch.no_grad():  # among the components in use
-                log_joint = self.runner_.model.mixtures[name].log_joint(torch.as_tensor(z[name]))[:, ours]
+                log_joint = guide.model.mixtures[name].log_joint(torch.as_tensor(z[name]))[:, ours]
             each.append(log_joint.softmax(-1).cpu().numpy())
         widest = max(p.shape[1] for p in each)
         return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)

@@ -104,7 +104,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param groups: the group of each datum, integers ``[N]``, of any values, seen in training or not.
         """
         X = self._seen_data(X)
-        z = self._guide.embed(self.encoding_.encode(X), group=_groups(groups, len(X)))
+        z = self._precise().embed(self.encoding_.encode(X), group=_groups(groups, len(X)))
         return np.concatenate([z["content"], z["style"]], 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
@@ -113,7 +113,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         X = self._seen_data(X)
         with seeded(0, self.runner_.device):
             group = _groups(groups, len(X))
-            bound, _ = elbo(self.runner_.model, self._guide, self.encoding_.encode(X), SCORE_DRAWS, group=group)
+            bound, _ = elbo(self.runner_.model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, group=group)
         return bound - float(self.encoding_.log_volume(X).mean())
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
