@@ -37,10 +37,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     for binary ones, else a normal whose scale is that of what as many linear latents leave unexplained
     (probabilistic PCA); 8-bit values are brought to [0, 1], other values outside it are standardised, columns each by
     itself. Columns of real numbers start from independent subspaces of the data, a facet each (ICA of as many principal
-    components as are more than chance); for images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``, where
-    facets enter one after the other, the deepest first, under a standard normal prior. Then mixtures are fitted to the
-    latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of a tenth of the
-    data, held out, rises no more.
+    components as are more than chance); for images and values within [0, 1] the network is a ladder, convolutional for
+    ``[N, C, H, W]``, where facets enter one after the other, the deepest first, under a standard normal prior. Then
+    mixtures are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until
+    the ELBO of a tenth of the data, held out, rises no more.
 
     Entries that are missing (NaN) are left out of the likelihood.
 
