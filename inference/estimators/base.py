@@ -219,7 +219,7 @@ class FacetEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "runner_" in state:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, seeded(0, torch.device("cpu")):  # networks are drawn first
                 for name, content in state["runner_"].items():
                     (Path(folder) / name).write_bytes(content)
                 state = state | {"runner_": SVIRunner.load(folder)}

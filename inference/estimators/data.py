@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import prod
 
@@ -70,7 +71,8 @@ def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
         scale = np.full(1, 255.0)
     elif values == "real":
         axis = 0 if X.ndim == 2 else None
-        with np.errstate(all="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of columns of which nothing is there
             loc, scale = (np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float))) for f in (np.nanmean, np.nanstd))
         # A constant is left as it is, and so is what differs by rounding alone.
         scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0)
