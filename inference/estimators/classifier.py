@@ -14,7 +14,7 @@ from guides import ClassifierGuide
 from inference.estimators.base import ACCEPTED, FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from ppl_models import NVAE, Likelihood
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -84,7 +84,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)
         class_dim, shared_dim = (small if d is None else d for d in (self.class_dim, self.shared_dim))
-        dim = check_count("class_dim", class_dim) + check_count("shared_dim", shared_dim)
+        dim = check_size("class_dim", class_dim) + check_size("shared_dim", shared_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
         self._state_settings(chosen, class_dim=class_dim, shared_dim=shared_dim, epochs=epochs)

@@ -24,7 +24,7 @@ from inference.estimators.recipe import ByDepth, BySubspace, Recipe
 from inference.randomness import seeded
 from ppl_models import Likelihood
 from ppl_models.base import evaluating
-from ppl_models.checks import check_count, check_kind, is_index
+from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.data import as_labels
 from ppl_models.networks import Architecture
 
@@ -191,7 +191,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :raises ValueError: for a facet or cluster that there is not.
         """
         check_is_fitted(self)
-        check_count("n_samples", n_samples)
+        check_size("n_samples", n_samples)
         if (facet is None) != (cluster is None):
             raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
         chosen = None if facet is None else _facet_index(self.facet_names_, facet)
@@ -349,7 +349,7 @@ def _facet_names(facets: int | Sequence[str]) -> list[str]:
     if isinstance(facets, Sequence) and not isinstance(facets, str) and all(isinstance(name, str) for name in facets):
         names = list(facets)
     else:
-        names = [f"facet_{j}" for j in range(check_count("facets", facets))]
+        names = [f"facet_{j}" for j in range(check_size("facets", facets))]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"facets must be a number, or names that differ, such as ('style', 'digit'), got {facets!r}")
     return names
@@ -374,7 +374,7 @@ def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
     )
     if len(each) != len(names):
         raise ValueError(f"{option} must be one number, or one for each of the {len(names)} facets, got {value!r}")
-    return {n: None if v is None else check_count(f"{option} of {n!r}", v) for n, v in zip(names, each, strict=True)}
+    return {n: None if v is None else check_size(f"{option} of {n!r}", v) for n, v in zip(names, each, strict=True)}
 
 
 def _at_least(classes: int, facet: str, number: int | None) -> int:

@@ -13,7 +13,7 @@ from guides import GroupedGuide
 from inference.estimators.base import FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from ppl_models import MLVAE, Likelihood
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
 
 __all__ = ["ContentStyleTransformer"]
@@ -82,7 +82,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         x = self._new_data(X)
         small = default_dims(x.shape[1:], 2)
         content_dim, style_dim = (small if d is None else d for d in (self.content_dim, self.style_dim))
-        dim = check_count("content_dim", content_dim) + check_count("style_dim", style_dim)
+        dim = check_size("content_dim", content_dim) + check_size("style_dim", style_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
         runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
