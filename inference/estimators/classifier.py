@@ -33,7 +33,8 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     :param class_dim: length of each class's own latents.
     :param shared_dim: length of the latents that all classes share.
     :param label_weight: of the known labels' log-probability in the objective, per datum with a label.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
+        divided by 255.
     :param network: such as ``ppl_models.SharedMLP((200, 400))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.

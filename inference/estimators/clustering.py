@@ -49,12 +49,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of a tenth of the
     data, held out, rises no more.
 
-    Entries that are missing (NaN) are left out of the likelihood.
+    Entries that are missing (NaN) are left out of the likelihood. Columns that vary in fewer dimensions than subspaces
+    are sought in are treated as images are.
 
     :param facets: how many, or their names, from shallow to deep: simple features leave the encoder in shallow ones.
     :param n_clusters: of each facet: a number for all, or one for each, ``None`` to choose.
     :param n_latents: length of each facet's latent vector, likewise; where they are found as subspaces, the sum counts.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are (8-bit values divided by
+        255), and facets let in by their depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which are then let in by
         their depth.
     :param epochs: passes over the data, all phases together; else 1,000 optimiser steps to teach the subspaces and at

@@ -36,7 +36,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
     :param content_dim: length of the content.
     :param style_dim: length of the style.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
+        divided by 255.
     :param network: such as ``ppl_models.MLP((200,))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
