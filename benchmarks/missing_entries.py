@@ -20,7 +20,7 @@ from examples.datasets import digits
 from inference.estimators import MultiFacetClustering
 from inference.metrics import cluster_accuracy
 
-SHARES = (0.0, 0.1, 0.3, 0.5)
+SHARES = (0.1, 0.3, 0.5)
 
 
 def holed(x: np.ndarray, share: float, seed: int) -> np.ndarray:
@@ -38,7 +38,7 @@ def on_digits(share: float, seed: int) -> dict[str, float]:
         known = data.train_labels["digit"], found.labels_[:, 1]
         row[f"accuracy, {way}"] = cluster_accuracy(data.test_labels["digit"], clusters, map_from=known)
         row[f"NMI, {way}"] = nmi(data.test_labels["digit"], clusters)
-        if way == "left out" and share:
+        if way == "left out":
             missing = np.isnan(test)
             filled = found.impute(test.astype(np.float32))
             whole = np.asarray(data.test)

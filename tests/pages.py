@@ -11,8 +11,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
-# Lengths, and what makes a program end in seconds in their place.
-CUTS = {r"\bepochs=\d+": "epochs=2", r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)", r"\bfade_steps=\d+": "fade_steps=10"}
+# Lengths and sizes, and what makes a program end in seconds in their place.
+CUTS = {
+    r"\bepochs=\d+": "epochs=2",
+    r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)",
+    r"\bfade_steps=\d+": "fade_steps=10",
+    r"\blabellings\(1000\b": "labellings(300",
+    # Estimators that choose their own length, each called on one line.
+    r"\b(MultiFacetClustering|SemiSupervisedClassifier|ContentStyleTransformer)\((?!.*epochs=)": r"\1(epochs=2, ",
+}
 # What a reader types to run a module of ours, up to the end of the line or of the inline code.
 MODULE = re.compile(r"-m ((?:benchmarks|examples|tests)\.\w+)([^\n`]*)")
 

@@ -24,7 +24,7 @@ def test_every_program_is_seen() -> None:
         opened = re.findall(r"^ *```(\S+)", page.read_text(), re.M)
         assert set(opened) <= {"python", "{toctree}", "{include}"}, f"{page.name} has a block that nothing runs"
         assert opened.count("python") == len(FENCE.findall(page.read_text())), f"a block of {page.name} is not closed"
-    tutorials = {"tour.md", "swap_a_guide.md", "own_prior.md", "own_estimator.md", "long_runs.md"}
+    tutorials = {"tour.md", "own_data.md", "swap_a_guide.md", "own_prior.md", "own_estimator.md", "long_runs.md"}
     assert {page.name for page in PAGES} >= {"README.md", *tutorials}
 
 

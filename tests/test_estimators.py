@@ -458,6 +458,22 @@ def test_labels_of_one_facet_leave_the_other_as_it_comes() -> None:
     assert (np.diff(np.bincount(found.labels_[:, 0])) <= 0).all()
 
 
+@pytest.mark.parametrize("facet", [0, 1])
+@pytest.mark.parametrize("labelling", [0, 1])
+def test_a_facet_gets_the_subspace_that_its_labels_lie_apart_in(facet: int, labelling: int) -> None:
+    """With fifty known clusters, whichever facet they are given to; ``HELD_OUT`` takes none of these rows."""
+    truth = drawn().labels[labelling]
+    label = np.where(np.arange(800) % 16 == 0, truth, -1)
+    found = MultiFacetClustering(2, n_clusters=5, epochs=8, learning_rate=2e-3, random_state=0)
+    found.fit(drawn().x, labels={f"facet_{facet}": label})
+    assert (found.labels_[:, facet] == truth).mean() > 0.6, "by chance a third at most"
+    kept, held_out = found._split(drawn().x, {"a": label}, 0)
+    assert held_out is not None
+    assert len(held_out) == 80
+    assert (label[held_out] == -1).all()
+    assert sorted([*kept, *held_out]) == list(range(800))
+
+
 def test_y_is_not_for_clusterers() -> None:
     again = short(("a", "b")).fit(columns(), np.arange(60) % 2)
     np.testing.assert_array_equal(again.predict_proba(columns()), fitted().predict_proba(columns()))

@@ -43,11 +43,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the values: Bernoulli
     for binary ones, else a normal whose scale is that of what as many linear latents leave unexplained
     (probabilistic PCA); 8-bit values are brought to [0, 1], other values outside it are standardised, columns each by
-    itself. Columns of real numbers start from independent subspaces of the data, a facet each (ICA of the principal
-    components); for images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``, where
-    facets enter one after the other, the deepest first, under a standard normal prior. Then mixtures are fitted to the
-    latents, their numbers of clusters chosen by BIC; then all are trained together, until the ELBO of a tenth of the
-    data, held out, rises no more.
+    itself. Columns of real numbers start from independent subspaces of the data, a facet each (ICA of as many principal
+    components as are more than chance); for images and values within [0, 1] the network is a ladder, convolutional for
+    ``[N, C, H, W]``, where facets enter one after the other, the deepest first, under a standard normal prior. Then
+    mixtures are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until
+    the ELBO of a tenth of the data, held out, rises no more.
 
     Entries that are missing (NaN) are left out of the likelihood. Columns that vary in fewer dimensions than subspaces
     are sought in are treated as images are.
@@ -126,9 +126,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             numbers[name] = _at_least(int(theirs.max()) + 1, name, numbers[name])
         _check_enough(len(x), numbers)
         recipe = self._recipe(x, names)
-        kept, held_out = self._split(x, recipe.chosen.seed)
+        kept, held_out = self._split(x, known, recipe.chosen.seed)
         part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
-        latents = recipe.latents(part)
+        latents = recipe.latents(part, label)
         found = recipe.numbers(part, latents, numbers)
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
@@ -227,13 +227,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         alone, further, together = STEPS
         return ByDepth(shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims)
 
-    def _split(self, x: np.ndarray, seed: int) -> tuple[Any, np.ndarray | None]:
-        """Rows to train on, and rows to hold out where there are enough."""
+    def _split(self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows to train on, all that have a label among them, and rows to hold out where there are enough."""
+        rows = np.arange(len(x))
+        free = rows[np.all([label < 0 for label in known.values()], axis=0)] if known else rows
         n = int(HELD_OUT * len(x))
-        if not self.early_stopping or n < FEWEST_HELD_OUT:
-            return slice(None), None
-        order = np.random.default_rng(seed).permutation(len(x))
-        return np.sort(order[n:]), np.sort(order[:n])
+        if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
+            return rows, None
+        held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
+        return np.setdiff1d(rows, held_out), held_out
 
     def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
         """Which component each cluster is."""

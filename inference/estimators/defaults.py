@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import ceil, log2, prod
 
 import numpy as np
-from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 from sklearn.mixture import GaussianMixture
@@ -34,8 +33,6 @@ __all__ = [
 FADE = 0.6
 # Numbers of clusters that are tried.
 NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
-# Share of the variance that the principal components account for in which subspaces are sought.
-EXPLAINED = 0.8
 # Data for each cluster, at least, and data that the number is chosen on, at most.
 ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
 
@@ -130,8 +127,19 @@ def rank(x: np.ndarray) -> int:
     return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
 
 
-def principal_dimensions(x: np.ndarray, at_least: int, at_most: int) -> int:
-    """How many principal components account for ``EXPLAINED`` of the variance of ``x`` ``[N, D]``, within bounds."""
+def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
+    """How many principal components of standardised ``x`` ``[N, D]`` are more than chance, within bounds.
+
+    Those whose variance exceeds that of nineteen in twenty data sets with the same columns, each shuffled by itself
+    (parallel analysis; Horn, 1965).
+    """
     rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
-    explained = np.nan_to_num(PCA(random_state=0).fit(rows).explained_variance_ratio_).cumsum()
-    return int(np.clip(np.searchsorted(explained, EXPLAINED) + 1, at_least, at_most))
+    rng = np.random.default_rng(seed)
+    chance = np.quantile([_spectrum(rng.permuted(rows, axis=0)) for _ in range(20)], 0.95, axis=0)
+    more = _spectrum(rows) > chance
+    return int(np.clip(more.argmin() if not more.all() else len(more), at_least, at_most))
+
+
+def _spectrum(x: np.ndarray) -> np.ndarray:
+    """Variances of the principal components, largest first."""
+    return np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2

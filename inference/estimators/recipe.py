@@ -53,8 +53,11 @@ class Recipe(ABC):
     lengths: Lengths
 
     @abstractmethod
-    def latents(self, x: np.ndarray) -> FacetGuide:
-        """The facets' latents under a standard normal prior."""
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        """The facets' latents under a standard normal prior.
+
+        :param label: clusters that are known, by facet; -1 where unknown.
+        """
 
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Mapping[str, np.ndarray]
@@ -113,7 +116,7 @@ class ByDepth(Recipe):
 
     dims: Mapping[str, int]
 
-    def latents(self, x: np.ndarray) -> FacetGuide:
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         schedule = ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps) if len(self.names) > 1 else None
         return self._start(self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule), x)
 
@@ -128,9 +131,10 @@ class BySubspace(Recipe):
     covariance = "full"
     dim: int
 
-    def latents(self, x: np.ndarray) -> FacetGuide:
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
-        subspaces = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
+        found = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
+        subspaces = found.given_to([label.get(name) for name in self.names], complete)
         dims = zip(self.names, subspaces.dims, strict=True)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
         seen = torch.as_tensor(complete, device=guide.model.gates.device)

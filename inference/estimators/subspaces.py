@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
 from sklearn.decomposition import PCA, FastICA
@@ -61,10 +62,33 @@ class Subspaces:
         """All facets' latents side by side."""
         return (x - self.loc) @ np.concatenate(self.maps).T
 
+    def given_to(self, labels: Sequence[np.ndarray | None], x: np.ndarray) -> Subspaces:
+        """In another order: each facet that has labels gets the subspace in which these lie furthest apart.
+
+        :param labels: of each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet without any.
+        """
+        parts = np.split(self.sources(x), np.cumsum(self.dims)[:-1], axis=1)
+        apart = [
+            [0.0 if label is None else _apart(z[label >= 0], label[label >= 0]) for z in parts] for label in labels
+        ]
+        # Where nothing speaks for another order, this one.
+        _, order = linear_sum_assignment(np.array(apart) + 1e-6 * np.eye(len(parts)), maximize=True)
+        return Subspaces(self.loc, [self.maps[place] for place in order])
+
     def variances(self, scale: float) -> np.ndarray:
         """Of each latent given x ``[m]``, where x is a linear map of the latents and noise of deviation ``scale``."""
         back = np.linalg.pinv(np.concatenate(self.maps))
         return 1 / (1 + (back**2).sum(0) / scale**2)
+
+
+def _apart(z: np.ndarray, label: np.ndarray) -> float:
+    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 where each datum is a class."""
+    classes, label = np.unique(label, return_inverse=True)
+    if len(classes) == len(label):
+        return 0.0
+    means = np.stack([z[label == k].mean(0) for k in range(len(classes))])
+    within = (z - means[label]).var(0).sum() * len(label) / (len(label) - len(classes))
+    return float(1 - within / z.var(0).sum())
 
 
 def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Subspaces:
@@ -80,7 +104,7 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where nothing is left but normal noise, to turn at will
         sources = ica.fit_transform(white)
-    turned = ica.components_ @ (pca.components_ / np.sqrt(pca.explained_variance_)[:, None])
+    turned = ica.components_ @ (pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None])
     group = _dependent(sources, number, seed)
     clearest = sorted(np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True)
     kept = clearest[: number - 1]
