@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["mixed", "random_state", "seeded", "set_random_state", "synchronize"]
+from ppl_models.checks import check_device
+
+__all__ = ["mixed", "random_state", "seeded", "set_random_state", "synchronize", "usable_device"]
 
 
 def mixed(*numbers: int) -> int:
@@ -45,6 +48,16 @@ def synchronize(device: torch.device) -> None:
     """Wait until ``device`` has done what it was told, before a clock is read."""
     if device.type != "cpu":
         torch.get_device_module(device).synchronize()
+
+
+def usable_device(device: Any) -> torch.device:
+    """:raises ValueError: if there is no such device, or nothing can be read back from it."""
+    device = check_device("device", device)
+    try:
+        float(torch.zeros((), device=device))
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
 
 
 def _generators(device: torch.device) -> list[Generator]:

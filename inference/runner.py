@@ -22,13 +22,13 @@ from inference.feeds import feed_for
 from inference.guard import Guard
 from inference.objectives import Loss
 from inference.processes import DataParallel, Processes
-from inference.randomness import random_state, seeded, set_random_state
+from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.resuming import Checkpoints
 from inference.schedules import Constant, Schedule
 from inference.steps import Alone
 from inference.training import Call, Callback, DeadFacetWarning, check_callbacks, train
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_device, check_kind, check_one_of, check_positive, check_seed
+from ppl_models.checks import check_kind, check_one_of, check_positive, check_seed
 from ppl_models.configurable import from_config, to_config
 from ppl_models.precision import network_precision
 
@@ -89,7 +89,7 @@ class SVIRunner:
         self.model = model
         self.guide = guide
         self.loss = Loss(model, guide, objective)
-        self.device = _present(device) if device is not None else model.gates.device
+        self.device = usable_device(device) if device is not None else model.gates.device
         self.loss.to(self.device)
         learning = (p for p in self.loss.parameters() if p.requires_grad)
         self.optimizer = torch.optim.Adam(learning, lr=self.lr, fused=True)
@@ -227,16 +227,6 @@ class SVIRunner:
 def _checked(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]:
     """:raises ValueError: naming what cannot be."""
     return check_positive("lr", lr), check_seed("seed", seed), check_one_of("precision", precision, PRECISIONS)
-
-
-def _present(device: Any) -> torch.device:
-    """:raises ValueError: if there is no such device, or nothing can be read back from it."""
-    device = check_device("device", device)
-    try:
-        float(torch.zeros((), device=device))
-    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    return device
 
 
 def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> Any:

@@ -34,6 +34,8 @@ class Likelihood(Configurable, nn.Module):
     parameters_per_entry = 1
     #: whether NaN stands for an entry that is missing, and is no mistake
     takes_missing = False
+    #: whether it gives probabilities of values, and no density
+    discrete = False
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Bring a batch to the form that the density is written for; a second call changes nothing.
@@ -88,6 +90,7 @@ class Bernoulli(Likelihood):
     """
 
     support = (0.0, 1.0)
+    discrete = True
 
     def __init__(self, threshold: float | None = None) -> None:
         super().__init__()
@@ -201,7 +204,8 @@ class Incomplete(Likelihood):
             )
         self.likelihood = likelihood
         self.fill = float(fill)
-        self.support, self.parameters_per_entry = likelihood.support, likelihood.parameters_per_entry
+        self.support, self.discrete = likelihood.support, likelihood.discrete
+        self.parameters_per_entry = likelihood.parameters_per_entry
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         prepared = self.likelihood.prepare(x, dtype)
@@ -233,6 +237,7 @@ class DiscretizedLogistic(Likelihood):
     """
 
     support = (0.0, 1.0)
+    discrete = True
 
     def __init__(self, scale: float = 0.1) -> None:
         super().__init__()

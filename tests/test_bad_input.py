@@ -35,7 +35,7 @@ PUBLIC = (
     "inference", "inference.batches", "inference.callbacks", "inference.class_figures", "inference.comparison_figures",
     "inference.diagnostics", "inference.exploring", "inference.figures", "inference.group_figures",
     "inference.identifiability", "inference.metrics", "inference.runner", "inference.schedules",
-    "inference.agreement", "inference.selection", "inference.selection_figures",
+    "inference.agreement", "inference.estimators", "inference.selection", "inference.selection_figures",
     "examples.datasets",
 )  # fmt: skip
 

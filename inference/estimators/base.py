@@ -16,18 +16,23 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from guides import FacetGuide
-from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of
+from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of, is_missing
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.evaluation import elbo
-from inference.randomness import seeded
+from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
 from ppl_models import FacetModel, Likelihood
-from ppl_models.checks import check_count, check_positive
+from ppl_models.checks import check_count, check_kind, check_positive
 from ppl_models.networks import Architecture
 
-__all__ = ["Chosen", "FacetEstimator", "drawn_seed"]
+__all__ = ["Chosen", "FacetEstimator", "RandomState", "drawn_seed"]
 
+# What scikit-learn calls a random state.
+RandomState = int | np.random.RandomState | None
+
+# What scikit-learn's check of data lets through.
+ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 # Draws of the latents in a score.
 SCORE_DRAWS = 10
 
@@ -73,8 +78,8 @@ class FacetEstimator(BaseEstimator):
     After ``fit`` they have ``runner_``, whose ``model`` and ``guide`` are the library's own, ``settings_``, which says
     what was chosen from the data, ``encoding_``, how data come to the model, and ``n_features_in_``.
 
-    They pickle (and so go through joblib) without torch's pickled code or tensors on a device: a fitted model is
-    written as a checkpoint is, in JSON and safetensors, and comes back on the CPU.
+    They pickle (and so go through joblib) without tensors on a device: a fitted model is written as a checkpoint is, in
+    JSON and safetensors, and comes back on the CPU.
     """
 
     likelihood: Likelihood | None
@@ -82,7 +87,7 @@ class FacetEstimator(BaseEstimator):
     epochs: int | None
     batch_size: int | None
     learning_rate: float
-    random_state: Any
+    random_state: RandomState
     device: str
     verbose: bool
     encoding_: Encoding
@@ -94,7 +99,15 @@ class FacetEstimator(BaseEstimator):
 
         :raises ValueError: if they are no array of numbers ``[N, ...]``, or fewer than two.
         """
-        X = validate_data(self, X, allow_nd=True, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        return self._newly_encoded(validate_data(self, X, **ACCEPTED, ensure_min_samples=2))
+
+    def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
+        """Training data that were looked at, as the model takes them.
+
+        :raises ValueError: if the likelihood is none.
+        """
+        if self.likelihood is not None:
+            check_kind("likelihood", self.likelihood, Likelihood, "a likelihood, such as Bernoulli() or Normal(0.3)")
         self.encoding_ = encoding_of(X, self.likelihood)
         return self.encoding_.encode(X)
 
@@ -103,9 +116,12 @@ class FacetEstimator(BaseEstimator):
 
         :param dim: length of all latents together.
         :param network: where none was asked for.
-        :raises ValueError: if a number is out of range.
+        :raises ValueError: if a number is out of range, a part of a wrong kind, or the device not there.
         """
         likelihood = self.likelihood
+        if self.network is not None:
+            check_kind("network", self.network, Architecture, "an architecture, such as MLPLadder() or SharedMLP()")
+        usable_device(self.device)
         if likelihood is None:
             likelihood = default_likelihood(self.encoding_.values, x, dim)
         return Chosen(
@@ -124,10 +140,10 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if they are of another shape than those that it was fitted to.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, allow_nd=True, ensure_all_finite="allow-nan", reset=False)
+        X = validate_data(self, X, **ACCEPTED, reset=False)
         if X.shape[1:] != self.encoding_.x_shape:
             raise ValueError(f"X has data of shape {X.shape[1:]}, but those fitted to had {self.encoding_.x_shape}")
-        if not self.runner_.model.likelihood.takes_missing and X.dtype.kind == "f" and np.isnan(X).any():
+        if not self.runner_.model.likelihood.takes_missing and is_missing(X).any():
             raise ValueError(
                 f"X has missing entries (NaN), but the data that {type(self).__name__} was fitted to had none: fit it "
                 "to some that have, or give a likelihood=Incomplete(...)"
@@ -162,19 +178,30 @@ class FacetEstimator(BaseEstimator):
 
         :param y: not used.
         """
-        X = self._seen_data(X)
+        return self._bound(self._seen_data(X))
+
+    def _bound(self, X: np.ndarray, **given: Any) -> float:
+        model = self.runner_.model
         with seeded(0, self.runner_.device):
-            bound, _ = elbo(self.runner_.model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS)
-        return bound - float(self.encoding_.log_volume(X).mean())
+            bound, _ = elbo(model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given)
+        return bound if model.likelihood.discrete else bound - float(self.encoding_.log_volume(X).mean())
 
     def impute(self, X: Any) -> np.ndarray:
         """``X`` with each missing entry filled by its mean given the others, in the user's units.
 
         :param X: ``[N, ...]``, NaN where missing.
         """
-        X = self._seen_data(X)
-        means = self.encoding_.decode(self._precise().reconstruct(self.encoding_.encode(X)))
-        return np.where(np.isnan(X), means, X).astype(X.dtype) if X.dtype.kind == "f" else X
+        return self._filled(self._seen_data(X))
+
+    def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
+        missing = is_missing(X)
+        if not missing.any():
+            return X
+        means = self.encoding_.decode(self._precise().reconstruct(self.encoding_.encode(X), **given))
+        return np.where(missing, means, X).astype(X.dtype)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "runner_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -192,13 +219,16 @@ class FacetEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "runner_" in state:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, seeded(0, torch.device("cpu")):  # networks are drawn first
                 for name, content in state["runner_"].items():
                     (Path(folder) / name).write_bytes(content)
                 state = state | {"runner_": SVIRunner.load(folder)}
         super().__setstate__(state)
 
 
-def drawn_seed(random_state: Any) -> int:
-    """A seed by what scikit-learn calls a random state: ``None``, a number or a generator."""
+def drawn_seed(random_state: RandomState) -> int:
+    """A seed; with ``None`` from NumPy's global stream, as scikit-learn has it.
+
+    :raises ValueError: if that is no random state.
+    """
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from guides import ClassifierGuide
-from inference.estimators.base import FacetEstimator
+from inference.estimators.base import ACCEPTED, FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from ppl_models import NVAE, Likelihood
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -32,7 +33,8 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     :param class_dim: length of each class's own latents.
     :param shared_dim: length of the latents that all classes share.
     :param label_weight: of the known labels' log-probability in the objective, per datum with a label.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
+        divided by 255.
     :param network: such as ``ppl_models.SharedMLP((200, 400))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
@@ -55,7 +57,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float = 1e-3,
-        random_state: Any = None,
+        random_state: RandomState = None,
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
@@ -75,31 +77,25 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """Learn from data and their labels.
 
         :param X: ``[N, D]``, or images; NaN where missing.
-        :param y: ``[N]``, labels of any kind, -1 where unknown.
+        :param y: ``[N]``, labels of any kind, -1 where unknown: beside strings in an array of dtype object.
         :raises ValueError: before training, if something does not fit, or there are fewer than two classes.
         """
-        X, y = validate_data(self, X, y, allow_nd=True, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        check_classification_targets(y)
-        known = y != -1 if y.dtype.kind in "if" else np.ones(len(y), bool)
-        self.classes_, label = np.unique(y[known], return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has {len(self.classes_)} class, and two at least are needed, beside -1 for unknown")
-        x = self._new_data(X)
+        X, y = validate_data(self, X, y, **ACCEPTED, ensure_min_samples=2)
+        self.classes_, label = _classes(y)
+        x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)
         class_dim, shared_dim = (small if d is None else d for d in (self.class_dim, self.shared_dim))
-        dim = check_count("class_dim", class_dim) + check_count("shared_dim", shared_dim)
+        dim = check_size("class_dim", class_dim) + check_size("shared_dim", shared_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
         self._state_settings(chosen, class_dim=class_dim, shared_dim=shared_dim, epochs=epochs)
-        self.runner_ = chosen.runner(
+        runner = chosen.runner(
             lambda likelihood, network: NVAE(
                 x.shape[1:], len(self.classes_), class_dim, shared_dim, likelihood, network
             ),
             lambda model: ClassifierGuide(model, label_weight=self.label_weight),
         )
-        labels = np.full(len(y), -1)
-        labels[known] = label
-        self.runner_.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=labels)
+        self.runner_ = runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -111,3 +107,22 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """The most probable class ``[N]``."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, and of which of them each label is ``[N]``, -1 where unknown.
+
+    :raises ValueError: if there are fewer than two, or they are no labels.
+    """
+    if y.dtype.kind in "US" and (y.astype(str) == "-1").any():
+        raise ValueError("y has the string '-1': give strings and the number -1 in an array of dtype=object")
+    unknown = np.array([isinstance(label, Number) and label == -1 for label in y.tolist()])
+    known = y[~unknown]
+    check_classification_targets(known)
+    classes, label = np.unique(known, return_inverse=True)
+    if len(classes) < 2:
+        plural = "class" if len(classes) == 1 else "classes"
+        raise ValueError(f"y has {len(classes)} {plural}, and two at least are needed, beside -1 for unknown")
+    labels = np.full(len(y), -1)
+    labels[~unknown] = label
+    return classes, labels

@@ -7,17 +7,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.nn.functional import one_hot
 
-from inference.estimators.base import FacetEstimator, drawn_seed
-from inference.estimators.defaults import default_dims, default_network, default_plain_network, principal_dimensions
+from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
+from inference.estimators.defaults import (
+    default_dims,
+    default_network,
+    default_plain_network,
+    principal_dimensions,
+    rank,
+)
 from inference.estimators.recipe import ByDepth, BySubspace, Recipe
 from inference.randomness import seeded
 from ppl_models import Likelihood
 from ppl_models.base import evaluating
-from ppl_models.checks import check_count
+from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.data import as_labels
 from ppl_models.networks import Architecture
 
@@ -42,12 +49,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     mixtures are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until
     the ELBO of a tenth of the data, held out, rises no more.
 
-    Entries that are missing (NaN) are left out of the likelihood.
+    Entries that are missing (NaN) are left out of the likelihood. Columns that vary in fewer dimensions than subspaces
+    are sought in are treated as images are.
 
     :param facets: how many, or their names, from shallow to deep: simple features leave the encoder in shallow ones.
     :param n_clusters: of each facet: a number for all, or one for each, ``None`` to choose.
     :param n_latents: length of each facet's latent vector, likewise; where they are found as subspaces, the sum counts.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are (8-bit values divided by
+        255), and facets let in by their depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which are then let in by
         their depth.
     :param epochs: passes over the data, all phases together; else 1,000 optimiser steps to teach the subspaces and at
@@ -82,7 +91,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         batch_size: int | None = None,
         learning_rate: float = 1e-3,
         early_stopping: bool = True,
-        random_state: Any = None,
+        random_state: RandomState = None,
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
@@ -107,7 +116,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param y: not used.
         :param labels: clusters that are known: for each facet that has any, by name, integers ``[N]`` from 0, -1 where
             unknown; or those alone where there is one facet. They are the numbers of these clusters then.
-        :raises ValueError: before training, if something does not fit.
+        :raises ValueError: before training, if something does not fit, or there are fewer data than clusters.
         """
         names = _facet_names(self.facets)
         x = self._new_data(X)
@@ -115,6 +124,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         numbers = _for_each(names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
             numbers[name] = _at_least(int(theirs.max()) + 1, name, numbers[name])
+        _check_enough(len(x), numbers)
         recipe = self._recipe(x, names)
         kept, held_out = self._split(x, known, recipe.chosen.seed)
         part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
@@ -124,9 +134,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         start = type(recipe).__name__
         self._state_settings(recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs)
-        self.runner_ = recipe.mixtures(part, latents, found, label)
-        recipe.together(self.runner_, part, None if held_out is None else x[held_out], label)
-        self.facet_names_ = names
+        runner = recipe.mixtures(part, latents, found, label)
+        recipe.together(runner, part, None if held_out is None else x[held_out], label)
+        self.runner_, self.facet_names_ = runner, names
         self._number_clusters(x, known)
         self.labels_ = self._predicted(x)
         return self
@@ -183,11 +193,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :raises ValueError: for a facet or cluster that there is not.
         """
         check_is_fitted(self)
-        check_count("n_samples", n_samples)
+        check_size("n_samples", n_samples)
         if (facet is None) != (cluster is None):
             raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
         chosen = None if facet is None else _facet_index(self.facet_names_, facet)
-        if chosen is not None and cluster not in range(len(self.clusters_[chosen])):
+        if chosen is not None and not is_index(cluster, len(self.clusters_[chosen])):
             raise ValueError(
                 f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got {cluster!r}"
             )
@@ -210,8 +220,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
         if self.encoding_.values == "real" and x.ndim == 2 and x.shape[1] >= J and self.network is None:
             dim = principal_dimensions(x, J, sum(dims.values())) if None in asked.values() else sum(dims.values())
-            chosen = self._chosen(x, dim, default_plain_network(shape))
-            return BySubspace(shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim)
+            if dim <= rank(x):
+                chosen = self._chosen(x, dim, default_plain_network(shape))
+                return BySubspace(shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim)
         chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
         alone, further, together = STEPS
         return ByDepth(shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims)
@@ -229,19 +240,26 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
         """Which component each cluster is."""
         self.clusters_ = []
-        for name, found in self.runner_.guide.predict(x).items():
-            sizes = np.bincount(found, minlength=self.runner_.model.mixtures[name].num_components)
+        for name, log_joint in self._log_joints(x).items():
+            sizes = np.bincount(log_joint.argmax(-1), minlength=log_joint.shape[-1])
             order = np.arange(len(sizes)) if name in known else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
             self.clusters_.append(order)
 
-    def _probabilities(self, x: np.ndarray) -> np.ndarray:
+    def _log_joints(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """log p(c, z) of each facet's components at the means of its latents: ``[N, K]``."""
         guide = self._precise()
-        z = guide.embed(x)
-        each = []
-        for name, ours in zip(self.facet_names_, self.clusters_, strict=True):
-            with torch.no_grad():  # among the components in use
-                log_joint = guide.model.mixtures[name].log_joint(torch.as_tensor(z[name]))[:, ours]
-            each.append(log_joint.softmax(-1).cpu().numpy())
+        with torch.no_grad():
+            return {
+                name: guide.model.mixtures[name].log_joint(torch.as_tensor(z, device=self.runner_.device)).cpu().numpy()
+                for name, z in guide.embed(x).items()
+            }
+
+    def _probabilities(self, x: np.ndarray) -> np.ndarray:
+        """Among the components in use."""
+        each = [
+            softmax(log_joint[:, ours], axis=-1)
+            for log_joint, ours in zip(self._log_joints(x).values(), self.clusters_, strict=True)
+        ]
         widest = max(p.shape[1] for p in each)
         return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
 
@@ -261,20 +279,23 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     """
 
     def __init__(
-        self, estimator: MultiFacetClustering | None = None, facet: str | int = -1, random_state: Any = None
+        self, estimator: MultiFacetClustering | None = None, facet: str | int = -1, random_state: RandomState = None
     ) -> None:
         self.estimator = estimator
         self.facet = facet
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> FacetClustering:
-        """Fit a clone of ``estimator``; see :meth:`MultiFacetClustering.fit`."""
-        estimator = MultiFacetClustering(1) if self.estimator is None else clone(self.estimator)
+        """Fit a clone of ``estimator``; see :meth:`MultiFacetClustering.fit`.
+
+        :raises ValueError: before training, if something does not fit.
+        """
+        estimator = clone(self._template())
         if self.random_state is not None:
             estimator.set_params(random_state=self.random_state)
-        self.facet_ = _facet_index(_facet_names(estimator.facets), self.facet)
+        facet = _facet_index(_facet_names(estimator.facets), self.facet)
         validate_data(self, X, skip_check_array=True)
-        self.estimator_ = estimator.fit(X, labels=labels)
+        self.estimator_, self.facet_ = estimator.fit(X, labels=labels), facet
         self.labels_ = self.estimator_.labels_[:, self.facet_]
         return self
 
@@ -307,13 +328,20 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.estimator_.score(X)
 
+    def _template(self) -> MultiFacetClustering:
+        default = MultiFacetClustering(1) if self.estimator is None else self.estimator
+        return check_kind("estimator", default, MultiFacetClustering, "a MultiFacetClustering")
+
     def _columns(self) -> slice:
         dims = [prior.dim for prior in self.estimator_.runner_.model.priors.values()]
         return slice(sum(dims[: self.facet_]), sum(dims[: self.facet_ + 1]))
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "estimator_")
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
+        tags.input_tags = self._template().__sklearn_tags__().input_tags
         return tags
 
 
@@ -325,7 +353,7 @@ def _facet_names(facets: int | Sequence[str]) -> list[str]:
     if isinstance(facets, Sequence) and not isinstance(facets, str) and all(isinstance(name, str) for name in facets):
         names = list(facets)
     else:
-        names = [f"facet_{j}" for j in range(check_count("facets", facets))]
+        names = [f"facet_{j}" for j in range(check_size("facets", facets))]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"facets must be a number, or names that differ, such as ('style', 'digit'), got {facets!r}")
     return names
@@ -335,7 +363,7 @@ def _facet_index(names: Sequence[str], facet: str | int) -> int:
     """:raises ValueError: for a facet that there is not."""
     if facet in names:
         return list(names).index(str(facet))
-    if isinstance(facet, int | np.integer) and -len(names) <= facet < len(names):
+    if isinstance(facet, int | np.integer) and not isinstance(facet, bool) and -len(names) <= facet < len(names):
         return int(facet) % len(names)
     raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
 
@@ -350,7 +378,7 @@ def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
     )
     if len(each) != len(names):
         raise ValueError(f"{option} must be one number, or one for each of the {len(names)} facets, got {value!r}")
-    return {n: None if v is None else check_count(f"{option} of {n!r}", v) for n, v in zip(names, each, strict=True)}
+    return {n: None if v is None else check_size(f"{option} of {n!r}", v) for n, v in zip(names, each, strict=True)}
 
 
 def _at_least(classes: int, facet: str, number: int | None) -> int:
@@ -361,6 +389,16 @@ def _at_least(classes: int, facet: str, number: int | None) -> int:
     if number is not None and number < classes:
         raise ValueError(f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give {classes}")
     return number or classes
+
+
+def _check_enough(n: int, numbers: Mapping[str, int | None]) -> None:
+    """:raises ValueError: if there are more clusters than data to train on, where some of ``n`` are held out."""
+    most = n - int(HELD_OUT * n)
+    for name, number in numbers.items():
+        if number is not None and number > most:
+            raise ValueError(
+                f"facet {name!r} is to have {number} clusters, but of {n} data {most} are to train on: give fewer"
+            )
 
 
 def _known(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -12,7 +12,7 @@ from sklearn.impute import SimpleImputer
 
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 
-__all__ = ["Encoding", "default_likelihood", "encoding_of", "residual_scale"]
+__all__ = ["Encoding", "completed", "default_likelihood", "encoding_of", "is_missing", "residual_scale"]
 
 # Rows that are looked at where a rough number will do.
 SOME_ROWS = 5000
@@ -25,7 +25,8 @@ RESIDUAL_SHARE = (0.1, 0.6)
 class Encoding:
     """The map between a user's values and a model's.
 
-    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``, or ``"as given"``.
+    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` where a likelihood was
+        chosen for them.
     :ivar x_shape: shape of one datum.
     :ivar loc: what is subtracted, and
     :ivar scale: what is then divided by, arrays that broadcast against a datum.
@@ -53,22 +54,25 @@ class Encoding:
     def log_volume(self, X: np.ndarray) -> np.ndarray:
         """log of the factor between densities of x and of the user's values, in nats for each datum ``[N]``."""
         each = np.broadcast_to(np.log(self.scale), X.shape)
-        return np.where(_isnan(X), 0.0, each).reshape(len(X), -1).sum(1)
+        return np.where(is_missing(X), 0.0, each).reshape(len(X), -1).sum(1)
 
 
 def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
-    """What kind of values ``X`` ``[N, ...]`` has; as they are where a likelihood was chosen for them.
+    """What kind of values ``X`` ``[N, ...]`` has; as they are where a likelihood was chosen for them, but for 8 bits.
 
     Real columns are standardised each by itself, real images all by one mean and deviation.
     """
-    there = X[~_isnan(X)]
-    values = "as given" if likelihood is not None else _kind(X, there)
+    there = X[~is_missing(X)]
+    values = _kind(X, there)
+    if likelihood is not None and values != "8-bit":
+        values = "as given"
     loc, scale = np.zeros(1), np.ones(1)
     if values == "8-bit":
         scale = np.full(1, 255.0)
     elif values == "real":
         axis = 0 if X.ndim == 2 else None
-        with np.errstate(all="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of columns of which nothing is there
             loc, scale = (np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float))) for f in (np.nanmean, np.nanstd))
         # A constant is left as it is, and so is what differs by rounding alone.
         scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0)
@@ -76,7 +80,7 @@ def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
 
 
 def _kind(X: np.ndarray, there: np.ndarray) -> str:
-    if not len(there) or not X.size:
+    if not len(there):
         return "real"
     if X.dtype == bool or np.isin(there, (0, 1)).all():
         return "binary"
@@ -95,7 +99,7 @@ def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
 
 def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
     """The likelihood, for data of which entries are missing; encoders see the mean of the others in their place."""
-    if likelihood.takes_missing or not _isnan(x).any():
+    if likelihood.takes_missing or not is_missing(x).any():
         return likelihood
     low, high = likelihood.support
     return Incomplete(likelihood, float(np.clip(np.nan_to_num(np.nanmean(x)), low, high)))
@@ -109,7 +113,7 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     :param x: ``[N, ...]``.
     """
     rows = x[:: -(-len(x) // SOME_ROWS)].reshape(-1, prod(x.shape[1:])).astype(float)
-    missing = _isnan(rows)
+    missing = is_missing(rows)
     total = float(np.nanstd(rows)) if not missing.all() else 1.0
     low, high = (share * (total or 1.0) for share in RESIDUAL_SHARE)
     k = min(dim, rows.shape[1] - 1, len(rows) - 1)
@@ -120,5 +124,6 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     return float(np.clip(np.sqrt(noise), low, high))
 
 
-def _isnan(X: Any) -> np.ndarray:
-    return np.isnan(X) if np.asarray(X).dtype.kind == "f" else np.zeros(np.shape(X), bool)
+def is_missing(X: np.ndarray) -> np.ndarray:
+    """Which entries are missing, for numbers of any type."""
+    return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 from sklearn.mixture import GaussianMixture
 
@@ -24,6 +26,7 @@ __all__ = [
     "lengths",
     "likeliest_number",
     "principal_dimensions",
+    "rank",
 ]
 
 # Part of a further facet's phase in which it is let in.
@@ -110,9 +113,18 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     """BIC by number of clusters (scikit-learn's mixtures), from 1 on."""
     z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
     numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_CLUSTER)]
-    return {
-        k: GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed).fit(z).bic(z) for k in numbers
-    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of numbers that are too large, which BIC refuses
+        return {
+            k: GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed).fit(z).bic(z)
+            for k in numbers
+        }
+
+
+def rank(x: np.ndarray) -> int:
+    """In how many dimensions data ``[N, D]`` vary, as far as single precision tells."""
+    rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
+    return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
 
 
 def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:

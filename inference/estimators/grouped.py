@@ -10,19 +10,16 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from guides import GroupedGuide
-from inference.estimators.base import FacetEstimator
+from inference.estimators.base import FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
-from inference.evaluation import elbo
-from inference.randomness import seeded
 from ppl_models import MLVAE, Likelihood
-from ppl_models.checks import check_count
+from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
 
 __all__ = ["ContentStyleTransformer"]
 
 # Optimiser steps where no number of epochs is given.
 STEPS = 4000
-SCORE_DRAWS = 10
 
 
 class ContentStyleTransformer(TransformerMixin, FacetEstimator):
@@ -39,7 +36,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
     :param content_dim: length of the content.
     :param style_dim: length of the style.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
+        divided by 255.
     :param network: such as ``ppl_models.MLP((200,))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
@@ -59,7 +57,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float = 1e-3,
-        random_state: Any = None,
+        random_state: RandomState = None,
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
@@ -85,13 +83,13 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         x = self._new_data(X)
         small = default_dims(x.shape[1:], 2)
         content_dim, style_dim = (small if d is None else d for d in (self.content_dim, self.style_dim))
-        dim = check_count("content_dim", content_dim) + check_count("style_dim", style_dim)
+        dim = check_size("content_dim", content_dim) + check_size("style_dim", style_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
-        self.runner_ = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
+        runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
         self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
         group = _groups(groups, len(x))
-        self.runner_.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)
+        self.runner_ = runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:
@@ -111,10 +109,15 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         """The ELBO of ``X``, in nats per datum of the user's units; see
         :meth:`MultiFacetClustering.score <inference.estimators.MultiFacetClustering.score>`."""
         X = self._seen_data(X)
-        with seeded(0, self.runner_.device):
-            group = _groups(groups, len(X))
-            bound, _ = elbo(self.runner_.model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, group=group)
-        return bound - float(self.encoding_.log_volume(X).mean())
+        return self._bound(X, group=_groups(groups, len(X)))
+
+    def impute(self, X: Any, *, groups: Any = None) -> np.ndarray:
+        """``X`` with each missing entry filled by its mean given the others of its group, in the user's units.
+
+        :param X: ``[N, ...]``, NaN where missing.
+        """
+        X = self._seen_data(X)
+        return self._filled(X, group=_groups(groups, len(X)))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of what :meth:`transform` gives.

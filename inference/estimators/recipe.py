@@ -20,6 +20,7 @@ from inference.estimators.defaults import Lengths, likeliest_number
 from inference.estimators.subspaces import independent_subspaces, teach
 from inference.evaluation import elbo
 from inference.initialization import fit_mixtures
+from inference.randomness import seeded
 from inference.runner import SVIRunner
 from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training import DeadFacetWarning
@@ -63,7 +64,9 @@ class Recipe(ABC):
     ) -> SVIRunner:
         """The same networks under mixtures, which are fitted to the latents."""
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
-        runner = self._runner({name: GaussianMixture(numbers[name], d, self.covariance) for name, d in dims.items()})
+        with seeded(self.chosen.seed, torch.device("cpu")):  # they start from draws
+            priors = {name: GaussianMixture(numbers[name], dim, self.covariance) for name, dim in dims.items()}
+        runner = self._runner(priors)
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
         runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())

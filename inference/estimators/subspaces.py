@@ -136,12 +136,13 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
     return (each + each.T) / 2
 
 
-def teach(guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, options: Chosen) -> None:
+def teach(guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, chosen: Chosen) -> None:
     """Bring a guide's networks to the subspaces' maps, and back to the data.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
     :param x: ``[N, D]``, as encoders read them.
     :param scale: of what the subspaces leave unexplained; posteriors start as wide as it asks for.
+    :param chosen: its learning rate, batch size and seed.
     """
     sources = torch.as_tensor(subspaces.sources(x.cpu().numpy())).to(x)
     variance = torch.as_tensor(subspaces.variances(scale)).to(x).split(subspaces.dims)
@@ -149,10 +150,10 @@ def teach(guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epoc
         for rung, width in zip(cast(Any, guide.encoder).rungs, variance, strict=True):
             rung.weight[len(width) :] = 0
             rung.bias[len(width) :] = raw_log_variance(width.log())
-    optimizer = torch.optim.Adam(guide.parameters(), options.learning_rate, fused=True)
-    with seeded(options.seed, x.device), training(guide):
+    optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
+    with seeded(chosen.seed, x.device), training(guide):
         for _ in range(epochs):
-            for rows in torch.randperm(len(x), device=x.device).split(options.batch_size):
+            for rows in torch.randperm(len(x), device=x.device).split(chosen.batch_size):
                 optimizer.zero_grad(set_to_none=True)
                 _distance(guide, x[rows], sources[rows].split(subspaces.dims, -1)).backward()
                 optimizer.step()
