@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from numbers import Number
 from typing import Any
 
@@ -32,7 +33,8 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
     :param class_dim: length of each class's own latents.
     :param shared_dim: length of the latents that all classes share.
-    :param label_weight: of the known labels' log-probability in the objective, per datum with a label.
+    :param label_weight: of a known label's log-probability in the objective; by default the number of entries of a
+        datum, so that labels are not drowned by what there is to reconstruct.
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
         divided by 255.
     :param network: such as ``ppl_models.SharedMLP((200, 400))``.
@@ -51,7 +53,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         *,
         class_dim: int | None = None,
         shared_dim: int | None = None,
-        label_weight: float = 1.0,
+        label_weight: float | None = None,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
         epochs: int | None = None,
@@ -88,12 +90,14 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         dim = check_size("class_dim", class_dim) + check_size("shared_dim", shared_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
-        self._state_settings(chosen, class_dim=class_dim, shared_dim=shared_dim, epochs=epochs)
+        weight = float(prod(x.shape[1:])) if self.label_weight is None else self.label_weight
+        dims = {"class_dim": class_dim, "shared_dim": shared_dim}
+        self._state_settings(chosen, **dims, label_weight=weight, epochs=epochs)
         runner = chosen.runner(
             lambda likelihood, network: NVAE(
                 x.shape[1:], len(self.classes_), class_dim, shared_dim, likelihood, network
             ),
-            lambda model: ClassifierGuide(model, label_weight=self.label_weight),
+            lambda model: ClassifierGuide(model, label_weight=weight),
         )
         self.runner_ = runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
         return self
