@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -68,7 +69,7 @@ def fit_mixtures(
     network the clusters would be lost within an epoch.
 
     Where labels are given, a facet's clusters are matched to them (Hungarian, by the data that have one) and fitted
-    once more from the means of each class's data, so that component k is class k.
+    once more, by one step from the means of each class's data, so that component k is class k.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random; all that have a label are used.
@@ -90,7 +91,7 @@ def fit_mixtures(
         fitted = _fitted(prior, means, covariance, seed, **options)
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
-            fitted = _fitted(prior, means, covariance, seed, **options | {"means_init": start, "n_init": 1})
+            fitted = _fitted(prior, means, covariance, seed, **options | start)
         between = torch.as_tensor(fitted.covariances_).to(means)
         within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())))
         prior.place(
@@ -298,20 +299,24 @@ def _averages(values: Tensor, weights: Tensor) -> Tensor:
     return (weights.mT @ values) / weights.sum(0).clamp_min(torch.finfo(values.dtype).tiny).unsqueeze(-1)
 
 
-def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Means ``[K, d]`` to start another fit from: a class's own for component k, the rest for those without a label.
+def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:
+    """How to fit once more, from the means of each class's data: component k is class k, the rest have no label.
+
+    One step and no more, or the fit would go on to where the density alone wants its components; but where a class is
+    known by a single datum, whose place says little, it may.
 
     :param z: latents ``[N, d]``.
     :param label: integers ``[N]`` below K; -1 where unknown.
     """
-    classes = np.unique(label[label >= 0])
+    classes, counts = np.unique(label[label >= 0], return_counts=True)
     certainty = np.stack([fitted.predict_proba(z[label == k]).sum(0) for k in classes])
     _, matched = linear_sum_assignment(certainty, maximize=True)
     rest = np.setdiff1d(np.arange(fitted.n_components), matched)
     start = np.empty_like(fitted.means_)
     start[classes] = [z[label == k].mean(0) for k in classes]
     start[np.setdiff1d(np.arange(len(start)), classes)] = fitted.means_[rest]
-    return start
+    steps = {"max_iter": 1, "tol": sys.float_info.max} if counts.min() > 1 else {}
+    return {"means_init": start, "n_init": 1, **steps}
 
 
 def _some_rows(
