@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as FittedMixture
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -91,7 +92,9 @@ def fit_mixtures(
         fitted = _fitted(prior, means, covariance, seed, **options)
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
-            fitted = _fitted(prior, means, covariance, seed, **options | start)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # where one step is all that is wanted
+                fitted = _fitted(prior, means, covariance, seed, **options | start)
         between = torch.as_tensor(fitted.covariances_).to(means)
         within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())))
         prior.place(
@@ -315,7 +318,7 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
     start = np.empty_like(fitted.means_)
     start[classes] = [z[label == k].mean(0) for k in classes]
     start[np.setdiff1d(np.arange(len(start)), classes)] = fitted.means_[rest]
-    steps = {"max_iter": 1, "tol": sys.float_info.max} if counts.min() > 1 else {}
+    steps = {"max_iter": 1} if counts.min() > 1 else {}
     return {"means_init": start, "n_init": 1, **steps}
 
 
