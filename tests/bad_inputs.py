@@ -1545,7 +1545,7 @@ FIGURES = [
         "Explorer",
         ("type: guide", lambda: Explorer(runner(), X), "guide must be a guide"),
         ("shape: x", lambda: Explorer(guide(), X[:, 1:]), "x has shape|must have shape|x_shape"),
-        ("unknown: given", lambda: Explorer(guide(), X, {"label": LABEL}), "takes nothing beside x, got label"),
+        ("unknown: given", lambda: Explorer(guide(), X, {"group": LABEL}), "if known, beside x, got group"),
         ("shape: labels", lambda: Explorer(guide(), X, labels={"u": [1, 2]}), "label 'u' has shape"),
         ("shape: image_shape", lambda: Explorer(guide(), X, image_shape=(2, 2)), "cannot be drawn as images"),
     ),

@@ -28,7 +28,7 @@ from ppl_models.networks import Architecture
 
 __all__ = ["Chosen", "FacetEstimator", "RandomState", "drawn_seed"]
 
-# What scikit-learn calls a random state.
+#: What scikit-learn calls a random state.
 RandomState = int | np.random.RandomState | None
 
 # What scikit-learn's check of data lets through.
