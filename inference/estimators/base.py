@@ -200,6 +200,15 @@ class FacetEstimator(BaseEstimator):
         means = self.encoding_.decode(self._precise().reconstruct(self.encoding_.encode(X), **given))
         return np.where(missing, means, X).astype(X.dtype)
 
+    def _features(self, X: np.ndarray, facets: Sequence[str], **given: Any) -> np.ndarray:
+        """Means of these facets' latents, side by side, of the data's own precision."""
+        z = self._precise().embed(self.encoding_.encode(X), **given)
+        return np.concatenate([z[name] for name in facets], 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
+
+    def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
+        dims = {name: self.runner_.model.priors[name].dim for name in facets}
+        return np.array([f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object)
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "runner_")
 

@@ -171,8 +171,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
         X = self._seen_data(X)
-        z = self._precise().embed(self.encoding_.encode(X))
-        return np.concatenate(list(z.values()), 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
+        return self._features(X, self.facet_names_)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of what :meth:`transform` gives: a facet's and a number.
@@ -180,8 +179,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param input_features: not used.
         """
         check_is_fitted(self)
-        dims = {name: prior.dim for name, prior in self.runner_.model.priors.items()}
-        return np.array([f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object)
+        return self._feature_names(self.facet_names_)
 
     def sample(
         self, n_samples: int = 1, *, facet: str | int | None = None, cluster: int | None = None, noise: bool = True

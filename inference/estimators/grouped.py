@@ -20,6 +20,8 @@ __all__ = ["ContentStyleTransformer"]
 
 # Optimiser steps where no number of epochs is given.
 STEPS = 4000
+# In the order of the features.
+PARTS = ("content", "style")
 
 
 class ContentStyleTransformer(TransformerMixin, FacetEstimator):
@@ -102,8 +104,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param groups: the group of each datum, integers ``[N]``, of any values, seen in training or not.
         """
         X = self._seen_data(X)
-        z = self._precise().embed(self.encoding_.encode(X), group=_groups(groups, len(X)))
-        return np.concatenate([z["content"], z["style"]], 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
+        return self._features(X, PARTS, group=_groups(groups, len(X)))
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum of the user's units; see
@@ -125,8 +126,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param input_features: not used.
         """
         check_is_fitted(self)
-        dims = {name: self.runner_.model.priors[name].dim for name in ("content", "style")}
-        return np.array([f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object)
+        return self._feature_names(PARTS)
 
 
 def _groups(groups: Any, n: int) -> Any:
