@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -13,17 +12,17 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import FacetGuide, check_model
+from guides.base import check_model
+from guides.lessons import TaughtGuide
 from ppl_models.base import FacetModel
-from ppl_models.checks import number
 from ppl_models.data import Observed, as_data, as_mask
-from ppl_models.distributions import Component, Proportions, decided, diagonal_normal, one_hot_labels
+from ppl_models.distributions import Component, Proportions, decided, diagonal_normal
 from ppl_models.nvae import NVAE
 
 __all__ = ["ClassifierGuide"]
 
 
-class ClassifierGuide(FacetGuide):
+class ClassifierGuide(TaughtGuide):
     r"""z ~ q(z given x) and y ~ q(y given x) from one encoder, where the class is not known.
 
     .. math:: q(z_c, z_s, y, \pi \mid x) = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
@@ -58,11 +57,7 @@ class ClassifierGuide(FacetGuide):
             raise ValueError(f"ClassifierGuide is for NVAE, got {type(model).__name__}: take {model.suitable_guide}")
         if label_weight is None:
             label_weight = 1.0 if model.concentration is None else 0.0
-        if not 0 <= number(label_weight) < float("inf"):
-            raise ValueError(f"label_weight must be a number of at least 0, got {label_weight!r}")
-        super().__init__(model, num_samples)
-        self.label_weight = label_weight
-        self.teaching = True
+        super().__init__(model, num_samples, label_weight)
 
     @property
     def needs(self) -> str:
@@ -72,33 +67,20 @@ class ClassifierGuide(FacetGuide):
         model = cast(NVAE, self.model)
         heads = self.heads(x)
         logits = self.class_logits(heads["class"])
+        found = label if known is None else torch.where(known, label, -1)
         with model.plate(x, len(x)):
             with model.weighted("c_class"):
                 if known is not None:
-                    q = Component(logits=decided(logits, torch.where(known, label, -1)))
+                    q = Component(logits=decided(logits, found))
                     pyro.sample("c_class", q, infer={"enumerate": "parallel"})
                 if model.concentration is not None:
                     pyro.sample("pi", Proportions(model.concentration + logits.softmax(-1)))  # Eq. 4
-            if self.teaching and self.label_weight:
-                pyro.factor("classified", -self.label_weight * self.lesson(logits, label, known), has_rsample=True)
+            self.teach("classified", logits, found)
             L = self.num_samples if num_samples is None else num_samples
             with model.draws(L):
                 for name, head in heads.items():
                     with model.weighted(f"z_{name}"):
                         pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
-
-    @contextmanager
-    def unrelaxed(self) -> Iterator[None]:
-        kept, self.teaching = self.teaching, False
-        try:
-            yield
-        finally:
-            self.teaching = kept
-
-    def lesson(self, logits: Tensor, label: Tensor, known: Tensor | None) -> Tensor:
-        """log q(label given x), 0 where the label is unknown: ``[B]``."""
-        log_q = Component(logits=logits).log_prob(one_hot_labels(label, logits.shape[-1], logits))
-        return log_q if known is None else known * log_q
 
     # How the encoder's output is read: 2 d numbers for z, and L for the class behind those of the classes' latents.
 

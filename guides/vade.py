@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyro
 from torch import Tensor
 
-from guides.base import FacetGuide
+from guides.lessons import TaughtGuide
 from ppl_models.distributions import Component, decided
 
 __all__ = ["VaDEGuide"]
 
 
-class VaDEGuide(FacetGuide):
+class VaDEGuide(TaughtGuide):
     r"""q(z, c given x) with no network for c: the clusters' posterior follows from the draws of z.
 
     .. math:: z_j^{(l)} \sim q(z_j \mid x), \quad
@@ -26,6 +26,8 @@ class VaDEGuide(FacetGuide):
 
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.
+    :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no bound. See
+        :class:`~guides.lessons.TaughtGuide`.
     """
 
     accepts: tuple[str, ...] = ("label",)
@@ -46,3 +48,5 @@ class VaDEGuide(FacetGuide):
                 q = Component(logits=logits if label is None else decided(logits, label[:, j]))
                 with self.model.weighted(f"c_{name}"):
                     pyro.sample(f"c_{name}", q, infer={"enumerate": "parallel"})
+                if label is not None:
+                    self.teach(f"lesson_{name}", logits, label[:, j])

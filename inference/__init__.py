@@ -5,7 +5,15 @@ from importlib.metadata import PackageNotFoundError, version
 from inference.batches import Groups, Rows
 from inference.evaluation import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.guard import Guard
-from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.initialization import (
+    cold_start,
+    data_dependent_start,
+    fit_mixtures,
+    neighbor_start,
+    standard_normal_priors,
+    warm_start,
+)
+from inference.neighbors import neighbor_clusters
 from inference.objectives import (
     GuideEnum_ELBO,
     ImportanceWeighted_ELBO,
@@ -52,6 +60,8 @@ __all__ = [
     "kl_by_dimension",
     "learn_to_encode",
     "mutual_information",
+    "neighbor_clusters",
+    "neighbor_start",
     "select_model",
     "standard_normal_priors",
     "warm_start",

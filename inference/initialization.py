@@ -1,4 +1,4 @@
-"""Starting values of the mixtures: the paper's cold start, and a warm start for small data."""
+"""Starting values of the mixtures: the paper's cold start, a warm start for small data, and one from neighbours."""
 
 from __future__ import annotations
 
@@ -19,13 +19,21 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from guides.base import FacetGuide, check_guide, check_model
 from guides.network import NetworkGuide
+from inference.neighbors import neighbor_clusters
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, evaluating, training
 from ppl_models.checks import check_count, check_kind
 from ppl_models.priors import Mixture, StandardNormal
 
-__all__ = ["cold_start", "data_dependent_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
+__all__ = [
+    "cold_start",
+    "data_dependent_start",
+    "fit_mixtures",
+    "neighbor_start",
+    "standard_normal_priors",
+    "warm_start",
+]
 
 
 def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0) -> None:
@@ -136,6 +144,48 @@ def warm_start(
         runner.fit(x, epochs, **fit_options)
     fit_mixtures(runner.guide, x, seed=seed, label=label, n_init=restarts)
     return runner
+
+
+def neighbor_start(
+    runner: SVIRunner,
+    x: ArrayLike | Tensor,
+    epochs: int,
+    facet: str | None = None,
+    num_neighbors: int = 10,
+    max_rows: int = 60_000,
+    seed: int = 0,
+    **fit_options: Any,
+) -> SVIRunner:
+    """Train first with the clusters of data that are neighbours as the known clusters of one facet.
+
+    They are found before any training, by :func:`~inference.neighbors.neighbor_clusters`; the facet's mixture starts
+    from them, and the guide learns them with its ``label_weight``. Train on without labels to let them go: what the
+    model then makes of them is its own, and may agree with them less.
+
+    :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight`` above 0. One of the
+        order of 10 makes the encoder learn the clusters within a few epochs.
+    :param x: complete data ``[N, *x_shape]``, entries of one scale.
+    :param facet: whose clusters they are; the deepest mixture's where not given.
+    :param num_neighbors: of each datum.
+    :param max_rows: data whose neighbours are looked for, at most.
+    :param seed: of the clusters and of the mixture's fit.
+    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
+    :returns: the runner.
+    :raises ValueError: before training, if something does not fit.
+    """
+    check_kind("runner", runner, SVIRunner, "an SVIRunner")
+    check_count("epochs", epochs)
+    guide = runner.guide
+    name, prior = list(chosen_mixtures(guide.model, None if facet is None else [facet]).items())[-1]
+    if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
+        raise ValueError(
+            f"{type(guide).__name__} would not learn clusters that it is given: take a VaDEGuide with a label_weight "
+            "above 0, such as VaDEGuide(model, label_weight=30)"
+        )
+    rows = guide.observed(x, {}).x
+    label = {name: neighbor_clusters(rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed)}
+    fit_mixtures(guide, x, seed=seed, facets=[name], label=label)
+    return runner.fit(x, epochs, label=label, **fit_options)
 
 
 @torch.no_grad()

@@ -38,6 +38,26 @@ def test_known_clusters_against_the_formula(L: int) -> None:
 
 
 @pytest.mark.parametrize("L", [1, 5])
+def test_the_lesson_is_the_log_responsibility_of_the_known_cluster(L: int) -> None:
+    model, guide = build(2, L)
+    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
+    label = {"facet1": np.array([3, -1, 0, -1, 2, 2])}
+    noise = drawn_noise(guide, x, seed=3)
+    parameters, names = dict(guide.named_parameters()), list(model.priors)
+    bound = paper.negative_objective(parameters, x, noise, names, [1.0, 1.0], known=label)
+    mean, scale = paper.encode(parameters, x, 2)[1]
+    q = paper.responsibilities(*paper.mixture(parameters, "facet1", mean + scale * noise["facet1"]))
+    learned = sum(q[b, k].log() for b, k in enumerate(label["facet1"]) if k >= 0)
+    guide.label_weight = 2.5
+    pyro.set_rng_seed(3)
+    data = guide.observed(x, {"label": label})
+    got = Loss(model, guide)(data.x, **data.given)
+    every = list(parameters.values())
+    want = (bound - 2.5 * learned) / BATCH
+    assert_equal_to(value_and_gradient(got, every), value_and_gradient(want, every))
+
+
+@pytest.mark.parametrize("L", [1, 5])
 def test_missing_entries_against_the_formula(L: int) -> None:
     model, guide = build(2, L)
     model.likelihood = Incomplete(Bernoulli())

@@ -1,0 +1,139 @@
+"""Clusters of neighbours, and training that starts from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_moons
+from sklearn.metrics import adjusted_rand_score
+
+from guides import VaDEGuide
+from inference import ProgressiveFadeIn, SVIRunner, elbo, neighbor_clusters, neighbor_start
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
+
+
+def by_the_papers(rows: np.ndarray, K: int, k: int) -> np.ndarray:
+    """Written from the papers, edge by edge and with every eigenvector."""
+    n = len(rows)
+    distance = np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(-1))
+    near = [sorted(set(range(n)) - {i}, key=lambda j, i=i: distance[i, j])[:k] for i in range(n)]
+    last = [distance[i, near[i][-1]] for i in range(n)]
+    affinity = np.zeros((n, n))
+    for i in range(n):
+        for j in near[i]:
+            half = 0.5 * np.exp(-(distance[i, j] ** 2) / (last[i] * last[j]))
+            affinity[i, j] += half
+            affinity[j, i] += half
+    degree = affinity.sum(1) + 0.1 * affinity.sum(1).mean()
+    _, vectors = np.linalg.eigh(affinity / np.sqrt(np.outer(degree, degree)))
+    leading = vectors[:, -K:]
+    leading /= np.linalg.norm(leading, axis=1, keepdims=True)
+    return KMeans(K, n_init=20, random_state=0).fit_predict(leading)
+
+
+def test_against_the_papers_formulas() -> None:
+    """Of three groups that touch, so that neither finds them without the graph's weights."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(centre, 0.6, (50, 2)) for centre in ((0, 0), (2, 0), (1, 2))])
+    found = neighbor_clusters(x, 3, num_neighbors=7)
+    assert adjusted_rand_score(found, by_the_papers(x, 3, 7)) == 1
+
+
+def test_clusters_that_no_means_can_part() -> None:
+    """Two moons; means alone get an adjusted Rand index near 0.25."""
+    x, moon = make_moons(400, noise=0.05, random_state=0)
+    assert adjusted_rand_score(moon, neighbor_clusters(x, 2)) == 1
+    assert adjusted_rand_score(moon, KMeans(2, n_init=10, random_state=0).fit_predict(x)) < 0.5
+
+
+def test_data_that_are_not_looked_at_have_no_cluster() -> None:
+    x, moon = make_moons(400, noise=0.05, random_state=0)
+    found = neighbor_clusters(x, 2, max_rows=300)
+    seen = found >= 0
+    assert seen.sum() == 300
+    assert adjusted_rand_score(moon[seen], found[seen]) == 1
+
+
+def test_what_is_alike_gives_the_same_clusters() -> None:
+    x, _ = make_moons(100, noise=0.05, random_state=0)
+    found = neighbor_clusters(x, 4)
+    np.testing.assert_array_equal(found, neighbor_clusters(torch.tensor(x), 4))
+    np.testing.assert_array_equal(found, neighbor_clusters(x.reshape(100, 1, 2), 4))
+    assert found.shape == (100,)
+    assert set(found) == {0, 1, 2, 3}
+
+
+def test_data_that_lie_on_each_other() -> None:
+    x = np.repeat(np.eye(3), 20, axis=0)
+    found = neighbor_clusters(x, 3)
+    assert adjusted_rand_score(np.repeat([0, 1, 2], 20), found) == 1
+
+
+def two_groupings(n: int = 400) -> tuple[torch.Tensor, np.ndarray]:
+    """Eight pixels in three patterns, and a slope that is another matter."""
+    rng = np.random.default_rng(0)
+    pattern = rng.integers(3, size=n)
+    x = 0.8 * np.eye(3).repeat(2, axis=1)[pattern] @ np.eye(6, 8) + 0.02 * rng.normal(size=(n, 8))
+    return torch.tensor(x, dtype=torch.float32), pattern
+
+
+def start(label_weight: float, facets: tuple[str, ...] = ("style", "digit")) -> SVIRunner:
+    pyro.set_rng_seed(0)
+    priors = {name: GaussianMixture(3, 2) for name in facets}
+    model = MFCVAE((8,), priors, Normal(0.3), MLPLadder((32,) * len(facets)))
+    return SVIRunner(model, VaDEGuide(model, label_weight=label_weight), lr=3e-3)
+
+
+@pytest.mark.filterwarnings("ignore::inference.training.DeadFacetWarning")
+def test_the_guide_learns_the_clusters_of_its_deepest_facet() -> None:
+    x, pattern = two_groupings()
+    runner = start(30.0)
+    assert neighbor_start(runner, x, 10, batch_size=50, progress=False) is runner
+    found = runner.guide.predict(x)
+    assert adjusted_rand_score(pattern, found["digit"]) == 1
+    assert adjusted_rand_score(pattern, found["style"]) < 0.9  # which was taught nothing
+    assert runner.epoch == 10
+
+
+@pytest.mark.filterwarnings("ignore::inference.training.DeadFacetWarning")
+def test_another_facet_can_be_the_one() -> None:
+    x, pattern = two_groupings()
+    runner = neighbor_start(start(30.0), x, 10, facet="style", batch_size=50, progress=False)
+    assert adjusted_rand_score(pattern, runner.guide.predict(x)["style"]) == 1
+
+
+def test_a_schedule_lets_facets_in_meanwhile() -> None:
+    x, _ = two_groupings()
+    runner = start(30.0)
+    runner.schedule = ProgressiveFadeIn((2, 4), 8)
+    with pytest.warns(UserWarning, match="abrupt"):
+        neighbor_start(runner, x, 6, batch_size=100, progress=False)
+    np.testing.assert_array_equal(runner.model.gates, [1, 1])
+
+
+def test_the_elbo_is_without_the_lesson() -> None:
+    x, _ = two_groupings(50)
+    runner = start(30.0)
+    label = {"digit": np.zeros(50, int)}
+    values = []
+    for weight in (30.0, 0.0):
+        runner.guide.label_weight = weight
+        pyro.set_rng_seed(1)
+        values.append(elbo(runner.model, runner.guide, x, 5, label=label)[0])
+    assert values[0] == values[1]
+
+
+def test_a_guide_that_would_not_learn_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.initialization.neighbor_clusters", lambda *args, **options: pytest.fail("worked"))
+    x, _ = two_groupings(50)
+    with pytest.raises(ValueError, match=r"VaDEGuide\(model, label_weight=30\)"):
+        neighbor_start(start(0.0), x, 1)
+
+
+def test_the_weight_is_kept_with_the_guide(tmp_path) -> None:
+    model = VaDE((8,), GaussianMixture(3, 2), Normal(0.3))
+    SVIRunner(model, VaDEGuide(model, label_weight=7.0)).save(tmp_path / "run")
+    assert SVIRunner.load(tmp_path / "run").guide.label_weight == 7.0
