@@ -158,9 +158,9 @@ def neighbor_start(
 ) -> SVIRunner:
     """Train first with the clusters of data that are neighbours as the known clusters of one facet.
 
-    They are found before any training, by :func:`~inference.neighbors.neighbor_clusters`; the facet's mixture starts
-    from them, and the guide learns them with its ``label_weight``. Train on without labels to let them go: what the
-    model then makes of them is its own, and may agree with them less.
+    They are found before any training (:func:`~inference.neighbors.neighbor_clusters`). Every mixture is fitted to
+    what the untrained encoder gives, that facet's by its clusters, and the guide learns them with its ``label_weight``.
+    Train on without labels to let them go: what the model then makes of them is its own, and may agree with them less.
 
     :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight`` above 0. One of the
         order of 10 makes the encoder learn the clusters within a few epochs.
@@ -168,7 +168,7 @@ def neighbor_start(
     :param facet: whose clusters they are; the deepest mixture's where not given.
     :param num_neighbors: of each datum.
     :param max_rows: data whose neighbours are looked for, at most.
-    :param seed: of the clusters and of the mixture's fit.
+    :param seed: of the clusters and of the mixtures' fits.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner.
     :raises ValueError: before training, if something does not fit.
@@ -184,7 +184,7 @@ def neighbor_start(
         )
     rows = guide.observed(x, {}).x
     label = {name: neighbor_clusters(rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed)}
-    fit_mixtures(guide, x, seed=seed, facets=[name], label=label)
+    fit_mixtures(guide, x, seed=seed, label=label)
     return runner.fit(x, epochs, label=label, **fit_options)
 
 
