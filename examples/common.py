@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from examples.datasets import Dataset
 from guides import FacetGuide
-from inference import Checkpoints, SVIRunner, warm_start
+from inference import Checkpoints, SVIRunner
 from inference.callbacks import Evaluate, JSONLines
 from inference.disk import write_together
 from inference.figures import save_figures
@@ -49,7 +49,7 @@ __all__ = [
     "resolve",
     "score_facets",
     "score_run",
-    "start_warmly",
+    "train_first",
     "write_json",
 ]
 
@@ -263,25 +263,19 @@ def check_schedule(schedule: Schedule, model: FacetModel, data: Dataset, epochs:
     schedule.bind(model, steps, epochs * steps)
 
 
-def start_warmly(
-    guide: FacetGuide,
-    data: Dataset,
-    out: Path,
-    schedule: Schedule,
-    epochs: int,
-    batch_size: int,
-    restarts: int,
-    **options: Any,
+def train_first(
+    start: Callable[..., SVIRunner], guide: FacetGuide, data: Dataset, out: Path, schedule: Schedule, **options: Any
 ) -> SVIRunner:
-    """Train under standard normal priors and fit mixtures; returns a runner for what follows, its history begun.
+    """Train by a start, and return a runner for what follows, its history begun.
 
+    :param start: such as ``warm_start``, bound to its lengths.
     :param options: of both runners: rate, seed, device, precision.
     """
-    warm = SVIRunner(guide.model, guide, schedule=schedule, **options)
-    how = {"checkpoints": checkpointing(out, "warm-start"), "fabric": fabric_on(warm.device.type)}
-    warm_start(warm, data.train, epochs, seed=options["seed"], restarts=restarts, batch_size=batch_size, **how)
+    first = SVIRunner(guide.model, guide, schedule=schedule, **options)
+    how = {"checkpoints": checkpointing(out, "start"), "fabric": fabric_on(first.device.type)}
+    start(first, data.train, seed=options["seed"], **how)
     runner = SVIRunner(guide.model, guide, **options)
-    runner.history = list(warm.history)
+    runner.history = list(first.history)
     return runner
 
 

@@ -10,7 +10,9 @@ does not give; the small data sets have shorter ones. 3DShapes is our drawing of
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyro
 
@@ -23,11 +25,11 @@ from examples.common import (
     fit_and_report,
     open_run_folder,
     resolve,
-    start_warmly,
+    train_first,
 )
 from examples.datasets import DATASETS, Dataset, load
 from guides import VaDEGuide
-from inference import ProgressiveFadeIn, SVIRunner, cold_start, data_dependent_start
+from inference import ProgressiveFadeIn, SVIRunner, cold_start, data_dependent_start, neighbor_start, warm_start
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, Bernoulli, ConvLadder, GaussianMixture, MLPLadder, Normal
 
@@ -53,6 +55,8 @@ class Settings:
     fade_steps: int = 15_000
     waiting_weight: float = 0.0  # of the second facet's KL terms before it is let in
     warm_epochs: tuple[int, int] = (0, 0)  # phases of a warm start, after which both facets are in; the paper has none
+    neighbor_epochs: tuple[int, int] = (0, 0)  # phases in which the deep facet is taught neighbours' clusters; as above
+    label_weight: float = 30.0  # of these
     restarts: int = 0  # fits of the deep facet's mixture when the second is let in, or of both after a warm start
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
     precision: str = "float32"  # of the networks
@@ -106,7 +110,8 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
         network = ConvLadder(settings.widths, init=settings.init, merge=settings.merge)
     else:
         network = MLPLadder(settings.widths, init=settings.init, merge=settings.merge)
-    return VaDEGuide(MFCVAE(data.train.shape[1:], priors, likelihood, network))
+    model = MFCVAE(data.train.shape[1:], priors, likelihood, network)
+    return VaDEGuide(model, label_weight=settings.label_weight)
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -119,6 +124,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "fade_steps": {"help": "to let the second facet in"},
         "waiting_weight": {"help": "of the second facet's KL terms before that"},
         "warm_epochs": {"help": "of each phase under standard normal priors, before mixtures are fitted"},
+        "neighbor_epochs": {
+            "help": "of each phase in which the deep facet is taught the clusters of nearest neighbours"
+        },
+        "label_weight": {"help": "of these clusters in the objective"},
         "restarts": {
             "help": "fits of the deep facet's mixture when the second is let in, or after a warm start of both"
         },
@@ -129,7 +138,22 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     if args.smoke:
         args.dataset = "digits"
     settings = SETTINGS[args.dataset]
-    return args, resolve(args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE))
+    settings = resolve(args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE))
+    if any(settings.warm_epochs) and any(settings.neighbor_epochs):
+        parser.error("--warm-epochs and --neighbor-epochs are two starts: give one of them")
+    return args, settings
+
+
+def starts(settings: Settings) -> tuple[tuple[int, int], Callable[..., SVIRunner] | None]:
+    """Phases in which facets are let in, and the start that they belong to, if they are of one."""
+    how = {"batch_size": settings.batch_size}
+    if any(settings.warm_epochs):  # both facets under standard normal priors, and mixtures fitted to them
+        phases = settings.warm_epochs
+        return phases, partial(warm_start, epochs=sum(phases), restarts=max(settings.restarts, 1), **how)
+    if any(settings.neighbor_epochs):
+        phases = settings.neighbor_epochs
+        return phases, partial(neighbor_start, epochs=sum(phases), facet=settings.facets[1], **how)
+    return settings.epochs, None
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -137,8 +161,7 @@ def main(argv: list[str] | None = None) -> None:
     data = load(args.dataset, args.data_root)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
-    warm = any(settings.warm_epochs)
-    phases = settings.warm_epochs if warm else settings.epochs
+    phases, start = starts(settings)
     schedule = ProgressiveFadeIn(phases, settings.fade_steps, settings.waiting_weight)
     check_schedule(schedule, guide.model, data, sum(phases), settings.batch_size)
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
@@ -146,9 +169,8 @@ def main(argv: list[str] | None = None) -> None:
         data_dependent_start(guide, data.train, seed=args.seed)
     options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
     refit: list[FitMixtures] = []
-    if warm:  # both facets under standard normal priors, the deep one first, and mixtures fitted to them; then all in
-        restarts = max(settings.restarts, 1)
-        runner = start_warmly(guide, data, out, schedule, sum(phases), settings.batch_size, restarts, **options)
+    if start is not None:  # after which both facets are in
+        runner = train_first(start, guide, data, out, schedule, **options)
     else:  # the paper's start (D.4) and schedule (D.3)
         cold_start(guide, data.train, seed=args.seed)
         runner = SVIRunner(guide.model, guide, schedule=schedule, **options)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyro
 
@@ -23,11 +24,11 @@ from examples.common import (
     fit_and_report,
     open_run_folder,
     resolve,
-    start_warmly,
+    train_first,
 )
 from examples.datasets import DATASETS, Dataset, load, some_rows
 from guides import FacetGuide, GumbelSoftmax, LadderGuide, VaDEGuide
-from inference import Constant, ProgressiveFadeIn, data_dependent_start
+from inference import Constant, ProgressiveFadeIn, data_dependent_start, warm_start
 from ppl_models import GMDGM, VLAC, ConvLadder, Normal
 
 
@@ -115,7 +116,8 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     data_dependent_start(guide, data.train, seed=args.seed)
     options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
-    runner = start_warmly(guide, data, out, schedule, sum(settings.phases), settings.batch_size, RESTARTS, **options)
+    start = partial(warm_start, epochs=sum(settings.phases), restarts=RESTARTS, batch_size=settings.batch_size)
+    runner = train_first(start, guide, data, out, schedule, **options)
     fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 
 

@@ -19,6 +19,7 @@ from inference import SVIRunner
 ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
+VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
 EXAMPLES = [*RUNS, "nvae", "augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"]
 # Runs other examples, and nothing by itself: it has --seeds for --seed, each run resumes without being asked, and its
@@ -222,8 +223,8 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     full, smoke = (example.parse(argv)[1] for argv in ([], ["--smoke"]))
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
-        "num_components", "dim", "widths", "batch_size", "warm_epochs", "epochs", "fade_steps", "evaluate_every",
-        "repeats", "importance_draws", "gradient_draws", "train_rows", "phases",
+        "num_components", "dim", "widths", "batch_size", "warm_epochs", "start_epochs", "epochs", "fade_steps",
+        "evaluate_every", "repeats", "importance_draws", "gradient_draws", "train_rows", "phases",
         "per_segment", "seeds", "flow_components", "flow_layers", "steps", "flow_steps", "held_out", "records",
         "hash_bits", "num_codes", "code_dim", "grid_widths", "looks",
         "evidence", "trials", "class_dim", "shared_dim", "scales", "classifier_widths", "classifier_epochs",
@@ -241,6 +242,12 @@ def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> 
     assert run_json["data"] == "mnist"
     assert run_json["settings"]["batch_size"] == 2048
     assert run_json["settings"]["precision"] == "bf16"
+
+
+def test_two_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module("examples.mfcvae").parse(["--warm-epochs", "1", "1", "--neighbor-epochs", "1", "1"])
+    assert "two starts: give one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
