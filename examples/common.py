@@ -57,7 +57,17 @@ SettingsT = TypeVar("SettingsT")
 # {facet: {label: {score: value}}}
 Scores = dict[str, dict[str, dict[str, float]]]
 # Settings that mean something at 0, such as none at all; the others must be above.
-MAY_BE_ZERO = ("beta", "beta_c", "label_weight", "labels", "restarts", "style_weight", "waiting_weight", "warm_epochs")
+MAY_BE_ZERO = (
+    "beta",
+    "beta_c",
+    "label_weight",
+    "labels",
+    "neighbor_epochs",
+    "restarts",
+    "style_weight",
+    "waiting_weight",
+    "warm_epochs",
+)
 
 
 def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
@@ -272,7 +282,7 @@ def train_first(
     :param options: of both runners: rate, seed, device, precision.
     """
     first = SVIRunner(guide.model, guide, schedule=schedule, **options)
-    how = {"checkpoints": checkpointing(out, "start"), "fabric": fabric_on(first.device.type)}
+    how = {"checkpoints": checkpointing(out, "warm-start"), "fabric": fabric_on(first.device.type)}
     start(first, data.train, seed=options["seed"], **how)
     runner = SVIRunner(guide.model, guide, **options)
     runner.history = list(first.history)

@@ -141,6 +141,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     settings = resolve(args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE))
     if any(settings.warm_epochs) and any(settings.neighbor_epochs):
         parser.error("--warm-epochs and --neighbor-epochs are two starts: give one of them")
+    if any(settings.neighbor_epochs) and not settings.label_weight:
+        parser.error("with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight above 0")
+    if any(settings.neighbor_epochs) and settings.restarts:
+        parser.error("--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: leave it out")
     return args, settings
 
 

@@ -11,6 +11,7 @@ from guides.flow import FlowGuide
 from guides.grouped import GroupedGuide, SimilarContentGuide
 from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
+from guides.lessons import TaughtGuide
 from guides.marginal import MarginalGuide
 from guides.network import NetworkGuide
 from guides.tables import TableGuide
@@ -38,5 +39,6 @@ __all__ = [
     "ScoreFunction",
     "SimilarContentGuide",
     "TableGuide",
+    "TaughtGuide",
     "VaDEGuide",
 ]

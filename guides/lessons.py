@@ -21,7 +21,8 @@ class TaughtGuide(FacetGuide):
 
     The bound alone asks of a known class that its latents be likely under it, and says nothing of the other classes:
     with few nats at stake, q(c given x) learns it late. Where w is above 0 the objective is *no bound*; ``elbo`` and
-    the history's terms are without it.
+    the history's terms are without it. The weights of a schedule do not change this one: a facet that is still to be
+    let in is taught already.
 
     :param label_weight: w, at least 0.
     :raises ValueError: if the weight is negative or no number.
@@ -38,11 +39,14 @@ class TaughtGuide(FacetGuide):
         """Within the data plate, the term of one facet.
 
         :param logits: of q(c given x), ``[B, K]``, up to a constant.
-        :param label: integers ``[B]``; -1 where the class is not known, which teaches nothing.
+        :param label: integers ``[B]``, -1 where the class is not known, which teaches nothing; or one-hot ``[B, K]``.
         """
         if self.teaching and self.label_weight:
-            learned = Component(logits=logits).log_prob(one_hot_labels(label.clamp_min(0), logits.shape[-1], logits))
-            pyro.factor(site, -self.label_weight * (label >= 0) * learned, has_rsample=True)
+            one_hot = label.is_floating_point()
+            known = 1.0 if one_hot else label >= 0
+            classes = one_hot_labels(label if one_hot else label.clamp_min(0), logits.shape[-1], logits)
+            log_q = Component(logits=logits).log_prob(classes)
+            pyro.factor(site, -self.label_weight * known * log_q, has_rsample=True)
 
     @contextmanager
     def unrelaxed(self) -> Iterator[None]:

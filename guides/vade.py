@@ -27,7 +27,7 @@ class VaDEGuide(TaughtGuide):
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.
     :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no bound. See
-        :class:`~guides.lessons.TaughtGuide`.
+        :class:`~guides.TaughtGuide`.
     """
 
     accepts: tuple[str, ...] = ("label",)

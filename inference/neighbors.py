@@ -19,6 +19,8 @@ __all__ = ["neighbor_clusters"]
 
 # Rows that the principal components are of, at most.
 PCA_ROWS = 10_000
+# Of the distances from the last neighbour, as a share of their median.
+LEAST_SCALE = 0.3
 # Added to every degree, as a share of the mean degree.
 REGULARIZER = 0.1
 # Of the eigenvalues: clusters need no more.
@@ -43,9 +45,9 @@ def neighbor_clusters(
 
     Neighbours are those among ``dim`` principal components. The weight of an edge falls with its length, measured by
     the distances of both ends from their last neighbours (Zelnik-Manor and Perona, *Self-tuning spectral clustering*,
-    2004, Eq. 2); to every degree a tenth of the mean degree is added, so that a few data apart from all others are no
-    cluster (Amini et al., *Pseudo-likelihood methods for community detection in large sparse networks*, 2013). The
-    rows of the leading eigenvectors, brought to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
+    2004); to every degree a tenth of the mean degree is added, so that a few data apart from all others are no cluster
+    (Qin and Rohe, *Regularized spectral clustering under the degree-corrected stochastic blockmodel*, 2013). The rows
+    of the leading eigenvectors, brought to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
     clustering*, 2001).
 
     :param x: complete data ``[N, ...]``, entries of one scale. Every pair of data is looked at.
@@ -57,30 +59,30 @@ def neighbor_clusters(
     :returns: clusters ``[N]``, integers from 0 to K - 1, and -1 for data that were not looked at.
     :raises ValueError: if there are too few data, or some entries are not finite.
     """
-    rows = _rows(x)
-    sizes = {"num_clusters": num_clusters, "num_neighbors": num_neighbors}
-    for name, size in (*sizes.items(), ("dim", dim), ("max_rows", max_rows)):
-        check_size(name, size)
-    looked_at = np.random.default_rng(seed).permutation(len(rows))[:max_rows]
-    for name, size in sizes.items():
-        if size >= len(looked_at):
-            raise ValueError(f"{name}={size} is too many for {len(looked_at)} data: it must be less than that")
-    clusters = np.full(len(rows), -1)
-    clusters[looked_at] = _spectral_clusters(
-        _affinity(_principal(rows[looked_at], dim, seed), num_neighbors), num_clusters, seed
-    )
-    return clusters
-
-
-def _rows(x: ArrayLike | Tensor) -> np.ndarray:
-    """``[N, D]`` in float32."""
     data = as_numbers(x)
     if data.ndim < 2 or not data.numel():
         raise ValueError(f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty")
-    rows = data.flatten(1).to(torch.float32).cpu().numpy()
-    if not np.isfinite(rows).all():
+    sizes = {"num_clusters": num_clusters, "num_neighbors": num_neighbors}
+    for name, size in (*sizes.items(), ("dim", dim), ("max_rows", max_rows)):
+        check_size(name, size)
+    looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]
+    for name, size in sizes.items():
+        if size >= len(looked_at):
+            raise ValueError(f"{name}={size} is too many for {len(looked_at)} data: it must be less than that")
+    near = _principal(_rows(data, looked_at), dim, seed)
+    clusters = np.full(len(data), -1)
+    clusters[looked_at] = _spectral_clusters(_affinity(near, num_neighbors), num_clusters, seed)
+    return clusters
+
+
+def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:
+    """Those rows around their mean, ``[N, D]`` in float32."""
+    rows = data.detach()[torch.as_tensor(chosen, device=data.device)].flatten(1)
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    centred = (rows - rows.mean(0)).float().cpu().numpy()  # an offset would leave few digits for distances
+    if not np.isfinite(centred).all():
         raise ValueError("x holds NaN or infinity: distances are between complete data; fill in what is missing first")
-    return rows
+    return centred
 
 
 def _principal(rows: np.ndarray, dim: int, seed: int) -> np.ndarray:
@@ -92,7 +94,9 @@ def _principal(rows: np.ndarray, dim: int, seed: int) -> np.ndarray:
 def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
     """Symmetric weights ``[N, N]`` of the edges between neighbours, at most 1."""
     distance, neighbor = NearestNeighbors(n_neighbors=num_neighbors).fit(rows).kneighbors()
-    last = distance[:, -1].clip(np.finfo(np.float32).tiny)  # data may lie on each other
+    last = distance[:, -1]
+    # Data that lie on each other would measure all else by a distance of 0, and be cut off from it.
+    last = last.clip(LEAST_SCALE * np.median(last[last > 0]) if last.any() else 1.0)
     weight = np.exp(-(distance / last[:, None]) * (distance / last[neighbor]))
     starts = np.arange(0, weight.size + 1, num_neighbors)
     one_way = csr_matrix((weight.ravel(), neighbor.ravel(), starts), shape=(len(rows), len(rows)))

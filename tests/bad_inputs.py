@@ -338,6 +338,12 @@ def runner() -> SVIRunner:
     return SVIRunner(guide().model, guide())
 
 
+def taught(schedule: Any = None) -> SVIRunner:
+    """Whose guide learns clusters that it is given."""
+    model = facet()
+    return SVIRunner(model, VaDEGuide(model, label_weight=30), schedule=schedule)
+
+
 def fit(of: Callable[[], FacetGuide] = guide, x: Any = X, schedule: Any = None, **options: Any) -> SVIRunner:
     sizes = {"epochs": 4, "batch_size": 3, "progress": False}
     return SVIRunner(of().model, of(), schedule=schedule).fit(x, **{**sizes, **options})
@@ -793,6 +799,12 @@ GUIDES = [
         ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
     ),
     *of(
+        "TaughtGuide",
+        ("range: infinite", lambda: VaDEGuide(facet(), label_weight=float("inf")), "label_weight .* got inf"),
+        ("nan: weight", lambda: VaDEGuide(facet(), label_weight=NAN), "label_weight .* got nan"),
+        ("type: weight", lambda: VaDEGuide(facet(), label_weight="1"), "label_weight .* got '1'"),
+    ),
+    *of(
         "ClassifierGuide",
         ("misfit: model", lambda: ClassifierGuide(facet()), "is for NVAE, got MFCVAE: take VaDEGuide"),
         ("range: weight", lambda: ClassifierGuide(nvae().model, 1, -1), "label_weight .* got -1"),
@@ -1216,7 +1228,7 @@ RUNS = [
         ("shape: few rows", lambda: neighbor_clusters(X[:5], 5, 3), "num_clusters=5 is too many for 5 data"),
         ("shape: few neighbours", lambda: neighbor_clusters(X[:5], 2), "num_neighbors=10 is too many for 5 data"),
         ("shape: a row", lambda: neighbor_clusters(X[0], 2), r"data \[N, ...\] are needed"),
-        ("nan: x", lambda: neighbor_clusters(holed(NAN), 2), "fill in what is missing"),
+        ("nan: x", lambda: neighbor_clusters(holed(NAN), 2, 2), "fill in what is missing"),
         ("type: x", lambda: neighbor_clusters([["a"]], 2), "x must hold numbers"),
     ),
     *of(
@@ -1225,6 +1237,15 @@ RUNS = [
         ("range: epochs", lambda: neighbor_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
         ("misfit: guide", lambda: neighbor_start(runner(), X, 1), "take a VaDEGuide with a label_weight above 0"),
         ("unknown: facet", lambda: neighbor_start(runner(), X, 1, "hue"), "unknown facet 'hue'"),
+        (
+            "misfit: no mixture",
+            lambda: neighbor_start(SVIRunner(vae().model, vae()), X, 1),
+            "none of the facets .* has a mixture",
+        ),
+        ("range: batch_size", lambda: neighbor_start(taught(), X, 1, batch_size=0), f"batch_size {COUNT}, got 0"),
+        ("unknown: option", lambda: neighbor_start(taught(), X, 1, bach_size=9), "bach_size"),
+        ("misfit: label", lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}), "give one of both"),
+        ("misfit: run", lambda: neighbor_start(taught(WarmUp(99)), X, 1), "warm-up would end at step 99"),
     ),
     *of(
         "warm_start",

@@ -72,6 +72,22 @@ def test_data_that_lie_on_each_other() -> None:
     assert adjusted_rand_score(np.repeat([0, 1, 2], 20), found) == 1
 
 
+def test_copies_of_a_datum_do_not_cut_it_off_from_what_is_near() -> None:
+    """Three data forty times over, and others around each of them."""
+    rng = np.random.default_rng(0)
+    centres = 10 * np.eye(3, 20)
+    around = rng.normal(size=(90, 20))
+    around *= 1.5 / np.linalg.norm(around, axis=1, keepdims=True)
+    x = np.concatenate([centres.repeat(40, axis=0), centres.repeat(30, axis=0) + around])
+    group = np.concatenate([np.repeat([0, 1, 2], 40), np.repeat([0, 1, 2], 30)])
+    assert adjusted_rand_score(group, neighbor_clusters(x, 3)) == 1
+
+
+def test_an_offset_changes_nothing() -> None:
+    x, moon = make_moons(200, noise=0.05, random_state=0)
+    assert adjusted_rand_score(moon, neighbor_clusters(x + 1e9, 2)) == 1
+
+
 def two_groupings(n: int = 400) -> tuple[torch.Tensor, np.ndarray]:
     """Eight pixels in three patterns, and a slope that is another matter."""
     rng = np.random.default_rng(0)
@@ -126,11 +142,56 @@ def test_the_elbo_is_without_the_lesson() -> None:
     assert values[0] == values[1]
 
 
-def test_a_guide_that_would_not_learn_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("label_weight", "options", "words"),
+    [
+        (0.0, {}, r"VaDEGuide\(model, label_weight=30\)"),
+        (30.0, {"batch_size": 0}, "batch_size"),
+        (30.0, {"bach_size": 5}, "bach_size"),
+        (30.0, {"label": {"digit": [0] * 50}}, "give one of both"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_any_work(
+    label_weight: float, options: dict, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("inference.initialization.neighbor_clusters", lambda *args, **options: pytest.fail("worked"))
     x, _ = two_groupings(50)
-    with pytest.raises(ValueError, match=r"VaDEGuide\(model, label_weight=30\)"):
-        neighbor_start(start(0.0), x, 1)
+    with pytest.raises(ValueError, match=words):
+        neighbor_start(start(label_weight), x, 1, **options)
+
+
+def test_a_schedule_that_is_longer_than_the_run_leaves_the_mixtures_alone() -> None:
+    x, _ = two_groupings(50)
+    runner = start(30.0)
+    runner.schedule = ProgressiveFadeIn((2, 4), 4)
+    before = {name: value.clone() for name, value in runner.guide.state_dict().items()}
+    with pytest.raises(ValueError, match="the last phase"):
+        neighbor_start(runner, x, 2, batch_size=50)
+    for name, value in runner.guide.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore::inference.training.DeadFacetWarning")
+def test_other_facets_may_have_known_clusters_meanwhile() -> None:
+    x, pattern = two_groupings()
+    first = (pattern == 0).astype(int)
+    runner = neighbor_start(start(30.0), x, 10, label={"style": first}, batch_size=50, progress=False)
+    found = runner.guide.predict(x)
+    assert adjusted_rand_score(pattern, found["digit"]) == 1
+    assert (found["style"] == first).mean() > 0.9
+
+
+def test_one_hot_labels_teach_as_integers_do() -> None:
+    runner = start(30.0, ("digit",))
+    logits = torch.randn(4, 3)
+    label = torch.tensor([0, 2, 1, 1])
+    learned = []
+    for given in (label, torch.eye(3)[label]):
+        with pyro.poutine.trace() as trace, pyro.plate("data", 4):
+            runner.guide.teach("lesson", logits, given)
+        learned.append(trace.trace.nodes["lesson"]["fn"].log_factor)
+    torch.testing.assert_close(learned[0], -30 * logits.log_softmax(-1)[range(4), label])
+    torch.testing.assert_close(learned[0], learned[1])
 
 
 def test_the_weight_is_kept_with_the_guide(tmp_path) -> None:
