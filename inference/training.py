@@ -336,11 +336,11 @@ def _check_first_step(runner: SVIRunner, batch: Observed, weights: Weights) -> N
     with (
         seeded(0, runner.device),
         checked,
-        torch.no_grad(),
+        torch.enable_grad(),  # some of Pyro's objectives refuse where nothing can be differentiated
         evaluating(runner.loss),
         runner.model.weights_set_to(*at_start),
     ):
-        loss = runner.loss(batch.x, **batch.given)
+        loss = runner.loss(batch.x, **batch.given).detach()
     if not loss.isfinite():
         raise ValueError(
             f"the objective is {float(loss)} before the first step: check the scale of the data "

@@ -202,6 +202,8 @@ def test_pairs_of_guide_and_objective(
         loss = Loss(guide.model, guide, elbo_object)(data(guide), **given(guide, 7))
         loss.backward()
         assert loss.isfinite()
+        runner = SVIRunner(guide.model, guide, objective=elbo_object)
+        assert np.isfinite(runner.fit(data(guide), 1, progress=False, **given(guide, 7)).history[-1]["objective"])
     else:
         with pytest.raises(ValueError, match=refusal):
             Loss(guide.model, guide, elbo_object)
