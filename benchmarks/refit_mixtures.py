@@ -9,12 +9,9 @@ import argparse
 import statistics
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 from examples.common import score_facets
 from examples.datasets import mnist
-from examples.mfcvae import Settings, build
-from inference import elbo, fit_mixtures
+from inference import SVIRunner, elbo, fit_mixtures
 
 
 def main() -> None:
@@ -26,8 +23,7 @@ def main() -> None:
     data = mnist(args.data_root)
     table: dict[str, list[float]] = {}
     for seed, run in enumerate(args.runs):
-        guide = build(data, Settings())
-        guide.load_state_dict(load_file(run / "weights.safetensors"))
+        guide = SVIRunner.load(run).guide
         for when in ("trained", "fitted again"):
             if when == "fitted again":
                 fit_mixtures(guide, data.train, seed=seed, n_init=args.restarts)
