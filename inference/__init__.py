@@ -5,15 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 from inference.batches import Groups, Rows
 from inference.evaluation import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.guard import Guard
-from inference.initialization import (
-    cold_start,
-    data_dependent_start,
-    fit_mixtures,
-    neighbor_start,
-    standard_normal_priors,
-    warm_start,
-)
-from inference.neighbors import neighbor_clusters
+from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.neighbors import neighbor_clusters, neighbor_start
 from inference.objectives import (
     GuideEnum_ELBO,
     ImportanceWeighted_ELBO,

@@ -1,4 +1,4 @@
-"""Starting values of the mixtures: the paper's cold start, a warm start for small data, and one from neighbours."""
+"""Starting values of the mixtures: the paper's cold start, and a warm start for small data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,22 +19,13 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from guides.base import FacetGuide, check_guide, check_model
 from guides.network import NetworkGuide
-from inference.feeds import feed_for
-from inference.neighbors import neighbor_clusters
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, evaluating, training
 from ppl_models.checks import check_count, check_kind
 from ppl_models.priors import Mixture, StandardNormal
 
-__all__ = [
-    "cold_start",
-    "data_dependent_start",
-    "fit_mixtures",
-    "neighbor_start",
-    "standard_normal_priors",
-    "warm_start",
-]
+__all__ = ["cold_start", "data_dependent_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
 
 def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0) -> None:
@@ -146,67 +136,6 @@ def warm_start(
         runner.fit(x, epochs, **fit_options)
     fit_mixtures(runner.guide, x, seed=seed, label=label, n_init=restarts)
     return runner
-
-
-def neighbor_start(
-    runner: SVIRunner,
-    x: ArrayLike | Tensor,
-    epochs: int,
-    facet: str | None = None,
-    num_neighbors: int = 10,
-    max_rows: int = 60_000,
-    seed: int = 0,
-    label: Mapping[str, Any] | None = None,
-    **fit_options: Any,
-) -> SVIRunner:
-    """Train first with the clusters of data that are neighbours as the known clusters of one facet.
-
-    They are found before any training (:func:`~inference.neighbors.neighbor_clusters`). Every mixture is fitted to
-    what the untrained encoder gives, that facet's by its clusters, and the guide learns them with its ``label_weight``.
-    Train on without labels to let them go: what the model then makes of them is its own, and may agree with them less.
-    While they are taught, the history's ``elbo`` bounds log p(x, clusters), which lies below log p(x).
-
-    :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight`` above 0. One of the
-        order of 10 makes the encoder learn the clusters within a few epochs.
-    :param x: complete data ``[N, *x_shape]``, entries of one scale.
-    :param facet: whose clusters they are; the deepest mixture's where not given.
-    :param num_neighbors: of each datum.
-    :param max_rows: data whose neighbours are looked for, at most.
-    :param seed: of the clusters and of the mixtures' fits.
-    :param label: known clusters of other facets.
-    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
-    :returns: the runner.
-    :raises ValueError: before training, if something does not fit.
-    """
-    check_kind("runner", runner, SVIRunner, "an SVIRunner")
-    check_count("epochs", epochs)
-    guide, known = runner.guide, dict(label or {})
-    mixtures = chosen_mixtures(guide.model, None if facet is None else [facet])
-    if not mixtures:
-        raise ValueError(f"none of the facets {list(guide.model.priors)} has a mixture: clusters need one")
-    name, prior = list(mixtures.items())[-1]
-    if name in known:
-        raise ValueError(
-            f"label has clusters of facet {name!r}, which is to learn those of neighbours: give one of both"
-        )
-    if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
-        raise ValueError(
-            f"{type(guide).__name__} would not learn clusters that it is given: take a VaDEGuide with a label_weight "
-            "above 0, such as VaDEGuide(model, label_weight=30)"
-        )
-    rows = guide.observed(x, {}).x
-    _check_fit(runner, x, epochs, {**fit_options, "label": {**known, name: np.full(len(rows), -1)}})
-    known[name] = neighbor_clusters(rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed)
-    fit_mixtures(guide, x, seed=seed, label=known)
-    return runner.fit(x, epochs, label=known, **fit_options)
-
-
-def _check_fit(runner: SVIRunner, x: ArrayLike | Tensor, epochs: int, options: Mapping[str, Any]) -> None:
-    """:raises ValueError: if ``runner.fit`` would, by its data, sizes or schedule."""
-    taken = signature(runner.fit).parameters
-    given = {name: value for name, value in options.items() if name not in taken}
-    feed = feed_for(runner.guide, runner.device, x, given, options.get("batch_size"), options.get("batches"))
-    runner.schedule.bind(runner.model, feed.steps, runner.step + epochs * feed.steps)
 
 
 @torch.no_grad()

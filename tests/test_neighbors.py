@@ -154,7 +154,7 @@ def test_the_elbo_is_without_the_lesson() -> None:
 def test_what_does_not_fit_is_refused_before_any_work(
     label_weight: float, options: dict, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.initialization.neighbor_clusters", lambda *args, **options: pytest.fail("worked"))
+    monkeypatch.setattr("inference.neighbors.neighbor_clusters", lambda *args, **options: pytest.fail("worked"))
     x, _ = two_groupings(50)
     with pytest.raises(ValueError, match=words):
         neighbor_start(start(label_weight), x, 1, **options)
