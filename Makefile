@@ -1,17 +1,23 @@
 # `make demo` shows what it does; `make test` shows that it works. Both create .venv if need be.
 PYTHON ?= python3
 BIN := .venv/bin
+# The library alone, which is all that the demo needs; and with every extra.
+LIBRARY := .venv/.library
 INSTALLED := .venv/.installed
 
 .PHONY: demo test lint format docs bench statistics install
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(LIBRARY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(INSTALLED): $(LIBRARY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,data,dev,docs,explore,flows,parallel,tensorboard]'
 	touch $@
 
-demo: $(INSTALLED)
+demo: $(LIBRARY)
 	$(BIN)/python -m examples.quickstart
 
 test: $(INSTALLED)
