@@ -19,6 +19,8 @@ from torch import Tensor
 from inference.feeds import feed_for
 from inference.initialization import chosen_mixtures, fit_mixtures
 from inference.runner import SVIRunner
+from inference.steps import Alone
+from inference.training import Call, check_callbacks
 from ppl_models.checks import check_count, check_kind, check_size
 from ppl_models.data import as_numbers
 
@@ -95,9 +97,9 @@ def neighbor_start(
 ) -> SVIRunner:
     """Train first with the clusters of data that are neighbours as the known clusters of one facet.
 
-    They are found before any training (:func:`neighbor_clusters`). Every mixture is fitted to
-    what the untrained encoder gives, that facet's by its clusters, and the guide learns them with its ``label_weight``.
-    Train on without labels to let them go: what the model then makes of them is its own, and may agree with them less.
+    They are found before any training (:func:`neighbor_clusters`). Every mixture is fitted to what the untrained
+    encoder gives, that facet's by its clusters, and the guide learns them with its ``label_weight``. Train on without
+    labels to let them go: what the model then makes of them is its own, and may agree with them less.
     While they are taught, the history's ``elbo`` bounds log p(x, clusters), which lies below log p(x).
 
     :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight`` above 0. One of the
@@ -107,7 +109,7 @@ def neighbor_start(
     :param num_neighbors: of each datum.
     :param max_rows: data whose neighbours are looked for, at most.
     :param seed: of the clusters and of the mixtures' fits.
-    :param label: known clusters of other facets.
+    :param label: known clusters of other facets, by name: integers ``[N]``, -1 where unknown.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner.
     :raises ValueError: before training, if something does not fit.
@@ -136,11 +138,12 @@ def neighbor_start(
 
 
 def _check_fit(runner: SVIRunner, x: ArrayLike | Tensor, epochs: int, options: Mapping[str, Any]) -> None:
-    """:raises ValueError: if ``runner.fit`` would, by its data, sizes or schedule."""
+    """:raises ValueError: if ``runner.fit`` would, by its data, sizes, callbacks or schedule."""
     taken = signature(runner.fit).parameters
     given = {name: value for name, value in options.items() if name not in taken}
     feed = feed_for(runner.guide, runner.device, x, given, options.get("batch_size"), options.get("batches"))
-    runner.schedule.bind(runner.model, feed.steps, runner.step + epochs * feed.steps)
+    calls = check_callbacks(options.get("callbacks", ()))
+    Call([runner], Alone, feed, epochs, options.get("log_every", 1), [calls], progress=False).weights()
 
 
 def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:

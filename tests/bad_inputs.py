@@ -1243,6 +1243,7 @@ RUNS = [
             "none of the facets .* has a mixture",
         ),
         ("range: batch_size", lambda: neighbor_start(taught(), X, 1, batch_size=0), f"batch_size {COUNT}, got 0"),
+        ("range: log_every", lambda: neighbor_start(taught(), X, 1, log_every=0), f"log_every {COUNT}, got 0"),
         ("unknown: option", lambda: neighbor_start(taught(), X, 1, bach_size=9), "bach_size"),
         ("misfit: label", lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}), "give one of both"),
         ("misfit: run", lambda: neighbor_start(taught(WarmUp(99)), X, 1), "warm-up would end at step 99"),
