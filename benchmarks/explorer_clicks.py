@@ -28,7 +28,7 @@ from examples import explore, explore_views
 from examples.datasets import mnist
 from guides import VaDEGuide
 from inference import SVIRunner, warm_start
-from inference.exploring import Explorer
+from inference.exploring.explorer import Explorer
 from ppl_models import MFCVAE, GaussianMixture
 from tests import chromium
 

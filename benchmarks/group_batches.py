@@ -55,12 +55,12 @@ def main() -> None:
     before = peak()
     for name, way in (("by groups", Groups()), ("by rows", Rows())):
         started = time.perf_counter()
-        batches = sum(1 for _ in way.deal(data, args.batch_size))
+        batches = sum(1 for _ in way.batches(data, args.batch_size))
         seconds = time.perf_counter() - started
         print(f"{name}: {batches} batches dealt in {seconds:.2f} s, {1e3 * seconds / batches:.3f} ms a batch")
     print(f"memory of dealing: {peak() - before:.0f} MiB at its highest")
     times = []
-    for batch in islice(Groups().deal(data, args.batch_size), args.steps):
+    for batch in islice(Groups().batches(data, args.batch_size), args.steps):
         started = time.perf_counter()
         value = loss(batch.x, batch.size, **batch.given)
         optimizer.zero_grad(set_to_none=True)

@@ -26,7 +26,7 @@ import pyro
 import torch
 
 from inference import Checkpoints, SVIRunner
-from inference.training import DeadFacetWarning
+from inference.training.loop import DeadFacetWarning
 from tests.catalogue import BUILDERS, given
 
 EPOCHS, ROWS, BATCH = 40, 24, 5

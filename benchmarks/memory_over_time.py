@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from guides import VaDEGuide
 from inference import Checkpoints, SVIRunner, mutual_information
 from inference.callbacks import Evaluate, JSONLines
-from inference.training import DeadFacetWarning
+from inference.training.loop import DeadFacetWarning
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 
 BLOCKS = 10

@@ -22,12 +22,12 @@ from benchmarks.model_cases import Case, Size
 from benchmarks.step_time import stepper
 from guides import FacetGuide
 from inference import Loss, SVIRunner
-from inference.feeds import feed_for
-from inference.guard import Faults
-from inference.processes import Processes
+from inference.distributed import SingleProcess
 from inference.randomness import seeded
 from inference.runner import PRECISIONS
-from inference.steps import Alone
+from inference.training.data_source import data_source_for
+from inference.training.nonfinite import NonFiniteTracker
+from inference.training.steps import SingleRunStep
 from ppl_models.data import Observed
 from ppl_models.precision import network_precision
 
@@ -47,8 +47,8 @@ def steps_of_a_run(runner: SVIRunner, batch: Observed) -> Callable[[Observed, Te
     The one place that knows how the training loop is put together.
     """
     weights = runner.schedule.bind(runner.model, 1, 1)
-    feed = feed_for(runner.guide, runner.device, batch.x, batch.given, None, None)
-    return Alone([runner], weights, feed, [Faults(runner)], Processes())
+    feed = data_source_for(runner.guide, runner.device, batch.x, batch.given, None, None)
+    return SingleRunStep([runner], weights, feed, [NonFiniteTracker(runner)], SingleProcess())
 
 
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:

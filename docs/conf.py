@@ -48,7 +48,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!(ppl_models|guides|inference)\.).*"),
     # In signatures, and not public.
-    (r"py:class", r"inference\.(resuming\.Keeper|training\.NoKeeper|processes\.T|objectives\.loss\.Need)"),
+    (
+        r"py:class",
+        r"inference\.(resuming\.CheckpointWriter|training\.NoCheckpoints|processes\.T|objectives\.loss\.Need)",
+    ),
 ]
 
 

@@ -39,7 +39,7 @@ from examples.common import (
 from examples.datasets import Dataset, load
 from inference import SVIRunner
 from inference.callbacks import JSONLines
-from inference.comparison_figures import grouped_means
+from inference.figures.comparisons import grouped_means
 from inference.randomness import seeded
 from ppl_models import CVAE, NVAE
 

@@ -40,8 +40,8 @@ from examples.datasets import Dataset, digits
 from examples.sources import labellings
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, fit_mixtures, fit_together, select_model, standard_normal_priors
-from inference.selection import Selection
-from inference.selection_figures import selection_overview
+from inference.figures.selection import selection_overview
+from inference.selection.candidates import Selection
 from ppl_models import MFCVAE, DirichletWeights, GaussianMixture, MLPLadder, Normal
 from ppl_models.checks import check_count
 

@@ -15,11 +15,11 @@ from examples.datasets import Dataset
 from guides import FacetGuide
 from inference import Checkpoints, SVIRunner
 from inference.callbacks import Evaluate, JSONLines
-from inference.disk import write_together
-from inference.figures import save_figures
+from inference.checkpoints.atomic_files import write_together
+from inference.checkpoints.periodic import remove_checkpoints
+from inference.figures.facets import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
-from inference.resuming import remove_checkpoints
 from inference.runner import Callback
 from inference.schedules import Schedule
 from ppl_models import FacetModel

@@ -36,7 +36,6 @@ from examples.datasets import Dataset, load
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
 from guides.discrete import Discrete
 from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, mutual_information, warm_start
-from inference.comparison_figures import guide_comparison
 from inference.diagnostics import (
     EstimatorReport,
     compare_estimators,
@@ -44,6 +43,7 @@ from inference.diagnostics import (
     log_importance_weights,
     pareto_k,
 )
+from inference.figures.comparisons import guide_comparison
 from ppl_models import FacetModel, GaussianMixture, Normal, SharedMLP, VaDE
 
 FACET = "digit"  # and the label that it is scored by

@@ -33,7 +33,7 @@ from examples.common import reader, write_json
 from examples.datasets import DATASETS, digits, load
 from guides.tables import TableGuide
 from inference import SVIRunner
-from inference.exploring import Explorer
+from inference.exploring.explorer import Explorer
 from ppl_models import CVAE, IVAE, FacetModel
 from ppl_models.checks import check_count, check_device, check_seed, is_index
 

@@ -22,7 +22,7 @@ from examples.explore_views import (
     swap_table,
     tile_size,
 )
-from inference.exploring import Explorer
+from inference.exploring.explorer import Explorer
 
 __all__ = ["VIEWS", "build_app"]
 

@@ -15,8 +15,8 @@ from PIL import Image
 from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
-from inference.exploring import PROBED_ROWS, Explorer, Knowledge
-from inference.figures import elbo_range, training_series
+from inference.exploring.explorer import PROBED_ROWS, Explorer, Knowledge
+from inference.figures.training import elbo_range, training_series
 
 __all__ = [
     "curves",

@@ -36,8 +36,8 @@ from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
-from inference.comparison_figures import grouped_boxes, grouped_curves, grouped_points
-from inference.identifiability import KeepIdentifiable
+from inference.evaluation.identifiability import KeepIdentifiable
+from inference.figures.comparisons import grouped_boxes, grouped_curves, grouped_points
 from inference.metrics import held_out_correlation, mean_correlation
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE
 from ppl_models.checks import check_count

@@ -36,8 +36,8 @@ from examples.datasets import Dataset, load
 from guides import CodebookGuide, ConditionalGuide, FacetGuide, MarginalGuide, PointGuide, RademacherHash
 from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
-from inference.comparison_figures import grouped_boxes, grouped_curves
-from inference.identifiability import KeepIdentifiable
+from inference.evaluation.identifiability import KeepIdentifiable
+from inference.figures.comparisons import grouped_boxes, grouped_curves
 from inference.metrics import held_out_correlation
 from ppl_models import (
     IVAE,

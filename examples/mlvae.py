@@ -38,13 +38,13 @@ from examples.shapes import FACTORS
 from guides import FacetGuide, GroupedGuide, MixtureOfNormals, ProductOfNormals, SimilarContentGuide, VaDEGuide
 from guides.evidence import product_of_normals
 from inference import Constant, CoolDown, Groups, Rows, SVIRunner
-from inference.batches import Batches
 from inference.callbacks import JSONLines
-from inference.figures import training_curves
-from inference.group_figures import evidence_reconstructions, group_generations, latent_interpolation, style_swaps
+from inference.figures.groups import evidence_reconstructions, group_generations, latent_interpolation, style_swaps
+from inference.figures.training import training_curves
 from inference.metrics import classifier_scores
 from inference.randomness import seeded
 from inference.schedules import Schedule
+from inference.training.batching import Batching
 from ppl_models import MLP, MLVAE, VAE, Bernoulli, HeteroscedasticNormal, Likelihood, StridedConvNet
 from ppl_models.networks import Architecture
 
@@ -94,7 +94,7 @@ def build(model: str, data: Dataset, settings: Settings) -> FacetGuide:
     return GroupedGuide(grouped, evidence=MixtureOfNormals() if model == "mixture" else ProductOfNormals())
 
 
-def schedule(guide: FacetGuide, data: Dataset, settings: Settings, batches: Batches, factor: str) -> Schedule:
+def schedule(guide: FacetGuide, data: Dataset, settings: Settings, batches: Batching, factor: str) -> Schedule:
     """The style's cooling, for models that have one."""
     if not guide.takes or settings.style_weight == 1:
         return Constant()
@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, seen)
     pyro.set_rng_seed(args.seed)
     guide = build(args.model, seen, settings)
-    batches: Batches = Groups(settings.max_members) if guide.takes else Rows()
+    batches: Batching = Groups(settings.max_members) if guide.takes else Rows()
     runner = SVIRunner(
         guide.model,
         guide,

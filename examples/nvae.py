@@ -36,7 +36,7 @@ from examples.datasets import Dataset, load
 from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
 from inference import Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
 from inference.callbacks import JSONLines
-from inference.class_figures import (
+from inference.figures.classes import (
     class_latents,
     class_samples,
     class_traversals,
@@ -47,7 +47,7 @@ from inference.class_figures import (
     shared_traversals,
     traversed,
 )
-from inference.figures import training_curves
+from inference.figures.training import training_curves
 from ppl_models import CVAE, MLP, NVAE, VAE, StridedConvNet
 from ppl_models.networks import Architecture
 

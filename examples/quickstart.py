@@ -30,7 +30,7 @@ from examples.common import (
 from examples.datasets import Dataset, digits
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, neighbor_start
-from inference.figures import save_figures
+from inference.figures.facets import save_figures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 
 

@@ -11,9 +11,9 @@ from guides.flow import FlowGuide
 from guides.grouped import GroupedGuide, SimilarContentGuide
 from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
-from guides.lessons import TaughtGuide
 from guides.marginal import MarginalGuide
 from guides.network import NetworkGuide
+from guides.supervised import SupervisedGuide
 from guides.tables import TableGuide
 from guides.vade import VaDEGuide
 
@@ -38,7 +38,7 @@ __all__ = [
     "RademacherHash",
     "ScoreFunction",
     "SimilarContentGuide",
+    "SupervisedGuide",
     "TableGuide",
-    "TaughtGuide",
     "VaDEGuide",
 ]

@@ -15,11 +15,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ppl_models.base import FacetModel, evaluating
+from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import Configurable
 from ppl_models.data import Observed, as_observed
 from ppl_models.distributions import diagonal_normal
+from ppl_models.modes import evaluating
 from ppl_models.networks import Encoder
 
 __all__ = ["FacetGuide", "check_guide", "check_model"]
@@ -91,7 +92,7 @@ class FacetGuide(Configurable, nn.Module):
     def at_step(self, step: Tensor) -> None:
         """Told by the runner before each optimiser step; for guides that change while they train."""
 
-    def unrelaxed(self) -> AbstractContextManager:
+    def without_relaxation(self) -> AbstractContextManager:
         """Within this context every draw follows the posterior itself, so that an ELBO is one."""
         return nullcontext()
 

@@ -13,16 +13,17 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import check_model
-from guides.lessons import TaughtGuide
+from guides.supervised import SupervisedGuide
+from ppl_models.arrays import as_mask
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_data, as_mask
-from ppl_models.distributions import Component, Proportions, decided, diagonal_normal
+from ppl_models.data import Observed, as_data
+from ppl_models.distributions import Component, Proportions, clamp_to_labels, diagonal_normal
 from ppl_models.nvae import NVAE
 
 __all__ = ["ClassifierGuide"]
 
 
-class ClassifierGuide(TaughtGuide):
+class ClassifierGuide(SupervisedGuide):
     r"""z ~ q(z given x) and y ~ q(y given x) from one encoder, where the class is not known.
 
     .. math:: q(z_c, z_s, y, \pi \mid x) = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
@@ -71,7 +72,7 @@ class ClassifierGuide(TaughtGuide):
         with model.plate(x, len(x)):
             with model.weighted("c_class"):
                 if known is not None:
-                    q = Component(logits=decided(logits, found))
+                    q = Component(logits=clamp_to_labels(logits, found))
                     pyro.sample("c_class", q, infer={"enumerate": "parallel"})
                 if model.concentration is not None:
                     pyro.sample("pi", Proportions(model.concentration + logits.softmax(-1)))  # Eq. 4

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_model
 from guides.discrete import GumbelSoftmax
-from ppl_models.base import FacetModel, evaluating
+from ppl_models.base import FacetModel
 from ppl_models.distributions import one_hot_of_largest
+from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE
 
 __all__ = ["CodebookGuide", "PointGuide"]
@@ -87,8 +88,8 @@ class CodebookGuide(FacetGuide):
     def at_step(self, step: Tensor) -> None:
         self.discrete.at_step(step)
 
-    def unrelaxed(self) -> AbstractContextManager:
-        return self.discrete.unrelaxed()
+    def without_relaxation(self) -> AbstractContextManager:
+        return self.discrete.without_relaxation()
 
     def head_size(self, name: str) -> int:
         return self.model.priors[name].dim

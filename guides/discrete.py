@@ -43,7 +43,7 @@ class Discrete(Configurable, nn.Module):
         """Told the number of each optimiser step before it."""
 
     @contextmanager
-    def unrelaxed(self) -> Iterator[None]:
+    def without_relaxation(self) -> Iterator[None]:
         """Within this context draws follow the probabilities exactly."""
         yield
 
@@ -112,7 +112,7 @@ class GumbelSoftmax(Discrete):
             self.temperature = self.schedule(step)
 
     @contextmanager
-    def unrelaxed(self) -> Iterator[None]:
+    def without_relaxation(self) -> Iterator[None]:
         kept, self.hard = self.hard, True
         try:
             yield

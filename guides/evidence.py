@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from ppl_models.arrays import group_sizes
 from ppl_models.configurable import Options
-from ppl_models.data import group_sizes
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 
-__all__ = ["Agreed", "Evidence", "GroupMixture", "MixtureOfNormals", "ProductOfNormals", "product_of_normals"]
+__all__ = ["Evidence", "GroupMean", "GroupMixture", "MixtureOfNormals", "ProductOfNormals", "product_of_normals"]
 
 
 def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +76,7 @@ class ProductOfNormals(Evidence):
         return DiagonalNormal(product.mean[group], product.stddev[group])
 
 
-class Agreed(Evidence):
+class GroupMean(Evidence):
     """All members say the same, as where a table has one entry a group: its mean over them."""
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:

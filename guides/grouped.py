@@ -15,9 +15,9 @@ from torch.distributions import kl_divergence
 
 from guides.base import FacetGuide
 from guides.evidence import Evidence, ProductOfNormals
+from ppl_models.arrays import as_groups, group_sizes
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_one_of, number
-from ppl_models.data import as_groups, group_sizes
 from ppl_models.distributions import diagonal_normal, mean_and_log_variance
 from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
 
@@ -145,7 +145,7 @@ class SimilarContentGuide(GroupedGuide):
             pyro.factor("similarity", weight * distances.sum(), has_rsample=True)
 
     @contextmanager
-    def unrelaxed(self) -> Iterator[None]:
+    def without_relaxation(self) -> Iterator[None]:
         kept, self.pressing = self.pressing, False
         try:
             yield

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count, check_shape
 from ppl_models.configurable import Configurable
-from ppl_models.data import as_numbers
 
 __all__ = ["RademacherHash"]
 

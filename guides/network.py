@@ -37,8 +37,8 @@ class NetworkGuide(FacetGuide):
     def at_step(self, step: Tensor) -> None:
         self.discrete.at_step(step)
 
-    def unrelaxed(self) -> AbstractContextManager:
-        return self.discrete.unrelaxed()
+    def without_relaxation(self) -> AbstractContextManager:
+        return self.discrete.without_relaxation()
 
     def reading_parameters(self) -> Iterator[nn.Parameter]:
         """Those of the networks that read x: neither the model's, nor what a cluster adds to the features."""

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from guides.evidence import Agreed
+from guides.evidence import GroupMean
 from guides.grouped import GroupedGuide
+from ppl_models.arrays import as_groups, as_integers, as_numbers
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_groups, as_integers, as_numbers
+from ppl_models.data import Observed
 from ppl_models.networks import Encoder, NoEncoder
 
 __all__ = ["TableGuide"]
@@ -34,7 +35,7 @@ class TableGuide(GroupedGuide):
     def __init__(
         self, model: FacetModel, group: ArrayLike | Tensor, num_samples: int = 1, content: str = "member"
     ) -> None:
-        super().__init__(model, num_samples, Agreed(), content)
+        super().__init__(model, num_samples, GroupMean(), content)
         group = as_numbers(group, "group")
         if not group.numel():
             raise ValueError("group is empty: the group of every row is needed, at least one")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyro
 from torch import Tensor
 
-from guides.lessons import TaughtGuide
-from ppl_models.distributions import Component, decided
+from guides.supervised import SupervisedGuide
+from ppl_models.distributions import Component, clamp_to_labels
 
 __all__ = ["VaDEGuide"]
 
 
-class VaDEGuide(TaughtGuide):
+class VaDEGuide(SupervisedGuide):
     r"""q(z, c given x) with no network for c: the clusters' posterior follows from the draws of z.
 
     .. math:: z_j^{(l)} \sim q(z_j \mid x), \quad
@@ -27,7 +27,7 @@ class VaDEGuide(TaughtGuide):
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.
     :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no bound. See
-        :class:`~guides.TaughtGuide`.
+        :class:`~guides.SupervisedGuide`.
     """
 
     accepts: tuple[str, ...] = ("label",)
@@ -45,7 +45,7 @@ class VaDEGuide(TaughtGuide):
             for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
                 log_joint = prior.log_joint(z[name])  # [(L,) B, K]
                 logits = log_joint.mean(0) if L > 1 else log_joint  # Eq. 59, 60
-                q = Component(logits=logits if label is None else decided(logits, label[:, j]))
+                q = Component(logits=logits if label is None else clamp_to_labels(logits, label[:, j]))
                 with self.model.weighted(f"c_{name}"):
                     pyro.sample(f"c_{name}", q, infer={"enumerate": "parallel"})
                 if label is not None:

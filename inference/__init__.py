@@ -2,11 +2,13 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from inference.batches import Groups, Rows
-from inference.evaluation import elbo, elbo_per_datum, kl_by_dimension, mutual_information
+from inference.checkpoints.periodic import Checkpoints
+from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.guard import Guard
-from inference.initialization import cold_start, data_dependent_start, fit_mixtures, standard_normal_priors, warm_start
-from inference.neighbors import neighbor_clusters, neighbor_start
+from inference.initialization.encoders import infer_tables, learn_to_encode
+from inference.initialization.mixtures import cold_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.initialization.neighbors import neighbor_clusters, neighbor_start
+from inference.initialization.networks import data_dependent_start
 from inference.objectives import (
     GuideEnum_ELBO,
     ImportanceWeighted_ELBO,
@@ -15,12 +17,11 @@ from inference.objectives import (
     MeanFieldEnum_ELBO,
     ScoreFunction_ELBO,
 )
-from inference.resuming import Checkpoints
 from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
-from inference.selection import select_model
-from inference.training import fit_together
-from inference.without_encoder import infer_tables, learn_to_encode
+from inference.selection.candidates import select_model
+from inference.training.batching import Groups, Rows
+from inference.training.together import fit_together
 
 try:
     __version__ = version("facetvae")  # which has it from pyproject.toml

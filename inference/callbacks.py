@@ -1,6 +1,6 @@
 """Things to do while a run goes on: a callback gets the runner and each new record of its history.
 
-One that remembers something has ``state(runner)``, which gives it in JSON types, and ``restore(runner, state)``: they
+One that remembers something has ``state_dict()``, which gives it in JSON types, and ``load_state_dict(state)``: they
 are called where a run is checkpointed and resumed. One that could fail for what it was built with may have
 ``check(runner)``, which is called before the first step and raises ``ValueError``.
 """
@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from inference.disk import check_folder, write_together
-from inference.initialization import check_enough, chosen_mixtures, fit_mixtures
-from inference.runner import SVIRunner
+from inference.checkpoints.atomic_files import check_folder, write_together
+from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
+from inference.run import Run
 from ppl_models.checks import check_count, check_kind, number
 from ppl_models.data import as_data
 
@@ -33,22 +33,22 @@ class Evaluate:
     :param measure: called with the runner; returns ``{name: number}``.
     """
 
-    def __init__(self, measure: Callable[[SVIRunner], Mapping[str, float]], every: int = 1) -> None:
+    def __init__(self, measure: Callable[[Run], Mapping[str, float]], every: int = 1) -> None:
         self.measure = _check_function("measure", measure)
         self.every = check_count("every", every)
         self.done = 0
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if record["epoch"] // self.every > self.done:
             self.done = record["epoch"] // self.every
             measured = check_kind("what measure returns", self.measure(runner), Mapping, "numbers by name")
             record.update({name: float(value) for name, value in measured.items()})
 
-    def state(self, runner: SVIRunner) -> int:
-        return self.done
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
 
-    def restore(self, runner: SVIRunner, state: int) -> None:
-        self.done = state
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]
 
 
 class FitMixtures:
@@ -74,20 +74,20 @@ class FitMixtures:
         self.restarts = check_count("restarts", restarts)
         self.done = False
 
-    def check(self, runner: SVIRunner) -> None:
+    def check(self, runner: Run) -> None:
         self.x = as_data(self.x, runner.model)
         check_enough(self.x, chosen_mixtures(runner.model, self.facets))
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if record["epoch"] >= self.epoch and not self.done:
             self.done = True
             fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)
 
-    def state(self, runner: SVIRunner) -> bool:
-        return self.done
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
 
-    def restore(self, runner: SVIRunner, state: bool) -> None:
-        self.done = state
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]
 
 
 class JSONLines:
@@ -104,17 +104,17 @@ class JSONLines:
         self.lines = 0
         self.complete = True
 
-    def check(self, runner: SVIRunner) -> None:
+    def check(self, runner: Run) -> None:
         if self.path.is_dir():
             raise ValueError(f"{self.path} is a folder, and a file for records is needed")
         if not self.path.parent.is_dir():
             raise ValueError(f"there is no folder {self.path.parent} for {self.path.name}: make it first")
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         self.lines += 1
         self._try(runner, record)
 
-    def _try(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def _try(self, runner: Run, record: dict[str, Any]) -> None:
         """Write what is to be written, or warn."""
         try:
             if self.lines > 1 and self.complete:
@@ -126,18 +126,17 @@ class JSONLines:
             warnings.warn(f"a record is not in {self.path} ({error}), and training goes on", stacklevel=2)
             self.complete = False
 
-    def _write_all(self, runner: SVIRunner) -> None:
+    def _write_all(self, runner: Run) -> None:
         last = runner.history[max(0, len(runner.history) - self.lines) :]
         write_together({self.path: "".join(json.dumps(record) + "\n" for record in last).encode()})
         self.complete = True
 
-    def state(self, runner: SVIRunner) -> int:
-        return self.lines
+    def state_dict(self) -> dict[str, Any]:
+        return {"lines": self.lines}
 
-    def restore(self, runner: SVIRunner, state: int) -> None:
-        self.lines, self.complete = state, False
-        if runner.history:
-            self._try(runner, runner.history[-1])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        # Lines of steps after the checkpoint go when the next record is written.
+        self.lines, self.complete = state["lines"], False
 
 
 class TensorBoard:
@@ -155,10 +154,10 @@ class TensorBoard:
         self.folder, self.make = Path(folder), SummaryWriter
         self.writer: SummaryWriter | None = None
 
-    def check(self, runner: SVIRunner) -> None:
+    def check(self, runner: Run) -> None:
         check_folder(self.folder, "events")
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.writer is None:
             # What was written of later steps, before the run was stopped, is hidden.
             self.writer = self.make(str(self.folder), purge_step=record["step"])
@@ -174,25 +173,25 @@ class Draw:
     :param draw: called with the runner and that folder; see :func:`inference.figures.save_figures`.
     """
 
-    def __init__(self, folder: str | Path, draw: Callable[[SVIRunner, Path], Any], every: int) -> None:
+    def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
         self.folder, self.draw = Path(folder), _check_function("draw", draw)
         self.every, self.done = check_count("every", every), 0
 
-    def check(self, runner: SVIRunner) -> None:
+    def check(self, runner: Run) -> None:
         check_folder(self.folder, "figures")
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if record["epoch"] // self.every > self.done:
             self.done = record["epoch"] // self.every
             place = self.folder / f"epoch-{record['epoch']:05d}"
             place.mkdir(parents=True, exist_ok=True)
             self.draw(runner, place)
 
-    def state(self, runner: SVIRunner) -> int:
-        return self.done
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
 
-    def restore(self, runner: SVIRunner, state: int) -> None:
-        self.done = state
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]
 
 
 class StopEarly:
@@ -217,7 +216,7 @@ class StopEarly:
         self.best: float | None = None
         self.waited = 0
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.measure not in record:
             self._missing(record)
             return
@@ -236,11 +235,11 @@ class StopEarly:
                 "the measure by an Evaluate before this callback"
             )
 
-    def state(self, runner: SVIRunner) -> list[Any]:
-        return [self.best, self.waited]
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "waited": self.waited}
 
-    def restore(self, runner: SVIRunner, state: list[Any]) -> None:
-        self.best, self.waited = state
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best, self.waited = state["best"], state["waited"]
 
 
 class ReduceOnPlateau:
@@ -259,21 +258,25 @@ class ReduceOnPlateau:
         patience, threshold = check_count("patience", patience), _check_threshold(threshold)
         self.options: dict[str, Any] = {"factor": factor, "patience": patience, "threshold": threshold}
         self.scheduler: ReduceLROnPlateau | None = None
+        self.resumed: dict[str, Any] = {}
 
-    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.scheduler is None or self.scheduler.optimizer is not runner.optimizer:
             self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
+            self.scheduler.load_state_dict(self.resumed)
+            self.resumed = {}
         self.scheduler.step(record["objective"])
         record["lr"] = runner.optimizer.param_groups[0]["lr"]
 
-    def state(self, runner: SVIRunner) -> dict[str, Any] | None:
-        if self.scheduler is None or self.scheduler.optimizer is not runner.optimizer:
-            return None
-        return {name: value for name, value in self.scheduler.state_dict().items() if _plain(value)}
+    def state_dict(self) -> dict[str, Any]:
+        if self.scheduler is None:
+            return {"scheduler": self.resumed}
+        state = self.scheduler.state_dict()
+        return {"scheduler": {name: value for name, value in state.items() if _plain(value)}}
 
-    def restore(self, runner: SVIRunner, state: dict[str, Any]) -> None:
-        self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
-        self.scheduler.load_state_dict(state)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        # The scheduler itself needs the run's optimiser, which the next record brings.
+        self.scheduler, self.resumed = None, dict(state["scheduler"] or {})
 
 
 def _check_function(name: str, value: Any) -> Any:

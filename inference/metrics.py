@@ -17,8 +17,8 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count
-from ppl_models.data import as_numbers
 
 __all__ = [
     "ClassifierScores",

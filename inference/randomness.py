@@ -12,10 +12,10 @@ from torch import Generator, Tensor
 
 from ppl_models.checks import check_device
 
-__all__ = ["mixed", "random_state", "seeded", "set_random_state", "synchronize", "usable_device"]
+__all__ = ["derive_seed", "random_state", "seeded", "set_random_state", "synchronize", "usable_device"]
 
 
-def mixed(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """One seed of several numbers; seeds of other numbers, or of more of them, have nothing in common with it."""
     words = [word for number in numbers for word in divmod(number % 2**64, 2**32)]
     return int(np.random.SeedSequence([len(numbers), *words]).generate_state(1, np.uint64)[0])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,38 +14,29 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
-from inference.batches import Batches
-from inference.checkpoint import blamed_on, read_checkpoint, write_checkpoint
-from inference.cuda import Captured
-from inference.feeds import feed_for
+from inference.checkpoints.periodic import Checkpoints
+from inference.checkpoints.saved_run import blamed_on, read_checkpoint, write_checkpoint
+from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
-from inference.processes import DataParallel, Processes
-from inference.randomness import random_state, seeded, set_random_state, usable_device
-from inference.resuming import Checkpoints
-from inference.schedules import Constant, Schedule
-from inference.steps import Alone
-from inference.training import Call, Callback, DeadFacetWarning, check_callbacks, train
+from inference.run import Callback, Run, check_part, check_settings
+from inference.schedules import Schedule
+from inference.training.batching import Batching
+from inference.training.cuda_graph import CUDAGraphStep
+from inference.training.data_source import data_source_for
+from inference.training.loop import DeadFacetWarning, train
+from inference.training.plan import FitPlan, check_callbacks
+from inference.training.steps import SingleRunStep
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_one_of, check_positive, check_seed
 from ppl_models.configurable import from_config, to_config
-from ppl_models.precision import network_precision
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 __all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
 
-PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
-# Parts of a run that a checkpoint describes: of which kind they are, and an example.
-PARTS: dict[str, tuple[type, str]] = {
-    "guide": (FacetGuide, "a guide, such as VaDEGuide(model)"),
-    "schedule": (Schedule, "such as WarmUp(1000)"),
-    "guard": (Guard, "a Guard, such as Guard('skip')"),
-}
 
-
-class SVIRunner:
+class SVIRunner(Run):
     """Fits any model with any guide that suits it, by stochastic variational inference.
 
     The data lie on the device as they are (8-bit images as uint8); a step gathers a shuffled mini-batch there, takes
@@ -83,22 +73,7 @@ class SVIRunner:
         precision: str = "float32",
         guard: Guard | None = None,
     ) -> None:
-        self.lr, self.seed, self.precision = _checked(lr, seed, precision)
-        self.schedule = check_kind("schedule", Constant() if schedule is None else schedule, *PARTS["schedule"])
-        self.guard = check_kind("guard", Guard() if guard is None else guard, *PARTS["guard"])
-        self.model = model
-        self.guide = guide
-        self.loss = Loss(model, guide, objective)
-        self.device = usable_device(device) if device is not None else model.gates.device
-        self.loss.to(self.device)
-        learning = (p for p in self.loss.parameters() if p.requires_grad)
-        self.optimizer = torch.optim.Adam(learning, lr=self.lr, fused=True)
-        self.history: list[dict[str, Any]] = []
-        self.epoch = 0
-        self.step = 0
-        self.should_stop = False
-        with seeded(self.seed, self.device):
-            self._random_state = random_state(self.device)
+        super().__init__(Loss(model, guide, objective), lr, schedule, seed, device, precision, guard)
 
     def fit(
         self,
@@ -108,7 +83,7 @@ class SVIRunner:
         log_every: int = 1,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
-        batches: Batches | None = None,
+        batches: Batching | None = None,
         checkpoints: Checkpoints | None = None,
         fabric: Fabric | None = None,
         capture: bool = False,
@@ -139,36 +114,47 @@ class SVIRunner:
         :param fabric: of Lightning Fabric, launched, to train in several processes, each of which calls this; see
             :class:`~inference.processes.DataParallel`. ``batch_size`` is of all together; the first process alone
             shows progress, calls back and writes checkpoints.
-        :param capture: record the step as one CUDA graph and play it again, see :class:`~inference.cuda.Captured`: for
+        :param capture: record the step as one CUDA graph and play it again, see :class:`~inference.cuda.CUDAGraphStep`: for
             small networks on a CUDA device, whose steps take as long as their kernels take to be launched.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
         :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective or gradient was not
             finite. Parameters are as they were before that step.
         """
-        processes = Processes() if fabric is None else DataParallel(fabric, self)
-        kind, calls = self._kind(capture, fabric), [check_callbacks(callbacks)]
-        feed = feed_for(self.guide, self.device, x, given, batch_size, batches)
-        train(Call([self], kind, feed, epochs, log_every, calls, progress, checkpoints, processes))
+        how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric, capture)
+        train(self.plan(x, epochs, *how, **given))
         return self
 
-    def _kind(self, capture: bool, fabric: Fabric | None) -> type[Alone]:
+    def plan(
+        self,
+        x: ArrayLike | Tensor | DataLoader,
+        epochs: int,
+        batch_size: int | None = None,
+        log_every: int = 1,
+        callbacks: Sequence[Callback] = (),
+        progress: bool = True,
+        batches: Batching | None = None,
+        checkpoints: Checkpoints | None = None,
+        fabric: Fabric | None = None,
+        capture: bool = False,
+        **given: Any,
+    ) -> FitPlan:
+        """What :meth:`fit` would do with these arguments, validated; nothing is trained, and nothing changed.
+
+        :raises ValueError: as :meth:`fit` does before training.
+        """
+        processes = SingleProcess() if fabric is None else DataParallel(fabric, self)
+        step_type, calls = self._step_type(capture, fabric), [check_callbacks(callbacks)]
+        source = data_source_for(self.guide, self.device, x, given, batch_size, batches)
+        return FitPlan([self], step_type, source, epochs, log_every, calls, progress, checkpoints, processes)
+
+    def _step_type(self, capture: bool, fabric: Fabric | None) -> type[SingleRunStep]:
         if not capture:
-            return Alone
+            return SingleRunStep
         if self.device.type != "cuda" or fabric is not None:
             where = "several processes" if fabric is not None else f"the device is {self.device}"
             raise ValueError(f"capture=True is for one process on a CUDA device, and here {where}: leave it out")
-        return Captured
-
-    @contextmanager
-    def while_training(self) -> Iterator[None]:
-        """This runner's precision and random streams, and the caller's again afterwards."""
-        with seeded(self.seed, self.device), network_precision(PRECISIONS[self.precision]):
-            set_random_state(self._random_state, self.device)
-            try:
-                yield
-            finally:
-                self._random_state = random_state(self.device)
+        return CUDAGraphStep
 
     def save(self, folder: str | Path) -> Path:
         """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``; returns it.
@@ -206,7 +192,7 @@ class SVIRunner:
         """
         config, state, history = read_checkpoint(Path(folder))
         with blamed_on(Path(folder) / "config.json"):
-            lr, seed, precision = _checked(**config["runner"])
+            lr, seed, precision = check_settings(**config["runner"])
         guide = _part("guide", guide, config, folder)
         schedule = _part("schedule", schedule, config, folder)
         guard = _part("guard", None if "guard" in config else Guard(), config, folder)
@@ -224,18 +210,13 @@ class SVIRunner:
         )
 
 
-def _checked(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]:
-    """:raises ValueError: naming what cannot be."""
-    return check_positive("lr", lr), check_seed("seed", seed), check_one_of("precision", precision, PRECISIONS)
-
-
 def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> Any:
     """A part of a run: the user's own, else what the description says."""
     if own is not None:
-        return check_kind(name, own, *PARTS[name])
+        return check_part(name, own)
     built = from_config(config[name])
     with blamed_on(Path(folder) / "config.json"):
-        return check_kind(name, built, *PARTS[name])
+        return check_part(name, built)
 
 
 def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path) -> None:

@@ -12,14 +12,15 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
+from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_kind, check_shape, check_size, is_index
 from ppl_models.configurable import Configurable
-from ppl_models.data import as_numbers
 from ppl_models.likelihoods import Bernoulli, Likelihood
+from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 
-__all__ = ["FacetModel", "evaluating", "training"]
+__all__ = ["FacetModel"]
 
 # poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
 TINY = torch.finfo(torch.float32).tiny
@@ -229,31 +230,6 @@ class FacetModel(Configurable, nn.Module):
     def seen(self, x: Tensor) -> Tensor:
         """A batch as encoders read it: prepared, with a number in the place of each missing entry."""
         return self.likelihood.filled(self.prepare(x))
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout, no batch statistics) inside; every part's former mode after."""
-    with _in_mode(module, training=False):
-        yield
-
-
-@contextmanager
-def training(module: nn.Module) -> Iterator[None]:
-    """Training mode inside; every part's former mode after."""
-    with _in_mode(module, training=True):
-        yield
-
-
-@contextmanager
-def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
-    kept = {part: part.training for part in module.modules()}
-    module.train(training)
-    try:
-        yield
-    finally:
-        for part, was_training in kept.items():
-            part.training = was_training
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:

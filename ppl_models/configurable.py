@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Configurable", "Options", "from_config", "to_config"]
+__all__ = ["Configurable", "Options", "from_config", "to_config", "with_public_names"]
 
 # Marks a description as that of an object; no argument and no facet can have such a name.
 CLASS = "@class"
@@ -65,7 +65,7 @@ def to_config(value: Any) -> Any:
     if isinstance(value, Configurable):
         cls = type(value)
         arguments = {name: to_config(argument) for name, argument in value.__dict__["_arguments"].items()}
-        return {CLASS: f"{cls.__module__}.{cls.__qualname__}", **arguments}
+        return {CLASS: public_name(f"{cls.__module__}.{cls.__qualname__}"), **arguments}
     if hasattr(value, "items"):
         return {str(key): to_config(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -95,17 +95,45 @@ def from_config(config: Any) -> Any:
         raise ValueError(f"the description of {config[CLASS]} does not fit this version: {error}") from error
 
 
+def public_name(path: str) -> str:
+    """The name by which a class is imported: that of its package, where the package has it.
+
+    Files move; the public name stays. An earlier version wrote the path of the file.
+
+    :param path: of the class, ``package.module.Class`` or ``package.Class``.
+    """
+    package, _, inside = path.partition(".")
+    name = inside.rpartition(".")[2]
+    return f"{package}.{name}" if name in _public(package) else path
+
+
+def with_public_names(config: Any) -> Any:
+    """A description that names classes by their files, with public names instead."""
+    if isinstance(config, dict):
+        return {
+            key: public_name(str(value)) if key == CLASS else with_public_names(value) for key, value in config.items()
+        }
+    return [with_public_names(item) for item in config] if isinstance(config, list) else config
+
+
+def _public(package: str) -> tuple[str, ...]:
+    """What a package of ours exports; nothing of any other, which is not even imported."""
+    if package not in TRUSTED_PACKAGES:
+        return ()
+    return tuple(importlib.import_module(package).__all__)
+
+
 def _trusted_class(path: Any) -> type:
-    module_name, _, class_name = str(path).rpartition(".")
-    if module_name.split(".")[0] not in TRUSTED_PACKAGES:
+    """:raises ValueError: if that is no class that a description may name."""
+    package, _, name = public_name(str(path)).partition(".")
+    if package not in TRUSTED_PACKAGES:
         raise ValueError(
-            f"the checkpoint names {path!r}, which is not part of this library, so it is not imported: "
-            "build the model and guide yourself and hand them to `load`"
+            f"the checkpoint names {path!r}, which is not part of this library, so it is not "
+            "imported: build the model and guide yourself and hand them to `load`"
         )
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the checkpoint names {path!r}, which this version of the library lacks") from error
+    if name not in _public(package):
+        raise ValueError(f"the checkpoint names {path!r}, which this version of the library lacks")
+    found = getattr(importlib.import_module(package), name)
     if not (isinstance(found, type) and issubclass(found, Configurable)):
         raise ValueError(f"the checkpoint names {path!r}, which is not something a checkpoint may build")
     return found

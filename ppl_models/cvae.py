@@ -8,8 +8,8 @@ from typing import Any
 import pyro
 from torch import Tensor
 
+from ppl_models.arrays import as_labels, draw_labels
 from ppl_models.checks import check_size
-from ppl_models.data import as_labels, draw_labels
 from ppl_models.distributions import one_hot_labels
 from ppl_models.ivae import Labelled
 from ppl_models.likelihoods import Likelihood

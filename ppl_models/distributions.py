@@ -20,11 +20,11 @@ __all__ = [
     "Component",
     "DiagonalNormal",
     "MarginalMixture",
-    "Present",
+    "MaskedIndependent",
     "Proportions",
     "RelaxedComponent",
     "RoundedLogistic",
-    "decided",
+    "clamp_to_labels",
     "diagonal_normal",
     "mean_and_log_variance",
     "one_hot_labels",
@@ -279,7 +279,7 @@ class RoundedLogistic(dist.TorchDistribution):
         return RoundedLogistic(self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False)
 
 
-class Present(dist.TorchDistribution):
+class MaskedIndependent(dist.TorchDistribution):
     """Independent entries of which some may be missing: NaN in a value counts nothing, and all else as it does.
 
     :param entries: batch ``[...]``, event ``[*x_shape]``, of independent entries.
@@ -315,11 +315,11 @@ class Present(dist.TorchDistribution):
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         return self.entries.sample(sample_shape)
 
-    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> Present:
-        return Present(self.entries.expand(batch_shape), self.fill)
+    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> MaskedIndependent:
+        return MaskedIndependent(self.entries.expand(batch_shape), self.fill)
 
 
-def decided(logits: Tensor, label: Tensor) -> Tensor:
+def clamp_to_labels(logits: Tensor, label: Tensor) -> Tensor:
     """Logits ``[B, K]`` with all weight on the classes that are known.
 
     :param label: integers ``[B]``; -1 where the class is not known, which leaves the logits as they are.

@@ -11,9 +11,9 @@ import pyro
 from pyro import poutine
 from torch import Tensor
 
+from ppl_models.arrays import as_labels, as_vectors
 from ppl_models.base import TINY, FacetModel
 from ppl_models.checks import check_size
-from ppl_models.data import as_labels, as_vectors
 from ppl_models.distributions import one_hot_labels
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
-from ppl_models.distributions import Present, RoundedLogistic
+from ppl_models.distributions import MaskedIndependent, RoundedLogistic
 
 __all__ = [
     "Bernoulli",
@@ -215,7 +215,7 @@ class Incomplete(Likelihood):
         return x.nan_to_num(self.fill)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        return Present(self.likelihood(output, event_dim), self.fill)
+        return MaskedIndependent(self.likelihood(output, event_dim), self.fill)
 
     def check(self, x: Tensor) -> None:
         there = x[~x.isnan()]

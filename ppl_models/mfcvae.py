@@ -9,8 +9,8 @@ import pyro
 import torch
 from torch import Tensor
 
+from ppl_models.arrays import as_labels, as_numbers
 from ppl_models.base import FacetModel
-from ppl_models.data import as_labels, as_numbers
 
 __all__ = ["MFCVAE"]
 

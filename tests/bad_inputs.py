@@ -83,26 +83,8 @@ from inference import (
     standard_normal_priors,
     warm_start,
 )
-from inference.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
 from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly, TensorBoard
-from inference.class_figures import (
-    class_latents,
-    class_samples,
-    class_traversals,
-    kl_by_class,
-    kl_of_blocks,
-    latent_scatter,
-    shared_latents,
-    shared_traversals,
-    traversed,
-)
-from inference.comparison_figures import (
-    grouped_boxes,
-    grouped_curves,
-    grouped_means,
-    grouped_points,
-    guide_comparison,
-)
+from inference.checkpoints.periodic import CheckpointWarning
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -120,24 +102,37 @@ from inference.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from inference.exploring import Explorer
-from inference.figures import (
-    cluster_gallery,
-    cluster_samples,
-    facet_draws,
-    facet_overview,
-    facet_swaps,
-    save_figures,
-    training_curves,
-)
-from inference.group_figures import evidence_reconstructions, group_generations, latent_interpolation, style_swaps
-from inference.identifiability import (
+from inference.evaluation.identifiability import (
     KeepIdentifiable,
     coinciding_components,
     condition_number,
     identifiability_matrix,
     natural_parameters,
 )
+from inference.exploring.explorer import Explorer
+from inference.figures.classes import (
+    class_latents,
+    class_samples,
+    class_traversals,
+    kl_by_class,
+    kl_of_blocks,
+    latent_scatter,
+    shared_latents,
+    shared_traversals,
+    traversed,
+)
+from inference.figures.comparisons import grouped_boxes, grouped_curves, grouped_means, grouped_points, guide_comparison
+from inference.figures.facets import (
+    cluster_gallery,
+    cluster_samples,
+    facet_draws,
+    facet_overview,
+    facet_swaps,
+    save_figures,
+)
+from inference.figures.groups import evidence_reconstructions, group_generations, latent_interpolation, style_swaps
+from inference.figures.selection import selection_overview
+from inference.figures.training import training_curves
 from inference.metrics import (
     classifier_scores,
     cluster_accuracy,
@@ -147,10 +142,9 @@ from inference.metrics import (
     mean_correlation,
     probe_accuracy,
 )
-from inference.resuming import CheckpointWarning
 from inference.runner import DeadFacetWarning
-from inference.selection import one_standard_error
-from inference.selection_figures import selection_overview
+from inference.selection.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
+from inference.selection.candidates import one_standard_error
 from ppl_models import (
     CVAE,
     GMDGM,
@@ -799,7 +793,7 @@ GUIDES = [
         ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
     ),
     *of(
-        "TaughtGuide",
+        "SupervisedGuide",
         ("range: infinite", lambda: VaDEGuide(facet(), label_weight=float("inf")), "label_weight .* got inf"),
         ("nan: weight", lambda: VaDEGuide(facet(), label_weight=NAN), "label_weight .* got nan"),
         ("type: weight", lambda: VaDEGuide(facet(), label_weight="1"), "label_weight .* got '1'"),

@@ -42,13 +42,13 @@ PUBLIC = (
 # Public names without a row, and why.
 EXEMPT = {
     **dict.fromkeys(("Exact", "Enumerate", "MixtureOfNormals", "ProductOfNormals"), "takes no arguments"),
-    **dict.fromkeys(("Batches", "Evidence", "Ladder", "NetworkGuide", "Schedule"), "a base: its kinds have rows"),
+    **dict.fromkeys(("Batching", "Evidence", "Ladder", "NetworkGuide", "Schedule"), "a base: its kinds have rows"),
     **dict.fromkeys(("Decoder", "Encoder", "FlowDecoder", "NoEncoder"), "built by architectures, which have rows"),
     **dict.fromkeys(("Callback", "Weights"), "the type of a user's or a schedule's function"),
     "DATASETS": "a table, which load looks into",
     "perturb_components": "called by KeepIdentifiable with what it found itself",
     "digits": "takes a seed alone, which scikit-learn checks",
-    "Batches.check": "of each kind, by way of SVIRunner.fit",
+    "Batching.check": "of each kind, by way of SVIRunner.fit",
     "Schedule.bind": "of each kind, by way of SVIRunner.fit",
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",

@@ -13,7 +13,7 @@ import torch
 
 from inference import Checkpoints, SVIRunner, fit_together
 from inference.callbacks import Draw, Evaluate, JSONLines, StopEarly, TensorBoard
-from inference.resuming import CheckpointWarning, remove_checkpoints
+from inference.checkpoints.periodic import CheckpointWarning, remove_checkpoints
 from tests.catalogue import two_facets
 
 X = torch.rand(12, 6, generator=torch.Generator().manual_seed(2))

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from inference import Guard, SVIRunner, WarmUp, cuda
-from inference.cuda import Captured
-from inference.feeds import feed_for
-from inference.training import Call, train
+from inference.training.cuda_graph import CUDAGraphStep
+from inference.training.data_source import data_source_for
+from inference.training.loop import train
+from inference.training.plan import FitPlan
 from tests.catalogue import BUILDERS, given, mlvae, two_facets
 
 N = 22
@@ -48,13 +49,13 @@ def fit(
     guide = build()
     x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
     runner = SVIRunner(guide.model, guide, lr=1e-2, **options)
-    feed = feed_for(guide, runner.device, x, given(guide, N), batch_size, None)
-    train(Call([runner], kind, feed, epochs, 1, [calls], progress=False))
+    feed = data_source_for(guide, runner.device, x, given(guide, N), batch_size, None)
+    train(FitPlan([runner], kind, feed, epochs, 1, [calls], progress=False))
     return runner
 
 
 def alike(build: Any = two_facets, **options: Any) -> None:
-    alone, captured = (fit(kind, build, **options) for kind in (cuda.Alone, Captured))
+    alone, captured = (fit(kind, build, **options) for kind in (cuda.SingleRunStep, CUDAGraphStep))
     for one, other in zip(alone.loss.state_dict().values(), captured.loss.state_dict().values(), strict=True):
         assert torch.equal(one, other)
     assert [r["objective"] for r in alone.history] == [r["objective"] for r in captured.history]
@@ -95,13 +96,13 @@ def test_a_step_that_cannot_be_recorded_says_so(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(cuda, "recorded", refuses)
     with pytest.raises(RuntimeError, match=r"leave capture=True out \(operation not permitted"):
-        fit(Captured)
+        fit(CUDAGraphStep)
 
 
 @pytest.mark.parametrize("build", [mlvae, two_facets])
 def test_batches_of_no_one_size_are_refused(build: Any) -> None:
     with pytest.raises(ValueError, match="takes batches of one size"):
-        fit(Captured, build, batch_size=8 if build is mlvae else N + 1)
+        fit(CUDAGraphStep, build, batch_size=8 if build is mlvae else N + 1)
 
 
 def test_other_devices_are_refused() -> None:

@@ -201,9 +201,9 @@ def test_few_or_poor_data_are_taken() -> None:
     for x, facets in ((columns()[:2], 3), (columns()[:3], 2), (line, 2), (np.c_[line, np.full(40, NAN)], 2)):
         found = short(facets).fit(x)
         assert np.isfinite(found.transform(x)).all()
-    assert short().fit(line).settings_["start"] == "ByDepth"
-    assert short(n_latents=3).fit(columns()).settings_["start"] == "ByDepth"
-    assert fitted().settings_["start"] == "BySubspace"
+    assert short().fit(line).settings_["start"] == "LadderStrategy"
+    assert short(n_latents=3).fit(columns()).settings_["start"] == "LadderStrategy"
+    assert fitted().settings_["start"] == "SubspaceStrategy"
     assert rank(line) == 1
     assert rank(columns()) == 5
     assert rank(np.zeros((4, 3))) == 0

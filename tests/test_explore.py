@@ -22,8 +22,8 @@ from examples import explore
 from examples.datasets import digits
 from guides import ConditionalGuide, FacetGuide, PointGuide, TableGuide, VaDEGuide
 from inference import SVIRunner, warm_start
-from inference.exploring import Explorer
-from inference.pictures import Pictures
+from inference.exploring.explorer import Explorer
+from inference.exploring.pictures import Pictures
 from ppl_models import CVAE, IVAE, MFCVAE, MLP, Autoencoder, ConvGrid, GaussianMixture, Normal, SharedMLP
 from tests import chromium
 from tests.catalogue import BUILDERS, autoencoder, cvae, flow, given, ivae, mlvae_tables, nvae, two_facets, vae

@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from inference import Checkpoints, Rows, SVIRunner, fit_together
-from inference.feeds import InMemory, Loaded, feed_for
-from inference.guard import Faults
-from inference.resuming import Keeper
+from inference.checkpoints.periodic import CheckpointWriter
+from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
+from inference.training.nonfinite import NonFiniteTracker
 from ppl_models import Bernoulli
 from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets
 
@@ -60,13 +60,13 @@ def test_a_loader_gives_the_run_that_the_same_batches_give_in_memory() -> None:
 
 
 def test_each_pass_of_a_loader_has_an_order_of_its_own_that_the_seed_gives() -> None:
-    feed = Loaded(shuffled(), two_facets(), torch.device("cpu"))
-    first, again, other = (torch.cat([batch.x for batch in feed.deal(seed)]) for seed in (1, 1, 2))
+    feed = LoaderSource(shuffled(), two_facets(), torch.device("cpu"))
+    first, again, other = (torch.cat([batch.x for batch in feed.batches(seed)]) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(first.sort(0).values, X.sort(0).values)
-    own = Loaded(shuffled(generator=torch.Generator()), two_facets(), torch.device("cpu"))
-    assert torch.equal(*(torch.cat([batch.x for batch in own.deal(1)]) for _ in range(2)))
+    own = LoaderSource(shuffled(generator=torch.Generator()), two_facets(), torch.device("cpu"))
+    assert torch.equal(*(torch.cat([batch.x for batch in own.batches(1)]) for _ in range(2)))
     ends = [runner(seed=seed).fit(shuffled(), epochs=2, progress=False) for seed in (0, 0, 1)]
     assert same(ends[0], ends[1])
     assert not same(ends[0], ends[2])
@@ -88,9 +88,9 @@ def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
         loader = DataLoader(Noisy(X), batch_size=8, shuffle=True, num_workers=workers)
         return runner().fit(loader, epochs=2, progress=False, **options)
 
-    original, taken = Keeper.after_step, []
+    original, taken = CheckpointWriter.after_step, []
 
-    def after_step(self: Keeper, at: Any) -> None:
+    def after_step(self: CheckpointWriter, at: Any) -> None:
         original(self, at)
         taken.append(1)
         if len(taken) == steps:
@@ -99,7 +99,7 @@ def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
 
     unbroken = fit()
     with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "after_step", after_step)
+        patch.setattr(CheckpointWriter, "after_step", after_step)
         with pytest.raises(InterruptedError):
             fit(checkpoints=Checkpoints(tmp_path))
     assert same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))
@@ -122,9 +122,9 @@ def sampled(workers: int) -> DataLoader:
 def test_a_pass_depends_on_the_seed_alone_whatever_draws(workers: int) -> None:
     """Samplers with a generator of their own, other libraries' streams; and all of them are as before afterwards."""
     loader = sampled(workers)
-    feed = Loaded(loader, two_facets(), torch.device("cpu"))
+    feed = LoaderSource(loader, two_facets(), torch.device("cpu"))
     before = [np.random.get_state()[1].tolist(), random.getstate(), loader.sampler.generator.get_state().tolist()]  # noqa: NPY002
-    passes = [torch.cat([batch.x for batch in feed.deal(seed)]) for seed in (1, 1, 2)]
+    passes = [torch.cat([batch.x for batch in feed.batches(seed)]) for seed in (1, 1, 2)]
     assert torch.equal(passes[0], passes[1])
     assert not torch.equal(passes[0].sort(0).values, passes[2].sort(0).values)
     after = [np.random.get_state()[1].tolist(), random.getstate(), loader.sampler.generator.get_state().tolist()]  # noqa: NPY002
@@ -140,10 +140,10 @@ def test_what_lies_beside_x() -> None:
     labelled = TensorDataset(X, LABELS)
     device = torch.device("cpu")
     for loader in (DataLoader(labelled, batch_size=8), DataLoader(labelled, batch_size=8, collate_fn=collate)):
-        batches = list(Loaded(loader, ivae(), device).deal(0))
+        batches = list(LoaderSource(loader, ivae(), device).batches(0))
         assert torch.equal(torch.cat([batch.given["label"] for batch in batches]), LABELS)
-    assert next(Loaded(DataLoader(labelled, batch_size=8), two_facets(), device).deal(0)).given == {}
-    assert next(Loaded(DataLoader(X, batch_size=8), two_facets(), device).deal(0)).x.shape == (8, 6)
+    assert next(LoaderSource(DataLoader(labelled, batch_size=8), two_facets(), device).batches(0)).given == {}
+    assert next(LoaderSource(DataLoader(X, batch_size=8), two_facets(), device).batches(0)).x.shape == (8, 6)
     runner(ivae).fit(DataLoader(labelled, batch_size=8), epochs=1, progress=False)
     images = TensorDataset(torch.rand(12, 1, 8, 8), LABELS[:12])
     runner(nvae_partly_labelled_two_draws).fit(DataLoader(images, batch_size=6), epochs=1, progress=False)
@@ -151,8 +151,8 @@ def test_what_lies_beside_x() -> None:
 
 def test_groups_of_a_loader_are_numbered_anew_where_batches_are_joined() -> None:
     groups = TensorDataset(X[:12], torch.tensor([5, 5, 5, 9, 5, 5, 2, 2, 2, 2, 2, 2]))
-    feed = Loaded(DataLoader(groups, batch_size=6), mlvae(), torch.device("cpu"))
-    assert feed.some(12).given["group"].tolist() == [0, 0, 0, 1, 0, 0, 2, 2, 2, 2, 2, 2]
+    feed = LoaderSource(DataLoader(groups, batch_size=6), mlvae(), torch.device("cpu"))
+    assert feed.subset(12).given["group"].tolist() == [0, 0, 0, 1, 0, 0, 2, 2, 2, 2, 2, 2]
     runner(mlvae).fit(DataLoader(groups, batch_size=6), epochs=2, progress=False)
 
 
@@ -192,9 +192,9 @@ def test_a_fault_is_found_again_in_a_loader() -> None:
     broken = runner()
     with torch.no_grad():
         broken.model.mixtures["digit"].loc.fill_(float("nan"))
-    feed = feed_for(broken.guide, broken.device, shuffled(), {}, None, None)
+    feed = data_source_for(broken.guide, broken.device, shuffled(), {}, None, None)
     with pyro.validation_enabled(False):
-        assert {"kl_z_digit", "kl_c_digit"} <= set(Faults(broken).broken_terms(feed))
+        assert {"kl_z_digit", "kl_c_digit"} <= set(NonFiniteTracker(broken).non_finite_terms(feed))
 
 
 def mapped(path: Path, values: np.ndarray) -> np.memmap:
@@ -217,8 +217,8 @@ def test_a_mapped_file_gives_the_run_that_its_values_give(dtype: type, tmp_path:
 def test_a_mapped_file_is_checked_and_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ppl_models.data.CHECKED_AT_ONCE", 30)  # five rows
     values = X.numpy().copy()
-    feed = feed_for(two_facets(), torch.device("cpu"), mapped(tmp_path / "x", values), {}, 8, None)
-    assert isinstance(feed, InMemory)
+    feed = data_source_for(two_facets(), torch.device("cpu"), mapped(tmp_path / "x", values), {}, 8, None)
+    assert isinstance(feed, InMemorySource)
     again = mapped(tmp_path / "y", values)
     assert two_facets().observed(again, {}).x.data_ptr() == again.ctypes.data
     wide = mapped(tmp_path / "z", np.tile(values, 2))[:, :6]
@@ -229,10 +229,10 @@ def test_a_mapped_file_is_checked_and_not_copied(tmp_path: Path, monkeypatch: py
     values[17, 2] = np.nan
     values[3, 1] = np.inf
     with pytest.raises(ValueError, match=r"2 values that are NaN or infinite, the first at index \[3, 1\]"):
-        feed_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
+        data_source_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
     values[3, 1] = 0.5
     with pytest.raises(ValueError, match=r"1 values that are NaN or infinite, the first at index \[17, 2\]"):
-        feed_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
+        data_source_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
 
 
 def test_bernoulli_takes_mapped_bytes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from guides import VaDEGuide
-from inference.figures import cluster_samples, facet_draws, facet_swaps
+from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 
 

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from inference import Checkpoints, SVIRunner
-from inference.resuming import CheckpointWarning
-from inference.state import read
-from inference.training import DeadFacetWarning
+from inference.checkpoints.periodic import CheckpointWarning
+from inference.checkpoints.training_state import read
+from inference.training.loop import DeadFacetWarning
 from tests.catalogue import two_facets
 from tests.test_resuming import same, start
 

@@ -12,8 +12,8 @@ import torch
 
 from guides import AmortizedGuide, FacetGuide, ScoreFunction, VaDEGuide
 from inference import Checkpoints, Guard, SVIRunner, fit_together
-from inference.batches import Rows
-from inference.state import read
+from inference.checkpoints.training_state import read
+from inference.training.batching import Rows
 from ppl_models import MLP, VAE, ConvNet, GaussianMixture, Normal, SharedMLP, VaDE
 
 X = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
@@ -78,8 +78,8 @@ class Until(Rows):
     def __init__(self, steps: int) -> None:
         self.steps_left = steps
 
-    def deal(self, data: Any, batch_size: int, generator: Any = None) -> Any:
-        for batch in super().deal(data, batch_size, generator):
+    def batches(self, data: Any, batch_size: int, generator: Any = None) -> Any:
+        for batch in super().batches(data, batch_size, generator):
             if not self.steps_left:
                 raise InterruptedError
             self.steps_left -= 1

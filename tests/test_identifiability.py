@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from guides import ConditionalGuide, VaDEGuide
 from inference import SVIRunner
-from inference.identifiability import (
+from inference.evaluation.identifiability import (
     IdentifiabilityWarning,
     KeepIdentifiable,
     coinciding_components,

@@ -35,7 +35,7 @@ from inference.diagnostics import (
     log_importance_weights,
     loss_draws,
 )
-from inference.figures import cluster_gallery
+from inference.figures.facets import cluster_gallery
 from ppl_models import IVAE, MLP, ContinuousIVAE, ConvLadder, GaussianMixture, MLPLadder, Normal, VaDE
 
 K, D = 3, 2

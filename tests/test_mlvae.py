@@ -243,7 +243,7 @@ def test_every_row_is_dealt_once_and_no_group_is_cut_or_only_as_said(max_members
     sizes = [1, 7, 2, 30, 3, 3, 1, 12]
     group = ragged(sizes)
     data = Observed(torch.arange(len(group))[:, None].float(), {"group": group})
-    deals = list(Groups(max_members).deal(data, 10))
+    deals = list(Groups(max_members).batches(data, 10))
     rows = torch.cat([batch.x[:, 0] for batch in deals]).long()
     assert sorted(rows.tolist()) == list(range(len(group)))
     assert len(deals) == Groups(max_members).steps(data, 10)
@@ -278,7 +278,7 @@ def test_batches_of_groups_estimate_the_mean_over_groups_without_bias() -> None:
     by_rows = []
     for _ in range(20):
         estimates, others = [], []
-        for batch in Groups().deal(data, 16):
+        for batch in Groups().batches(data, 16):
             groups = group[batch.x[:, 0].long()].unique()
             assert len(groups) == 2
             estimates.append(float(value[groups].sum()) / batch.size)
@@ -345,7 +345,7 @@ def test_the_penalty_is_eq_18() -> None:
     torch.testing.assert_close(values[1] - values[0], 0.7 * torch.stack(wanted).mean().to(X))
     # So it is over batches, of groups of one size or another.
     pressed = []
-    for batch in Groups().deal(Observed(X, {"group": GROUP}), 5):
+    for batch in Groups().batches(Observed(X, {"group": GROUP}), 5):
         parts = []
         for penalty in (0.0, 0.7):
             guide.penalty = penalty

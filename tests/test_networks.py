@@ -23,7 +23,7 @@ from ppl_models import (
     SharedMLP,
     StandardNormal,
 )
-from ppl_models.base import evaluating
+from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture
 from ppl_models.networks.resnet import _Block
 

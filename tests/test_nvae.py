@@ -26,7 +26,7 @@ from inference import (
     data_dependent_start,
     kl_by_dimension,
 )
-from inference.class_figures import (
+from inference.figures.classes import (
     class_samples,
     class_traversals,
     kl_by_class,
@@ -34,8 +34,8 @@ from inference.class_figures import (
     latent_scatter,
     shared_traversals,
 )
-from inference.figures import facet_draws, facet_overview, facet_swaps, save_figures
-from inference.training import DeadFacetWarning
+from inference.figures.facets import facet_draws, facet_overview, facet_swaps, save_figures
+from inference.training.loop import DeadFacetWarning
 from ppl_models import CVAE, MLP, NVAE, VAE, GaussianMixture, Normal, StandardNormal, VaDE
 from ppl_models.distributions import Proportions
 from ppl_models.priors import ClassBlocks

@@ -14,9 +14,9 @@ import torch
 from guides import FacetGuide
 from inference import Checkpoints, Guard, SVIRunner, WarmUp
 from inference.callbacks import JSONLines
-from inference.feeds import feed_for
-from inference.processes import DataParallel
-from inference.state import read
+from inference.checkpoints.training_state import read
+from inference.distributed import DataParallel
+from inference.training.data_source import data_source_for
 from ppl_models.data import Observed
 from tests.catalogue import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
 
@@ -69,11 +69,15 @@ def test_parts_make_up_the_whole(build: Callable[[], FacetGuide], size: int, mon
     x = (255 * torch.rand(N, *guide.model.x_shape, dtype=torch.float64)).round() / 255
     runner = SVIRunner(guide.model, guide)
     data = guide.observed(x, given(guide, N))
-    batch = next(feed_for(guide, runner.device, x, given(guide, N), N, None).deal(0)) if "group" in data.given else data
+    batch = (
+        next(data_source_for(guide, runner.device, x, given(guide, N), N, None).batches(0))
+        if "group" in data.given
+        else data
+    )
     runner.loss.eval()
     without_noise(monkeypatch)
     whole, wanted = gradients(runner, batch, 1.0)
-    parts = [gradients(runner, *Rank(rank, size).part(batch)) for rank in range(size)]
+    parts = [gradients(runner, *Rank(rank, size).shard(batch)) for rank in range(size)]
     assert sum(loss for loss, _ in parts) / size == pytest.approx(whole, rel=1e-10)
     for i, gradient in enumerate(wanted):
         mean = sum(each[i] for _, each in parts) / size
@@ -82,7 +86,7 @@ def test_parts_make_up_the_whole(build: Callable[[], FacetGuide], size: int, mon
 
 def test_no_row_is_in_two_parts() -> None:
     batch = Observed(torch.arange(10.0)[:, None])
-    parts = [Rank(rank, 4).part(batch) for rank in range(4)]
+    parts = [Rank(rank, 4).shard(batch) for rank in range(4)]
     assert sorted(float(value) for part, _ in parts for value in part.x) == list(range(10))
     assert sum(counts for _, counts in parts) == pytest.approx(4)
 
@@ -240,8 +244,8 @@ def test_what_fails_in_the_first_process_ends_all(tmp_path: Path) -> None:
 def test_groups_stay_whole() -> None:
     guide = mlvae()
     x, beside = torch.rand(N, 6), {"group": torch.arange(N) // 2 % 3}
-    batch = next(feed_for(guide, torch.device("cpu"), x, beside, N, None).deal(0))
-    parts = [Rank(rank, 2).part(batch)[0] for rank in range(2)]
+    batch = next(data_source_for(guide, torch.device("cpu"), x, beside, N, None).batches(0))
+    parts = [Rank(rank, 2).shard(batch)[0] for rank in range(2)]
     assert sorted(len(part) for part in parts) == [4, 8]
     assert sorted(len(part.given["group"].unique()) for part in parts) == [1, 2]
 

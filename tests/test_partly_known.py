@@ -13,9 +13,9 @@ from torch.nn.functional import softplus
 
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo, fit_together, warm_start
-from inference.initialization import _some_rows
+from inference.initialization.mixtures import _some_rows
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, HeteroscedasticNormal, Incomplete, MLPLadder, Normal, VaDE
-from ppl_models.distributions import Component, decided
+from ppl_models.distributions import Component, clamp_to_labels
 from tests import paper
 from tests.test_objective import BATCH, PIXELS, assert_equal_to, build, drawn_noise, value_and_gradient
 
@@ -75,7 +75,7 @@ def test_missing_entries_against_the_formula(L: int) -> None:
 
 def test_known_clusters_hold_for_all_draws_of_a_component() -> None:
     logits = torch.randn(3, 4)
-    q = Component(logits=decided(logits, torch.tensor([2, -1, 0])))
+    q = Component(logits=clamp_to_labels(logits, torch.tensor([2, -1, 0])))
     np.testing.assert_allclose(q.probs[0], [0, 0, 1, 0])
     np.testing.assert_allclose(q.probs[2], [1, 0, 0, 0])
     torch.testing.assert_close(q.probs[1], logits[1].softmax(-1))

@@ -21,9 +21,9 @@ import torch
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
 from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
-from inference.feeds import fingerprint
-from inference.resuming import CheckpointWarning, Keeper, remove_checkpoints
-from inference.state import read, write
+from inference.checkpoints.periodic import CheckpointWarning, CheckpointWriter, remove_checkpoints
+from inference.checkpoints.training_state import read, write
+from inference.training.data_source import fingerprint
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
 
@@ -38,16 +38,16 @@ def start(build: Callable[[], FacetGuide], seed: int = 0, **options: Any) -> tup
 def stopping(monkeypatch: pytest.MonkeyPatch, after_steps: int) -> None:
     """Let the next run end in the middle, after a checkpoint of that very step."""
     taken: list[Any] = []
-    original = Keeper.after_step
+    original = CheckpointWriter.after_step
 
-    def after_step(self: Keeper, at: Any) -> None:
+    def after_step(self: CheckpointWriter, at: Any) -> None:
         original(self, at)
         taken.append(at)
         if len(taken) == after_steps:
             self.write(at)
             raise InterruptedError
 
-    monkeypatch.setattr(Keeper, "after_step", after_step)
+    monkeypatch.setattr(CheckpointWriter, "after_step", after_step)
 
 
 def same(one: SVIRunner, other: SVIRunner) -> None:

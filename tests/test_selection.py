@@ -16,9 +16,9 @@ from scipy.stats import norm
 from examples.sources import labellings
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, evaluation, select_model, warm_start
-from inference.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
-from inference.selection import FittedRun, Selection, one_standard_error
-from inference.selection_figures import selection_overview
+from inference.figures.selection import selection_overview
+from inference.selection.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
+from inference.selection.candidates import FittedRun, Selection, one_standard_error
 from ppl_models import MFCVAE, DiscretizedLogistic, GaussianMixture, MLPLadder, Normal, SharedMLP, VaDE
 from tests.catalogue import BUILDERS, given
 

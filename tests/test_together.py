@@ -13,11 +13,12 @@ import torch
 
 from guides import FacetGuide, VaDEGuide
 from inference import Constant, MeanField_ELBO, SVIRunner, fit_together
-from inference.batches import Rows
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
-from inference.feeds import feed_for
-from inference.steps import Together
-from inference.training import Call, train
+from inference.training.batching import Rows
+from inference.training.data_source import data_source_for
+from inference.training.loop import train
+from inference.training.plan import FitPlan
+from inference.training.steps import VmappedStep
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
 from ppl_models.data import Observed
 from tests.catalogue import (
@@ -118,8 +119,8 @@ def together(
     group: list[SVIRunner], x: torch.Tensor, epochs: int, batch_size: int, batches: Rows, **beside: Any
 ) -> None:
     """As fit_together, with a way of dealing of one's own."""
-    feed = feed_for(group[0].guide, group[0].device, x, beside, batch_size, batches)
-    train(Call(group, Together, feed, epochs, 1, [[] for _ in group], progress=False))
+    feed = data_source_for(group[0].guide, group[0].device, x, beside, batch_size, batches)
+    train(FitPlan(group, VmappedStep, feed, epochs, 1, [[] for _ in group], progress=False))
 
 
 class AsTheyLie(Rows):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from inference.randomness import seeded
-from ppl_models.base import evaluating
 from ppl_models.checks import check_count, check_kind, check_size
+from ppl_models.modes import evaluating
 
 __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
 

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import FacetGuide, check_guide
-from ppl_models.base import evaluating
 from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.data import as_data
+from ppl_models.modes import evaluating
 
 __all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
 

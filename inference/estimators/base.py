@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from guides import FacetGuide
 from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of, is_missing
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
-from inference.evaluation import elbo
+from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule

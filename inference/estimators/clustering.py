@@ -20,12 +20,12 @@ from inference.estimators.defaults import (
     principal_dimensions,
     rank,
 )
-from inference.estimators.recipe import ByDepth, BySubspace, Recipe
+from inference.estimators.strategies import FitStrategy, LadderStrategy, SubspaceStrategy
 from inference.randomness import seeded
 from ppl_models import Likelihood
-from ppl_models.base import evaluating
+from ppl_models.arrays import as_labels
 from ppl_models.checks import check_kind, check_size, is_index
-from ppl_models.data import as_labels
+from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
@@ -212,7 +212,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             x = p.sample() if noise else p.mean
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
 
-    def _recipe(self, x: np.ndarray, names: Sequence[str]) -> Recipe:
+    def _recipe(self, x: np.ndarray, names: Sequence[str]) -> FitStrategy:
         shape, J = x.shape[1:], len(names)
         asked = _for_each(names, "n_latents", self.n_latents)
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
@@ -220,10 +220,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             dim = principal_dimensions(x, J, sum(dims.values())) if None in asked.values() else sum(dims.values())
             if dim <= rank(x):
                 chosen = self._chosen(x, dim, default_plain_network(shape))
-                return BySubspace(shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim)
+                return SubspaceStrategy(shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim)
         chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
         alone, further, together = STEPS
-        return ByDepth(shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims)
+        return LadderStrategy(
+            shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims
+        )
 
     def _split(self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to train on, all that have a label among them, and rows to hold out where there are enough."""

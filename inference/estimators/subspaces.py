@@ -30,8 +30,8 @@ from guides import FacetGuide
 from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
 from inference.randomness import seeded
-from ppl_models.base import training
 from ppl_models.distributions import raw_log_variance
+from ppl_models.modes import training
 
 __all__ = ["Subspaces", "independent_subspaces", "teach"]
 

@@ -14,7 +14,8 @@ from guides.base import FacetGuide, check_guide, check_model
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
-from ppl_models.base import FacetModel, evaluating
+from ppl_models.base import FacetModel
+from ppl_models.modes import evaluating
 
 __all__ = ["NEEDS", "Loss", "default_objective"]
 
@@ -156,7 +157,7 @@ class Loss(nn.Module):
             torch.enable_grad(),
             evaluating(self),
             self.model.weights_set_to(kl_weights),
-            self.guide.unrelaxed(),
+            self.guide.without_relaxation(),
         ):
             loss = self._per_datum(default_objective(self.guide), x, given)
             (kl,) = torch.autograd.grad(loss, kl_weights)

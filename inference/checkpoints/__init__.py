@@ -1,0 +1,1 @@
+"""Runs on disk: saved ones, and checkpoints of those in progress."""

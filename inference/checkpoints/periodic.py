@@ -1,0 +1,323 @@
+"""Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it never had been.
+
+When they are written and read, and how a run is stopped; what is in them is in :mod:`inference.state`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from inference.checkpoints.atomic_files import check_folder, held, remove_left_over
+from inference.checkpoints.training_state import TrainingProgress, check_complete, read, write
+from inference.distributed import SingleProcess
+from inference.randomness import random_state, set_random_state
+from inference.run import Run
+from ppl_models.checks import check_count, check_kind, check_positive
+
+__all__ = [
+    "CheckpointWarning",
+    "CheckpointWriter",
+    "Checkpoints",
+    "NoCheckpoints",
+    "remove_checkpoints",
+]
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+NAME = re.compile(r"step-\d{10,}")
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written, or one that is damaged was passed over."""
+
+
+class Checkpoints:
+    """Write the state of a run now and then; with ``resume``, go on from the last whole checkpoint.
+
+    For one call of ``fit``, made again as it was: same parts, data, sizes and seed. What is restored are parameters,
+    optimiser, history, random streams, the place within the pass over the data, and callbacks that say how (see
+    :mod:`inference.callbacks`); on the CPU the resumed run ends bit for bit where it would have ended. SIGTERM and
+    SIGINT (Ctrl-C) write a checkpoint after the step and end the process; a second one ends it at once.
+
+    :param folder: of the checkpoints, ``step-N`` each; made where it is not there.
+    :param epochs: passes between checkpoints, or ``None``; one more is written at the end of the call.
+    :param seconds: also after so many seconds, within a pass.
+    :param keep: the last so many are kept.
+    :param resume: go on from the last whole checkpoint, where there is one.
+    :raises ValueError: if a number is not positive, or the folder holds checkpoints already and ``resume`` is not set.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        epochs: int | None = 1,
+        seconds: float | None = None,
+        keep: int = 2,
+        resume: bool = False,
+    ) -> None:
+        self.folder = Path(folder)
+        self.epochs, self.keep = epochs if epochs is None else check_count("epochs", epochs), check_count("keep", keep)
+        self.seconds = seconds if seconds is None else check_positive("seconds", seconds)
+        self.resume = check_kind("resume", resume, bool, "True or False")
+        self.check()
+
+    def check(self) -> None:
+        """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone on from."""
+        check_folder(self.folder, "checkpoints")
+        if not self.resume and self.written():
+            raise ValueError(
+                f"{self.folder} has checkpoints of a run, the last one at {self.written()[-1].name}: go on from it "
+                "with resume=True, or give another folder"
+            )
+
+    def _begin(self, stack: ExitStack) -> None:
+        stack.enter_context(held(self.folder))
+        self.check()
+        remove_left_over(self.folder, "step-*")
+
+    def written(self) -> list[Path]:
+        """The checkpoints in the folder, the oldest first."""
+        return checkpoints_in(self.folder)
+
+    @contextmanager
+    def writer(
+        self,
+        runs: Sequence[Run],
+        callbacks: Sequence[Sequence[Any]],
+        call: Mapping[str, Any],
+        processes: SingleProcess,
+    ) -> Iterator[CheckpointWriter]:
+        """For the training loop: what it tells of its progress, while signals are listened to.
+
+        :param call: what makes this call of ``fit`` what it is, in JSON types.
+        """
+        with ExitStack() as stack:
+            processes.on_first(lambda: self._begin(stack))
+            writer = CheckpointWriter(self, runs, callbacks, json.loads(json.dumps(call)), processes)
+            with _listening(writer.asked_to_stop):
+                yield writer
+                writer.leave(processes.maximum(writer.wants()), writer.written)  # asked to after the last step
+
+
+class Resumable(Protocol):
+    """Keeps count of the steps that were skipped, in a form that can be written down."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class NoCheckpoints:
+    """In place of a writer where no checkpoints are asked for."""
+
+    def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+        """Nothing is restored."""
+
+    def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+        """Nothing is written."""
+
+    def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
+        """Nothing is written."""
+
+
+class CheckpointWriter:
+    """One call's checkpoints: of several processes the first one reads and writes, for all."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        runs: Sequence[Run],
+        callbacks: Sequence[Sequence[Any]],
+        call: dict[str, Any],
+        processes: SingleProcess,
+    ) -> None:
+        self.checkpoints, self.runs, self.callbacks, self.call = checkpoints, runs, callbacks, call
+        self.processes = processes
+        self.signal, self.written = 0, False
+        self.whole: list[Path] = []  # of this call, and known to be
+        self.wrote = time.monotonic()
+
+    def asked_to_stop(self, number: int, frame: Any) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)  # a second one is not listened to
+        self.signal = number
+
+    def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+        """Resume runs, callbacks, trackers and random streams from the last whole checkpoint."""
+        state = self.processes.on_first(self.last)
+        if state is None:
+            return
+        for run, tracker, callbacks, of in zip(self.runs, trackers, self.callbacks, state["runs"], strict=True):
+            run.load_state_dict(of["run"])
+            tracker.load_state_dict(of["non_finite"])
+            if self.processes.is_first:
+                _load_callbacks(callbacks, of["callbacks"])
+        at.load_state_dict(state["progress"])
+        # A process more than there were then starts a stream of its own.
+        rank, lead = self.processes.rank, self.runs[0]
+        random = state["random"][rank] if rank < len(state["random"]) else None
+        set_random_state(random or self.processes.fresh_random_state(lead), lead.device)
+
+    def last(self) -> dict[str, Any] | None:
+        """The last whole checkpoint to go on from.
+
+        :raises ValueError: if it is of another run, or there are only damaged ones.
+        """
+        written = self.checkpoints.written() if self.checkpoints.resume else []
+        for path in reversed(written):
+            try:
+                state = read(path)
+                check_complete(state)
+            except (OSError, ValueError) as error:
+                warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=7)
+                continue
+            then = state["call"]
+            if differing := sorted(k for k in self.call.keys() | then.keys() if self.call.get(k) != then.get(k)):
+                raise ValueError(
+                    f"{path} is of another run, which differs in {' and '.join(differing)}: call fit as it was called "
+                    "then, or give another folder"
+                )
+            self.whole = [path]
+            return state
+        if written:
+            raise ValueError(f"no checkpoint in {self.checkpoints.folder} is whole: give another folder to start anew")
+        return None
+
+    def wants(self) -> int:
+        """The signal that this process got; 1 where the first process has a checkpoint due; else 0."""
+        every = self.checkpoints.seconds
+        due = self.processes.is_first and every is not None and time.monotonic() - self.wrote > every
+        return self.signal or int(due)
+
+    def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+        """Write where it is time, and leave where it was asked for; of several processes all do at the same step."""
+        if self.runs[0].step % self.processes.sync_every:
+            return
+        wanted = self.processes.maximum(self.wants())
+        self.leave(wanted, self.write(at, trackers) if wanted else False)
+
+    def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
+        """Write where an epoch's checkpoint is due or it is the last one, and leave where it was asked for."""
+        every = self.checkpoints.epochs
+        wanted = self.processes.maximum(self.wants())
+        due = last or (every is not None and at.epoch % every == 0) or wanted > 1
+        self.leave(wanted, self.write(at, trackers) if due else False)
+
+    def write(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> bool:
+        """One more checkpoint, and whether it was written; where it cannot be, a warning, and those before it stay."""
+        self.wrote = time.monotonic()
+        if any(tracker.stopped for tracker in trackers):  # what cannot go on is not written
+            return False
+        random = self.processes.gather(random_state(self.runs[0].device))
+        self.written = self.processes.on_first(lambda: self._write(self._state(at, trackers, random)))
+        return self.written
+
+    def _state(
+        self, at: TrainingProgress, trackers: Sequence[Resumable], random: Sequence[Sequence[Tensor]]
+    ) -> dict[str, Any]:
+        """Everything that a run goes on from.
+
+        :param random: the streams of each process.
+        """
+        runs = [
+            {
+                "run": run.state_dict(),
+                "non_finite": tracker.state_dict(),
+                "callbacks": [_remembered(callback) for callback in callbacks],
+            }
+            for run, tracker, callbacks in zip(self.runs, trackers, self.callbacks, strict=True)
+        ]
+        progress = at.state_dict()
+        return {"call": self.call, "progress": progress, "runs": runs, "random": random}
+
+    def _write(self, state: Mapping[str, Any]) -> bool:
+        step = self.runs[0].step
+        path = self.checkpoints.folder / f"step-{step:010d}"
+        try:
+            write(path, state)
+        except (OSError, TypeError) as error:  # no room, or a record that JSON cannot hold
+            warnings.warn(
+                f"no checkpoint was written at step {step} ({error}): earlier ones stay, and training goes on",
+                CheckpointWarning,
+                stacklevel=7,
+            )
+            return False
+        self.whole = [*(kept for kept in self.whole if kept != path), path][-self.checkpoints.keep :]
+        for old in self.checkpoints.written():
+            if old not in self.whole:
+                shutil.rmtree(old, ignore_errors=True)
+        return True
+
+    def leave(self, wanted: int, written: bool) -> None:
+        """End the process if a signal asked for it."""
+        if wanted <= 1:
+            return
+        lead = self.runs[0]
+        kept = f"the checkpoint is in {self.checkpoints.folder}, resume goes on from it"
+        if self.processes.is_first:
+            print(
+                f"{signal.Signals(wanted).name}: stopped at epoch {lead.epoch}, step {lead.step}; "
+                + (kept if written else "no checkpoint could be written of it, see the warnings"),
+                file=sys.stderr,
+            )
+        raise SystemExit(128 + wanted)
+
+
+def _remembered(callback: Any) -> Any:
+    """What a callback is to go on from, if it says."""
+    return callback.state_dict() if callable(getattr(callback, "state_dict", None)) else None
+
+
+def _load_callbacks(callbacks: Sequence[Any], states: Sequence[Any]) -> None:
+    for callback, state in zip(callbacks, states, strict=True):
+        if state is not None:
+            callback.load_state_dict(state)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the oldest first; what else is there is none of ours."""
+    return sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir())
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints in a folder and in those below it, and nothing else.
+
+    :raises ValueError: if another process is writing them.
+    """
+    for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        if found := checkpoints_in(below):
+            with held(below):
+                for path in found:
+                    shutil.rmtree(path)
+
+
+@contextmanager
+def _listening(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Within this context the handler gets SIGTERM and SIGINT; only the main thread can be given any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {n: signal.getsignal(n) for n in SIGNALS}
+    for number, before in kept.items():
+        if before is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)

@@ -1,0 +1,155 @@
+"""What a checkpoint of a run in progress holds: JSON and safetensors, both read back without code.
+
+It is a folder, whole or absent (see :mod:`inference.checkpoints.atomic_files`). Its files' digests
+are in it, so that one that was damaged later is not taken for a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from inference.checkpoints.atomic_files import read_folder, write_folder
+from inference.checkpoints.format_2 import upgraded
+from ppl_models.checks import check_keys, check_kind
+
+__all__ = ["TrainingProgress", "check_complete", "read", "write"]
+
+FORMAT = 3  # 2 had a layout of its own, which can still be read
+# What a state holds: of the call, of how far it is, of each run, and random streams by process.
+PARTS = ("call", "progress", "runs", "random")
+OF_RUN = ("run", "non_finite", "callbacks")
+RUN = ("epoch", "step", "should_stop", "history", "weights", "optimizer")
+NON_FINITE = ("in_a_row", "count", "first", "norms")
+# Stands in the JSON for a tensor, by its name among the tensors.
+TENSOR = "@tensor"
+
+
+@dataclass
+class TrainingProgress:
+    """How far a call of ``fit`` is.
+
+    :ivar logged: the step of the last record.
+    :ivar total_loss: objectives since the last record, summed, by run.
+    :ivar epoch: whole passes in this call.
+    :ivar batches: batches of the pass that is going on.
+    :ivar stopped: whether the call ended before its last epoch, as a callback asked for.
+    """
+
+    logged: int
+    total_loss: Tensor
+    epoch: int = 0
+    batches: int = 0
+    stopped: bool = False
+    before: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """That the call has taken, in all the processes that carried it on."""
+        return self.before + time.monotonic() - self.started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the clock."""
+        plain = {name: getattr(self, name) for name in ("epoch", "batches", "logged", "stopped")}
+        return plain | {"seconds": self.seconds, "total_loss": self.total_loss}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        for name in ("epoch", "batches", "logged", "stopped"):
+            setattr(self, name, state[name])
+        self.total_loss = state["total_loss"].to(self.total_loss)
+        self.before, self.started = state["seconds"], time.monotonic()
+
+
+def write(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    :param state: JSON types, and tensors anywhere among them.
+    """
+    tensors: dict[str, Tensor] = {}
+    plain = _without_tensors({"format": FORMAT, **state}, "", tensors)
+    write_folder(
+        folder,
+        {
+            "state.json": json.dumps(plain, default=_number).encode(),
+            "tensors.safetensors": save(tensors),
+        },
+    )
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What :func:`write` wrote, or an earlier version of it.
+
+    :raises ValueError: if it is not whole, or of another format.
+    """
+    contents = read_folder(folder)
+    try:
+        state = json.loads(contents["state.json"])
+        tensors = load(contents["tensors.safetensors"])
+        if state["format"] == 2:
+            return upgraded(state, tensors)
+        if state["format"] != FORMAT:
+            raise ValueError(f"its format is {state['format']}, and {FORMAT} is needed")
+        return _with_tensors(state, tensors)
+    except (KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(f"it is not whole: {error}") from error
+
+
+def check_complete(state: Mapping[str, Any]) -> None:
+    """:raises ValueError: naming the first thing that a run goes on from and that is not there."""
+    try:
+        check_keys("state.json", state, PARTS)
+        progress = ("epoch", "batches", "logged", "stopped", "seconds", "total_loss")
+        check_keys("its progress", state["progress"], progress)
+        then = check_keys("its call", state["call"], ("runners", "weights"))
+        runs = check_kind("its runs", state["runs"], list, "a list")
+        if len(then["runners"]) != len(runs):
+            raise ValueError(f"of {len(then['runners'])} runs it holds {len(runs)}")
+        for i, of in enumerate(runs):
+            check_keys(f"its run {i}", of, OF_RUN)
+            check_keys(f"its run {i}", of["run"], RUN)
+            check_keys(f"the weights of run {i}", of["run"]["weights"], tuple(then["weights"]))
+            check_keys(f"its run {i}", of["non_finite"], NON_FINITE)
+    except ValueError as error:
+        raise ValueError(f"it is not whole: {error}") from error
+
+
+def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """``value`` for JSON, its tensors moved to ``tensors``."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {TENSOR: name}
+    if isinstance(value, Mapping | list | tuple):
+        named = {key: _without_tensors(item, f"{name}/{key}", tensors) for key, item in _items(value)}
+        return named if isinstance(value, Mapping) else list(named.values())
+    return value
+
+
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What :func:`_without_tensors` took apart."""
+    if isinstance(value, dict) and value.keys() == {TENSOR}:
+        return tensors[value[TENSOR]]
+    if isinstance(value, dict | list):
+        named = {key: _with_tensors(item, tensors) for key, item in _items(value)}
+        return named if isinstance(value, dict) else list(named.values())
+    return value
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    return iter(value.items() if isinstance(value, Mapping) else enumerate(value))
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy's or torch's as Python's, for JSON."""
+    if callable(getattr(value, "item", None)) and value.shape == ():
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")

@@ -1,0 +1,193 @@
+"""What the processes of one run have to say to each other; of most runs there is only one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from inference.randomness import derive_seed, random_state, seeded
+from inference.run import Run
+from ppl_models.data import Observed
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+__all__ = ["DataParallel", "SingleProcess"]
+
+T = TypeVar("T")
+
+
+class SingleProcess:
+    """The only process of a run.
+
+    :ivar rank: this one's number.
+    :ivar sync_every: steps from one time that all tell each other what they want to the next.
+    """
+
+    rank = 0
+    sync_every = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first process, which alone reports, writes and calls back."""
+        return self.rank == 0
+
+    def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
+        """:raises ValueError: if processes are about to train with other data, parts or seeds than the first."""
+
+    def shard(self, batch: Observed) -> tuple[Observed, float]:
+        """This process's part of a batch, and what its objective counts in the mean over processes."""
+        return batch, 1.0
+
+    def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
+        """The gradient of the whole batch's objective; returns that objective, detached.
+
+        :param loss: the part's.
+        :param counts: as :meth:`shard` said.
+        :param parameters: that learn.
+        """
+        loss.backward()
+        return loss.detach()
+
+    def maximum(self, wanted: int) -> int:
+        """The largest number that any process gives."""
+        return wanted
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives in the first process, for all; if it fails there, all fail."""
+        return work()
+
+    def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """What each process gives."""
+        return [values]
+
+    def broadcast_run(self, run: Run) -> None:
+        """Let all have what callbacks may have changed in the first process, parameters, rates and such."""
+
+    def fresh_random_state(self, run: Run) -> list[Tensor]:
+        """Random streams that no other process has."""
+        with seeded(derive_seed(run.seed, self.rank, run.step), run.device):
+            return random_state(run.device)
+
+
+class DataParallel(SingleProcess):
+    """Several processes that train one run, each on its part of every batch, by Lightning Fabric.
+
+    Each process gives ``fit`` the same: all data (or a loader of all, in the same order), parts and seed. Rows (or
+    groups) of a batch go to the processes in turn. Each process's objective is the mean over its own; they are weighed
+    such that the mean of their gradients over processes is, with the same draws, the gradient of the whole batch. What
+    an objective says of several rows at once it says of each part's: batch normalisation is over a part, and so are
+    the pairs of :class:`~guides.SimilarContentGuide`.
+
+    Of the Fabric its processes and what they say to each other are used; precision is the runner's, and gradients are
+    added in one order however often a run is stopped.
+
+    :param fabric: launched.
+    :raises ValueError: if it is no Fabric, was not launched, or its device is another than the runner's.
+    """
+
+    # An exchange costs as much as it takes to reach the farthest machine.
+    sync_every = 10
+
+    def __init__(self, fabric: Fabric, run: Run) -> None:
+        if not hasattr(fabric, "global_rank") or isinstance(fabric, type):
+            raise ValueError(f"fabric must be a Fabric of Lightning's, such as Fabric(devices=2), got {fabric!r}")
+        if not getattr(fabric, "_launched", True):
+            raise ValueError("the Fabric was not launched: call fabric.launch() before the model is built")
+        if run.device != fabric.device and (run.device.type, fabric.device.type) != ("cpu", "cpu"):
+            raise ValueError(
+                f"this process's device is {fabric.device} and the runner is on {run.device}: "
+                "give the runner device=fabric.device"
+            )
+        self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
+
+    def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
+        content = json.dumps(description(), sort_keys=True).encode()
+        digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
+        if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
+            raise ValueError(
+                "the processes called fit with other data, parts or seeds than one another: all give the same, and "
+                "batches are parted between them here (so no DistributedSampler)"
+            )
+
+    def shard(self, batch: Observed) -> tuple[Observed, float]:
+        if "group" in batch.given:
+            return self._shard_of_groups(batch)
+        n = len(range(self.rank, len(batch), self.size))
+        mine = batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]  # counts nothing
+        return mine, self.size * n / len(batch)
+
+    def _shard_of_groups(self, batch: Observed) -> tuple[Observed, float]:
+        group = batch.given["group"]
+        groups = int(group.max()) + 1
+        m = len(range(self.rank, groups, self.size))
+        mine = batch.regrouped(((group - self.rank) % self.size == 0 if m else group == 0).nonzero()[:, 0])
+        size = (len(batch) if batch.size is None else batch.size) * max(m, 1) / groups
+        return replace(mine, size=size), self.size * m / groups
+
+    def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
+        weighed = loss * counts
+        weighed.backward()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([*(g.flatten() for g in gradients), weighed.detach()[None]])
+        mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
+        for p, part in zip(parameters, mean[:-1].split([p.numel() for p in parameters]), strict=True):
+            p.grad = torch.empty_like(p).copy_(part.view(p.shape))  # in memory as the parameter is
+        return mean[-1]
+
+    def maximum(self, wanted: int) -> int:
+        return max(int(value) for value in self._all(torch.tensor(wanted)))
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        value, error = None, None
+        try:
+            value = work() if self.is_first else None
+        except Exception as raised:  # whatever it is, the others are not to wait for this process
+            error = raised
+        told: Any = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+        if told[1] is not None:
+            raise RuntimeError(f"the first process ended with {told[1]}")
+        return told[0]
+
+    def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        return list(zip(*(self._all(value) for value in values), strict=True))
+
+    def _all(self, value: Tensor) -> Tensor:
+        """``[processes, ...]``"""
+        stack = value.new_zeros((self.size, *value.shape))
+        stack[self.rank] = value
+        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")
+        return gathered.cpu()
+
+    def broadcast_run(self, run: Run) -> None:
+        parameters, tensors = list(run.loss.parameters()), [*run.loss.parameters(), *run.loss.buffers()]
+        groups = run.optimizer.param_groups
+        told: Any = self.on_first(
+            lambda: {
+                "tensors": [tensor.detach().cpu() for tensor in tensors],
+                "learn": [p.requires_grad for p in parameters],
+                "rates": [group["lr"] for group in groups],
+                "record": run.history[-1] if run.history else None,
+                "should_stop": run.should_stop,
+            }
+        )
+        if self.is_first:
+            return
+        for tensor, value in zip(tensors, told["tensors"], strict=True):
+            tensor.data.copy_(value)
+        for p, learns in zip(parameters, told["learn"], strict=True):
+            p.requires_grad_(learns)
+        for group, rate in zip(groups, told["rates"], strict=True):
+            group["lr"] = rate
+        run.should_stop = told["should_stop"]
+        if told["record"] is not None and told["record"]["step"] != (run.history or [{"step": None}])[-1]["step"]:
+            run.history.append(told["record"])

@@ -1,0 +1,142 @@
+"""How the clustering estimator fits: latents first, then mixtures in them, then all together."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from guides import FacetGuide, VaDEGuide
+from inference.callbacks import Evaluate, StopEarly
+from inference.estimators.base import Chosen
+from inference.estimators.data import residual_scale
+from inference.estimators.defaults import Lengths, likeliest_number
+from inference.estimators.subspaces import independent_subspaces, teach
+from inference.evaluation.bounds import elbo
+from inference.initialization.mixtures import fit_mixtures
+from inference.randomness import seeded
+from inference.runner import SVIRunner
+from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
+from inference.training.loop import DeadFacetWarning
+from ppl_models import MFCVAE, GaussianMixture, StandardNormal
+
+__all__ = ["FitStrategy", "LadderStrategy", "SubspaceStrategy"]
+
+# Fits of each mixture, of which the likeliest is taken.
+RESTARTS = 10
+# Looks at the held-out data in the last phase, and how many of them without an improvement end it.
+LOOKS, PATIENCE = 30, 5
+# Draws of the latents at each look.
+DRAWS = 5
+
+
+@dataclass(frozen=True)
+class FitStrategy(ABC):
+    """A warm start and what follows, for any number of facets.
+
+    :param names: of the facets, shallow to deep.
+
+    :cvar covariance: of the mixtures' components.
+    """
+
+    covariance: ClassVar[Literal["diag", "full"]] = "diag"
+
+    x_shape: tuple[int, ...]
+    names: Sequence[str]
+    chosen: Chosen
+    lengths: Lengths
+
+    @abstractmethod
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        """The facets' latents under a standard normal prior.
+
+        :param label: clusters that are known, by facet; -1 where unknown.
+        """
+
+    def mixtures(
+        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Mapping[str, np.ndarray]
+    ) -> SVIRunner:
+        """The same networks under mixtures, which are fitted to the latents."""
+        dims = {name: prior.dim for name, prior in latents.model.priors.items()}
+        with seeded(self.chosen.seed, torch.device("cpu")):  # they start from draws
+            priors = {name: GaussianMixture(numbers[name], dim, self.covariance) for name, dim in dims.items()}
+        runner = self._runner(priors)
+        runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
+        runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
+        runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
+        fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=label or None, n_init=RESTARTS)
+        return runner
+
+    def together(
+        self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
+    ) -> None:
+        """Everything at once, until the ELBO of data that are held out rises no more."""
+        epochs, callbacks = self.lengths.together, []
+        log_every = max(1, epochs // LOOKS)
+        if held_out is not None:
+            look = Evaluate(lambda run: {"held_out_elbo": elbo(run.model, run.guide, held_out, DRAWS)[0]}, log_every)
+            callbacks = [look, StopEarly("held_out_elbo", PATIENCE)]
+        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]) -> dict[str, int]:
+        """How many clusters each facet gets: as many as were asked for, or as the latents speak for."""
+        z = latents.embed(x)
+        return {
+            name: k if k is not None else likeliest_number(z[name], self.covariance, self.chosen.seed)
+            for name, k in chosen.items()
+        }
+
+    def _runner(self, facets: Mapping[str, Any], schedule: Schedule | None = None) -> SVIRunner:
+        return self.chosen.runner(partial(MFCVAE, self.x_shape, facets), VaDEGuide, schedule=schedule)
+
+    def _fit(self, runner: SVIRunner, x: np.ndarray, epochs: int, log_every: int | None = None, **options: Any) -> None:
+        runner.fit(x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options)
+
+    def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
+        with warnings.catch_warnings():
+            # Of few epochs, which the user has asked for; a facet that is dead in the end is told of then.
+            for expected in (AbruptFadeInWarning, DeadFacetWarning):
+                warnings.simplefilter("ignore", expected)
+            self._fit(runner, x, sum(self.lengths.alone))
+        return runner.guide
+
+
+@dataclass(frozen=True)
+class LadderStrategy(FitStrategy):
+    """Facets at their own depths of a ladder are let in one after the other, the deepest first (MFCVAE, D.3).
+
+    :param dims: length of each facet's latent vector.
+    """
+
+    dims: Mapping[str, int]
+
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        schedule = ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps) if len(self.names) > 1 else None
+        return self._start(self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule), x)
+
+
+@dataclass(frozen=True)
+class SubspaceStrategy(FitStrategy):
+    """Facets are independent subspaces of the data.
+
+    :param dim: length of all latents together.
+    """
+
+    covariance = "full"
+    dim: int
+
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
+        found = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
+        subspaces = found.given_to([label.get(name) for name in self.names], complete)
+        dims = zip(self.names, subspaces.dims, strict=True)
+        guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
+        seen = torch.as_tensor(complete, device=guide.model.gates.device)
+        teach(guide, seen, subspaces, residual_scale(x, self.dim), sum(self.lengths.alone), self.chosen)
+        return guide

@@ -1,0 +1,46 @@
+"""Clusters that have data, and the data that each of them is surest of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from ppl_models.base import FacetModel
+
+__all__ = ["latents_of_cluster", "rank_clusters", "surest"]
+
+
+def latents_of_cluster(
+    model: FacetModel,
+    facet: str,
+    cluster: int | None,
+    n: int,
+    temperature: float = 1.0,
+    held: Mapping[str, torch.Tensor] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Latents ``[n, d]`` of every facet: of one from a cluster, of the others from their whole prior, or held.
+
+    :param cluster: of ``facet``; ``None`` for its whole prior.
+    :param held: latents ``[1, d]`` that the other facets have in every draw.
+    """
+    others = [name for name in model.priors if name != facet]
+    if held is not None:
+        z = {name: held[name].expand(n, -1) for name in others}
+    else:
+        z = {name: model.priors[name].sample(n, temperature=temperature) for name in others}
+    return {**z, facet: model.prior(facet).sample(n, cluster, temperature)}
+
+
+def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """From probabilities ``[N, K]``: non-empty clusters, those first that are surest of their data; each datum's
+    cluster and its probability."""
+    cluster, certainty = proba.argmax(-1), proba.max(-1)
+    return sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean()), cluster, certainty
+
+
+def surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:
+    """Indices of the ``n`` chosen data with the highest certainty, highest first."""
+    members = np.flatnonzero(chosen)
+    return members[np.argsort(-certainty[members], kind="stable")][:n]

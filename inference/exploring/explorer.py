@@ -1,0 +1,347 @@
+"""Questions that one asks of a fitted run while looking around in it, answered with arrays.
+
+What an answer needs of the posteriors is computed once, for all data, so that an answer takes a decoding at most.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from guides.base import FacetGuide, check_guide
+from inference.evaluation.clusters import latents_of_cluster, rank_clusters, surest
+from inference.exploring.pictures import Pictures
+from inference.metrics import clustering_scores, probe_accuracy
+from inference.randomness import seeded
+from ppl_models.checks import check_count, check_one_of, is_index, number
+from ppl_models.modes import evaluating
+from ppl_models.priors import ClassBlocks, Flat
+
+__all__ = ["Axis", "Cluster", "Explorer", "Knowledge", "Moved"]
+
+# Latents that can be moved at once, and rows that a probe is trained and tested on.
+MAX_AXES, PROBED_ROWS = 16, 1500
+# How far latents can be moved beyond what the data have, as a part of that.
+MARGIN = 0.15
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster of a facet: how many data it has, how sure it is of them on average, and the rows it is surest of."""
+
+    number: int
+    count: int
+    certainty: float
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A latent that can be moved: which, from where to where, and where the datum has it."""
+
+    index: int
+    low: float
+    high: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A decoded datum ``[*x_shape]``, and the cluster that its facet's latent is most probably of."""
+
+    datum: np.ndarray
+    cluster: int | None
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """How well a label is read from a facet: by a classifier from its latents, and from its clusters.
+
+    :ivar probe: accuracy of the classifier on data that it was not trained on.
+    :ivar chance: accuracy of the commonest label.
+    :ivar clustering: :func:`~inference.metrics.clustering_scores`; empty where clusters are not inferred.
+    """
+
+    probe: float
+    chance: float
+    clustering: dict[str, float]
+
+
+class Explorer:
+    """A fitted guide with some data, to look around in.
+
+    A question that makes no sense for the model, such as for the clusters of a plain VAE, raises a ``ValueError`` that
+    says so in a sentence. Questions may come from several threads.
+
+    :param guide: of any model.
+    :param x: data ``[N, *x_shape]``.
+    :param given: what the model takes beside x, one entry per datum. A ``group`` that is not given is one for each
+        datum. Where something else is missing, only what needs no posterior can be asked.
+    :param labels: what is known of the data, integers ``[N]`` by name.
+    :param image_shape: how a datum is drawn; see :class:`~inference.pictures.Pictures`.
+    :param seed: of probes, and of draws for them.
+    :raises ValueError: if data, labels or what is given do not fit.
+    """
+
+    def __init__(
+        self,
+        guide: FacetGuide,
+        x: ArrayLike,
+        given: Mapping[str, Any] | None = None,
+        labels: Mapping[str, ArrayLike] | None = None,
+        image_shape: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_guide(guide)
+        self.guide, self.model, self.x, self.seed = guide, guide.model, np.asarray(x), seed
+        self.labels = {name: np.asarray(values) for name, values in (labels or {}).items()}
+        for name, values in self.labels.items():
+            if values.shape != (len(self.x),):
+                raise ValueError(f"label {name!r} has shape {values.shape}, but there are {len(self.x)} data")
+        self._lock = RLock()
+        self._given = dict(given or {})
+        if "group" in guide.takes:
+            self._given.setdefault("group", np.arange(len(self.x)))
+        #: why there are no posteriors, in a sentence; ``None`` where there are
+        self.refusal = self._look_at_data()
+        self.pictures = Pictures.of(self.x, image_shape)
+
+    def _look_at_data(self) -> str | None:
+        """Infer what is asked for again and again.
+
+        :returns: what is missing for that.
+        """
+        self._means: dict[str, Tensor] = {}
+        self._proba: dict[str, np.ndarray] = {}
+        self._beside: dict[str, Tensor] = {}
+        try:
+            self._means = {name: torch.as_tensor(z) for name, z in self.guide.embed(self.x, **self._given).items()}
+        except ValueError as error:
+            missing = [name for name in self.guide.takes if name not in self._given or name == "group"]
+            if not missing:
+                raise
+            return f"{error}."
+        if self.model.inferred:
+            self._proba = self.guide.predict_proba(self.x, **self._given)
+        self._beside = self.guide.decoder_given(self.x, self._given)
+        return None
+
+    # What there is
+
+    @property
+    def facets(self) -> list[str]:
+        """Shallow to deep."""
+        return list(self.model.priors)
+
+    @property
+    def parts(self) -> list[str]:
+        """What a datum is decoded from: facets, and what the decoder reads beside them."""
+        return [*self.facets, *self.model.decodes]
+
+    def choices(self, facet: str) -> list[int]:
+        """What a facet's draws can be asked for by: its clusters, those of most data first; labels that the decoder
+        reads, where it has no clusters; or nothing."""
+        prior = self.model.prior(facet)
+        if facet in self._proba:
+            counts = np.bincount(self._proba[facet].argmax(-1), minlength=prior.num_components)
+            return np.argsort(-counts, kind="stable").tolist()
+        if self._has_components(facet):
+            return list(range(prior.num_components))
+        return list(range(self.num_classes))
+
+    def kind_of_choices(self, facet: str) -> str:
+        """What :meth:`choices` are, in a word."""
+        return "Clusters" if self._has_components(facet) else "Labels"
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels the decoder tells apart; 0 where it reads none."""
+        return int(getattr(self.model, "num_classes", 0)) if "label" in self.model.decodes else 0
+
+    def _has_components(self, facet: str) -> bool:
+        return (facet in self.model.mixtures or facet in self.model.inferred) and self._prior(facet).num_components > 1
+
+    def _prior(self, facet: str) -> Any:
+        return self.model.prior(facet)
+
+    # Questions
+
+    def clusters(self, facet: str, columns: int = 10) -> list[Cluster]:
+        """Clusters that have data, the surest first, each with the ``columns`` rows that it is surest of.
+
+        :raises ValueError: for an unknown facet, or one whose clusters are not inferred.
+        """
+        check_count("columns", columns)
+        self._check_inferred(facet)
+        order, cluster, certainty = rank_clusters(self._proba[facet])
+        return [
+            Cluster(k, int(own.sum()), float(certainty[own].mean()), surest(own, certainty, columns))
+            for k, own in ((k, cluster == k) for k in order)
+        ]
+
+    def knowledge(self, facet: str, label: str) -> Knowledge:
+        """How well ``label`` is read from draws of a facet's latent, on a part of the data; two thirds train.
+
+        :raises ValueError: for an unknown facet or label, or a label that has one value only.
+        """
+        self._check_posterior()
+        self._prior(facet)
+        known = self.labels[check_one_of("label", label, self.labels)]
+        rows = np.random.default_rng(self.seed).permutation(len(self.x))[:PROBED_ROWS]
+        train, test = np.split(rows, [2 * len(rows) // 3])
+        if len(test) == 0 or len(np.unique(known[train])) < 2:
+            raise ValueError(f"label {label!r} has one value only in the data shown: there is nothing to tell apart")
+        z = self._draws[facet]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it trains as long as the paper's does
+            accuracy = probe_accuracy(z[train], known[train], z[test], known[test], self.seed)
+        values, counts = np.unique(known[train], return_counts=True)
+        chance = float((known[test] == values[counts.argmax()]).mean())
+        clusters = self._proba.get(facet)
+        return Knowledge(accuracy, chance, {} if clusters is None else clustering_scores(known, clusters.argmax(-1)))
+
+    @cached_property
+    def _draws(self) -> dict[str, np.ndarray]:
+        with self._asking(self.seed):
+            posterior = self.guide.posterior(self.x, **self._given)
+            return {name: q.sample().cpu().numpy() for name, q in posterior.items()}
+
+    def swaps(self, first: int, second: int) -> tuple[list[tuple[int, ...]], np.ndarray]:
+        """Every combination of :attr:`parts` of two data: which datum each part is of, and what is decoded.
+
+        :returns: rows by part, ``2 ** P`` of them, and data ``[2 ** P, *x_shape]``.
+        :raises ValueError: for a row that there is not.
+        """
+        self._check_posterior()
+        pair = [self._check_row(row) for row in (first, second)]
+        combinations = list(product(pair, repeat=len(self.parts)))
+        chosen = dict(zip(self.parts, torch.tensor(combinations).T, strict=True))
+        z = {name: self._means[name][chosen[name]] for name in self.facets}
+        return combinations, self._decode(z, {name: self._beside[name][chosen[name]] for name in self.model.decodes})
+
+    def axes(self, facet: str, row: int, label: int | None = None) -> list[Axis]:
+        """The latents of a facet that can be moved from where a datum has them; of many, those that vary most.
+
+        :param label: that is decoded with; of N-VAE's classes, only its latents are looked at.
+        :raises ValueError: for an unknown facet, or a row that there is not.
+        """
+        self._check_posterior()
+        self._check_row(row)
+        prior, z = self._prior(facet), self._means[facet].numpy()
+        candidates = np.arange(prior.dim)
+        if isinstance(prior, ClassBlocks):
+            own = int(self._beside["label"][row]) if label is None else label
+            candidates = candidates.reshape(prior.num_components, prior.block_dim)[own]
+        telling = candidates[np.argsort(-z[:, candidates].var(0), kind="stable")[:MAX_AXES]]
+        low, high = z.min(0), z.max(0)
+        margin = np.maximum(MARGIN * (high - low), 1e-3)
+        return [
+            Axis(j, float(low[j] - margin[j]), float(high[j] + margin[j]), float(z[row, j]))
+            for j in np.sort(telling).tolist()
+        ]
+
+    def moved(self, facet: str, row: int, values: Mapping[int, float], label: int | None = None) -> Moved:
+        """A datum decoded with some latents of a facet set to ``values``, by their place.
+
+        :param label: to decode with in place of the datum's, where the decoder reads one.
+        :raises ValueError: for an unknown facet, a row or latent that there is not, or a value that is not finite.
+        """
+        self._check_posterior()
+        dim = self._prior(facet).dim
+        z = {name: means[self._check_row(row)][None].clone() for name, means in self._means.items()}
+        for j, value in values.items():
+            if not is_index(j, dim) or not np.isfinite(number(value)):
+                raise ValueError(f"facet {facet!r} has the latents 0 to {dim - 1}, got {j!r} at {value!r}")
+            z[facet][0, j] = number(value)
+        beside = {name: each[row : row + 1] for name, each in self._beside.items()}
+        if label is not None and "label" in beside:
+            beside["label"] = torch.tensor([check_one_of("label", label, range(self.num_classes))])
+        datum = self._decode(z, beside)[0]
+        if facet not in self.model.inferred or isinstance(self._prior(facet), ClassBlocks):
+            return Moved(datum, None, None)
+        with self._asking():
+            proba = self._prior(facet).log_joint(z[facet]).softmax(-1)[0]
+        return Moved(datum, int(proba.argmax()), float(proba.max()))
+
+    def samples(
+        self,
+        facet: str,
+        choice: int | None = None,
+        n: int = 10,
+        temperature: float = 1.0,
+        held: int | None = None,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """Draws ``[n, *x_shape]`` of one of a facet's :meth:`choices`, or of its whole prior.
+
+        :param temperature: factor on the standard deviation within components.
+        :param held: a row whose other parts all draws have; where not given, those are drawn as well.
+        :raises ValueError: for what there is not, or a prior that cannot be drawn from.
+        """
+        check_count("n", n)
+        if not 0 <= number(temperature) < float("inf"):
+            raise ValueError(f"temperature is a factor on deviations and must be at least 0, got {temperature!r}")
+        if isinstance(self._prior(facet), Flat):
+            raise ValueError(f"{type(self.model).__name__} has no prior to draw from: it encodes and decodes alone.")
+        if choice is not None:
+            check_one_of("choice", choice, self.choices(facet))
+        cluster = choice if self._has_components(facet) else None
+        given = {}
+        if choice is not None and cluster is None:
+            given = {"label": torch.full((n,), choice)}
+        elif held is not None and self.num_classes and cluster is None:
+            self._check_posterior()
+            given = {"label": self._beside["label"][[self._check_row(held)] * n]}
+        others = None
+        if held is not None:
+            self._check_posterior()
+            others = {name: means[[self._check_row(held)]].to(self.model.gates) for name, means in self._means.items()}
+        with self._asking(seed):
+            z = latents_of_cluster(self.model, facet, cluster, n, temperature, others)
+            return self._decode(z, self.model.draw_given(n, facet, cluster, given))
+
+    # How
+
+    @contextmanager
+    def _asking(self, seed: int | None = None) -> Iterator[None]:
+        """One question at a time, in evaluation mode, its draws from ``seed`` where it has any."""
+        streams = nullcontext() if seed is None else seeded(seed, self.model.gates.device)
+        with self._lock, torch.no_grad(), evaluating(self.guide), streams:
+            yield
+
+    def _decode(self, z: Mapping[str, Tensor], beside: Mapping[str, Any]) -> np.ndarray:
+        device = self.model.gates.device
+        with self._asking():
+            beside = {name: torch.as_tensor(each, device=device) for name, each in beside.items()}
+            return self.model.decode(z, **beside).mean.cpu().numpy()
+
+    def _check_posterior(self) -> None:
+        if self.refusal is not None:
+            raise ValueError(self.refusal)
+
+    def _check_row(self, row: int) -> int:
+        if not is_index(row, len(self.x)):
+            raise ValueError(f"there are the inputs 0 to {len(self.x) - 1}, got {row!r}")
+        return row
+
+    def _check_inferred(self, facet: str) -> None:
+        prior = self._prior(facet)
+        self._check_posterior()
+        if facet in self._proba and prior.num_components > 1:
+            return
+        if self._has_components(facet):
+            raise ValueError(f"The clusters of {facet} are given as labels and not inferred: there is none to judge.")
+        raise ValueError(f"{facet} has no clusters: its prior is {type(prior).__name__}.")

@@ -1,0 +1,80 @@
+"""How any datum is drawn as a small picture: images as they are, other data as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inference.figures.drawing import pixels
+
+__all__ = ["Pictures"]
+
+# Bars of a datum that is no image: height of the picture, and about how wide it becomes, in pixels.
+BAR_HEIGHT, BARS_WIDTH = 48, 96
+INK, GROUND, AXIS = (31, 94, 102), (255, 255, 255), (205, 205, 200)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Draws data of one kind on one scale, so that pictures can be compared.
+
+    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` where data are no images.
+    :ivar low: value that is drawn black, or as no bar at all.
+    :ivar high: value that is drawn white, or as the highest bar.
+    """
+
+    shape: tuple[int, ...] | None
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, x: np.ndarray, shape: Sequence[int] | None = None) -> Pictures:
+        """Pictures for data ``[N, *x_shape]``, on the scale [0, 1] or, where they leave it, their own.
+
+        :param shape: of an image; where not given, that of a datum if it can be one.
+        :raises ValueError: if data cannot have that shape.
+        """
+        if shape is None:
+            shape = x.shape[1:] if _is_image(x.shape[1:]) else None
+        elif not _is_image(shape) or np.prod(shape) != np.prod(x.shape[1:]):
+            raise ValueError(
+                f"data of shape {x.shape[1:]} cannot be drawn as images of shape {tuple(shape)}: "
+                "height and width are needed, or channels (1 or 3), height and width"
+            )
+        values = pixels(x)
+        low, high = float(values.min()), float(values.max())
+        if low >= 0 and high <= 1:
+            low, high = 0.0, 1.0
+        return cls(None if shape is None else tuple(shape), low, high if high > low else low + 1)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """8-bit pictures ``[n, H, W]`` in grey, or ``[n, H, W, 3]``, of data ``[n, *x_shape]``."""
+        values = ((pixels(x) - self.low) / (self.high - self.low)).clip(0, 1).reshape(len(x), -1)
+        if self.shape is None:
+            return _bars(values, float(np.clip(-self.low / (self.high - self.low), 0, 1)))
+        images = (255 * values).round().astype(np.uint8).reshape(-1, *self.shape)
+        if len(self.shape) == 2:
+            return images
+        return images[:, 0] if self.shape[0] == 1 else np.moveaxis(images, 1, -1)
+
+
+def _is_image(shape: Sequence[int]) -> bool:
+    return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
+
+
+def _bars(values: np.ndarray, zero: float) -> np.ndarray:
+    """Bars from a line at ``zero``, one for each of ``[n, D]`` values in [0, 1]: ``[n, H, W, 3]``."""
+    n, D = values.shape
+    width = max(1, BARS_WIDTH // D)
+    gap = int(width > 2)
+    level = (np.arange(BAR_HEIGHT)[::-1, None] + 0.5) / BAR_HEIGHT  # of each row of pixels, from the top down
+    low, high = np.minimum(values, zero)[:, None], np.maximum(values, zero)[:, None]
+    bars = (level >= low) & (level <= high)  # [n, H, D]
+    bars = bars.repeat(width, 2).reshape(n, BAR_HEIGHT, D, width)
+    bars[..., width - gap :] = False
+    pictures = np.full((n, BAR_HEIGHT, D * width, 3), GROUND, np.uint8)
+    pictures[:, np.abs(level[:, 0] - zero).argmin()] = AXIS
+    pictures[bars.reshape(n, BAR_HEIGHT, D * width)] = INK
+    return pictures

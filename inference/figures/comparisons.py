@@ -1,0 +1,150 @@
+"""Pictures of several runs beside one another. Each function returns a new figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from inference.figures.drawing import label_axes, new_figure, styles
+
+__all__ = ["grouped_boxes", "grouped_curves", "grouped_means", "grouped_points", "guide_comparison"]
+
+
+def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]) -> Figure:
+    """How tight each guide's bound becomes with more draws, and what each estimator's noise and time are.
+
+    :param bounds: by guide, the bound in nats per datum by number of draws.
+    :param noise: by estimator, milliseconds a step and the variance of the gradient.
+    """
+    _check_some(bounds, noise)
+    figure, axes = new_figure(10, 3.8, 1, 2)
+    left, right = axes.flat
+    for style, (name, curve) in zip(styles(), bounds.items(), strict=False):
+        left.plot(list(curve), list(curve.values()), markersize=4, linewidth=1, label=name, **style)
+    left.set(xscale="log")
+    label_axes(left, "draws", "importance-weighted bound, nats per datum")
+    left.legend(fontsize=7, frameon=False)
+    for style, (name, (milliseconds, variance)) in zip(styles(), noise.items(), strict=False):
+        right.plot(milliseconds, variance, markersize=6, linestyle="none", label=name, **style)
+    right.set(xscale="log", yscale="log")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    right.margins(0.15)
+    label_axes(right, "milliseconds a gradient", "variance of the gradient (trace)")
+    right.legend(fontsize=7, frameon=False)
+    for ax in (left, right):
+        ax.tick_params(labelsize=7, which="both")
+    return figure
+
+
+def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """Boxes side by side, a group for each setting, with every value drawn as a point.
+
+    :param values: by what is compared, then by setting; the settings of the first one are the groups.
+    """
+    settings = _settings(values)
+    figure, axes = new_figure(7, 3.4, 1, 1)
+    ax = axes.flat[0]
+    width = 0.8 / len(values)
+    for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
+        at = np.arange(len(settings)) + (i - (len(values) - 1) / 2) * width
+        color = style["color"]
+        ax.boxplot(
+            [groups[setting] for setting in settings],
+            positions=at,
+            widths=0.7 * width,
+            patch_artist=True,
+            boxprops={"facecolor": color, "alpha": 0.35, "edgecolor": color},
+            medianprops={"color": color, "linewidth": 2},
+            whiskerprops={"color": color},
+            capprops={"color": color},
+            showfliers=False,
+            label=name,
+        )
+        for x, setting in zip(at, settings, strict=True):
+            ax.plot(np.full(len(groups[setting]), x), groups[setting], ".", color=color, markersize=3)
+    ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
+    label_axes(ax, xlabel, ylabel)
+    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values))
+    return figure
+
+
+def grouped_means(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """Means with their sample deviations, a line for each of what is compared, for few values a setting.
+
+    :param values: by what is compared, then by setting.
+    """
+    settings = _settings(values)
+    figure, axes = new_figure(4.6, 3.2, 1, 1)
+    ax = axes.flat[0]
+    for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
+        at = np.arange(len(settings)) + 0.06 * (i - (len(values) - 1) / 2)
+        means = [np.mean(groups[setting]) for setting in settings]
+        errors = [np.std(groups[setting], ddof=1) if len(groups[setting]) > 1 else 0.0 for setting in settings]
+        ax.errorbar(at, means, errors, **style, markersize=4, linewidth=1, capsize=3, label=name)
+    ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
+    label_axes(ax, xlabel, ylabel)
+    ax.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """Points, a panel for each group, with the straight line of least squares and Pearson's correlation.
+
+    :param points: by group, abscissae and ordinates.
+    """
+    _check_some(points)
+    figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
+    for ax, style, (group, (x, y)) in zip(axes.flat, styles(), points.items(), strict=False):
+        ax.plot(x, y, "o", color=style["color"], markersize=4)
+        slope, intercept = np.polyfit(x, y, 1)
+        ends = np.array([min(x), max(x)])
+        ax.plot(ends, slope * ends + intercept, color=style["color"], linewidth=1)
+        ax.set_title(f"{group}: r = {np.corrcoef(x, y)[0, 1]:.2f}", fontsize=8)
+        label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
+    return figure
+
+
+def grouped_curves(
+    curves: Mapping[str, Mapping[Any, tuple[Sequence[float], Sequence[float]]]], xlabel: str, ylabel: str
+) -> Figure:
+    """Curves, a panel for each of what is compared and a line for each setting.
+
+    :param curves: by what is compared, then by setting: abscissae and ordinates.
+    """
+    _check_some(curves)
+    figure, axes = new_figure(3 * len(curves), 2.8, 1, len(curves))
+    for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
+        ax.sharey(axes.flat[0])
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        for style, (setting, (x, y)) in zip(styles(), lines.items(), strict=False):
+            ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
+        ax.set_title(name, fontsize=8)
+        label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
+    axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def _check_some(*values: Mapping[Any, Any]) -> None:
+    if not all(values):
+        raise ValueError("there is nothing to draw: what is compared is empty")
+
+
+def _settings(values: Mapping[str, Mapping[Any, Sequence[float]]]) -> list[Any]:
+    """The settings of the first of what is compared.
+
+    :raises ValueError: if there is nothing, or another one lacks a setting.
+    """
+    _check_some(values, next(iter(values.values()), {}))
+    settings = list(next(iter(values.values())))
+    for name, groups in values.items():
+        for setting in settings:
+            if not len(groups.get(setting, ())):
+                raise ValueError(f"{name!r} has no values for {setting!r}, which others have")
+    return settings

@@ -1,0 +1,117 @@
+"""What all figures share: grids of images, axes, colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from math import ceil
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from guides.base import FacetGuide, check_guide
+from ppl_models.checks import check_count
+
+__all__ = ["image_rows", "image_shape_of", "label_axes", "new_figure", "pixels", "styles"]
+
+FONT: dict[str, Any] = {"fontsize": 8}
+
+
+def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
+    """Words at the axes, and the look of every plot here."""
+    ax.set_xlabel(xlabel, **FONT)
+    ax.set_ylabel(ylabel, **FONT)
+    ax.tick_params(labelsize=7)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def styles() -> Iterator[dict[str, Any]]:
+    """Colours and markers that tell twenty lines apart."""
+    colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
+    return ({"color": c, "marker": m} for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False))
+
+
+def new_figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
+    # A figure of its own, not pyplot's: no global state, no window, nothing to close.
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def image_rows(
+    rows: Mapping[str, np.ndarray],
+    shape: tuple[int, ...],
+    columns: int,
+    title: str,
+    ylabel: str,
+    lines: Sequence[int] = (),
+) -> Figure:
+    """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side.
+
+    :param lines: columns that a line stands before.
+    """
+    blocks = 1 if len(rows) <= 13 else 2
+    height = ceil(len(rows) / blocks)
+    figure, axes = new_figure(blocks * (0.48 * columns + 1.4), 0.48 * height + 0.7, 1, blocks)
+    names = list(rows)
+    for block, ax in enumerate(axes.flat):
+        shown = names[block * height : (block + 1) * height]
+        _draw_grid(ax, [_as_images(rows[name], shape) for name in shown], columns, lines)
+        h = shape[-2] + 1
+        ax.set_yticks([i * h + shape[-2] / 2 for i in range(len(shown))], shown, fontsize=7)
+        ax.set_ylabel(ylabel if block == 0 else "", **FONT)
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _draw_grid(ax: Axes, rows: list[np.ndarray], columns: int, lines: Sequence[int] = ()) -> None:
+    channels = rows[0].shape[3:]
+    height, width = rows[0].shape[1:3]
+    canvas = np.ones((len(rows) * (height + 1) - 1, columns * (width + 1) - 1, *channels))
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row[:columns]):
+            top, left = i * (height + 1), j * (width + 1)
+            canvas[top : top + height, left : left + width] = image
+    ax.imshow(canvas, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    for j in lines:
+        ax.axvline(j * (width + 1) - 1, color="tab:orange", linewidth=1.5)
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _as_images(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """``[n, *x_shape]`` to ``[n, H, W]`` or ``[n, H, W, C]`` with values in [0, 1]."""
+    images = pixels(x).reshape(-1, *shape).clip(0, 1)
+    return images if len(shape) == 2 else np.moveaxis(images, 1, -1)
+
+
+def pixels(x: np.ndarray) -> np.ndarray:
+    """8-bit images as values in [0, 1], as a decoder's are."""
+    return x / 255 if x.dtype == np.uint8 else x
+
+
+def image_shape_of(guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any) -> tuple[int, ...]:
+    """How a datum of this guide's model is drawn.
+
+    :param counts: of rows, columns and the like, to be looked at too.
+    :raises ValueError: if something does not fit.
+    """
+    check_guide(guide)
+    for name, value in counts.items():
+        check_count(name, value)
+    try:
+        shape = tuple(image_shape if image_shape is not None else guide.model.x_shape)
+    except TypeError:
+        shape = ()
+    if len(shape) not in (2, 3) or int(np.prod(shape)) != int(np.prod(guide.model.x_shape)):
+        raise ValueError(
+            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape {shape or image_shape!r}: "
+            "give image_shape=(height, width) or (channels, height, width)"
+        )
+    return shape

@@ -1,0 +1,212 @@
+"""Pictures of what was learned. Each function returns a new figure; `save_figures` writes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from guides.base import FacetGuide
+from inference.evaluation.clusters import latents_of_cluster, rank_clusters, surest
+from inference.figures.drawing import _as_images, _draw_grid, image_rows, image_shape_of, new_figure, pixels
+from inference.figures.training import training_curves
+from inference.randomness import seeded
+from ppl_models.modes import evaluating
+
+__all__ = ["cluster_gallery", "cluster_samples", "facet_draws", "facet_overview", "facet_swaps", "save_figures"]
+
+MAX_CLUSTERS = 25
+
+
+def cluster_gallery(
+    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, columns: int = 10
+) -> Figure:
+    """The data that each cluster of one facet is surest of, a cluster a row (MFCVAE, Fig. 4).
+
+    Rows are sorted by the mean probability of the data assigned to them, columns by their own probability.
+
+    :param x: data ``[N, *x_shape]``.
+    :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
+    """
+    x, shape = np.asarray(x), image_shape_of(guide, image_shape, columns=columns)
+    order, cluster, certainty = _surest_clusters(guide, x, facet)
+    rows = {}
+    for k in order:
+        rows[f"{k}  ({(cluster == k).sum()})"] = x[surest(cluster == k, certainty, columns)]
+    title = f"{facet}: the data that each cluster is surest of"
+    return image_rows(rows, shape, columns, title, "cluster (number of data)")
+
+
+def facet_overview(
+    guide: FacetGuide, x: ArrayLike, image_shape: Sequence[int] | None = None, rows: int = 8, columns: int = 8
+) -> Figure:
+    """The same data grouped by each facet, side by side: the surest clusters of each, a cluster a row.
+
+    :param rows: clusters of each facet, at most.
+    """
+    x = np.asarray(x)
+    shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
+    facets = list(guide.model.inferred)
+    if not facets:
+        raise ValueError(
+            f"{type(guide.model).__name__} has no clusters that are inferred: there is nothing to group by"
+        )
+    figure, axes = new_figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
+    for facet, ax in zip(facets, axes.flat, strict=True):
+        order, cluster, certainty = _surest_clusters(guide, x, facet)
+        full = sorted(order, key=lambda k: (cluster == k).sum() < columns)  # clusters that fill a row come first
+        members = [surest(cluster == k, certainty, columns) for k in full[:rows]]
+        _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
+        ax.set_yticks([])
+        ax.set_title(f"grouped by {facet}", fontsize=9)
+    return figure
+
+
+def cluster_samples(
+    guide: FacetGuide,
+    x: ArrayLike,
+    facet: str,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 10,
+    temperature: float = 1.0,
+    hold_others: bool = False,
+    seed: int = 0,
+) -> Figure:
+    """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig. 6).
+
+    Rows are the clusters of :func:`cluster_gallery`, in its order.
+
+    :param temperature: factor on the standard deviation within components.
+    :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig. 3).
+    """
+    shape = image_shape_of(guide, image_shape, columns=columns)
+    order, _, _ = _surest_clusters(guide, x, facet)
+    model = guide.model
+    with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
+        drawn = {name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()}
+        held = drawn if hold_others else None
+        rows = {}
+        for k in order:
+            z = latents_of_cluster(model, facet, k, columns, temperature, held)
+            rows[str(k)] = model.decode(z, **model.draw_given(columns, facet, k)).mean.cpu().numpy()
+    title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
+    return image_rows(rows, shape, columns, title, "cluster")
+
+
+@torch.no_grad()
+def facet_draws(
+    guide: FacetGuide,
+    x: ArrayLike,
+    facet: str,
+    image_shape: Sequence[int] | None = None,
+    rows: int = 6,
+    columns: int = 9,
+    temperature: float = 1.0,
+    seed: int = 0,
+    **given: Any,
+) -> Figure:
+    """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig. 2).
+
+    Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the facet says.
+
+    :param rows: the first data of ``x``.
+    :param given: what the model takes beside x, one entry per datum.
+    """
+    shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
+    x, given = np.atleast_1d(x)[:rows], {name: values[:rows] for name, values in given.items()}
+    model = guide.model
+    prior = model.prior(facet)
+    means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
+    beside = guide.decoder_given(x, given)
+    with seeded(seed, model.gates.device), evaluating(model):
+        drawn = prior.sample(columns, temperature=temperature)
+        images = {}
+        for i, datum in enumerate(x):
+            z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
+            z[facet] = torch.cat([means[facet][i : i + 1], drawn])
+            its = {name: values[i].expand(columns + 1) for name, values in beside.items()}
+            images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()])
+    title = f"{facet} drawn anew; at the left the datum and its reconstruction"
+    return image_rows(images, shape, columns + 2, title, "datum", [2])
+
+
+@torch.no_grad()
+def facet_swaps(
+    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, pairs: int = 8, **given: Any
+) -> Figure:
+    """Pairs of data and their reconstructions with one facet's latent exchanged (MFCVAE, Fig. 5).
+
+    :param facet: the facet that is exchanged; the others stay.
+    :param pairs: the first data of ``x``, two by two.
+    :param given: what the model takes beside x, one entry per datum.
+    """
+    shape = image_shape_of(guide, image_shape, pairs=pairs)
+    guide.model.prior(facet)  # which refuses an unknown one
+    x = np.atleast_1d(x)
+    if len(x) < 2:
+        raise ValueError(f"a pair takes two data, got x of shape {x.shape}")
+    x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
+    given = {name: values[: len(x)] for name, values in given.items()}
+    means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
+    beside = guide.decoder_given(x, given)
+    partner = torch.arange(len(x)).view(-1, 2).flip(-1).flatten()
+    swapped = {name: z[partner] if name == facet else z for name, z in means.items()}
+    with evaluating(guide):
+        rows = {
+            "datum": x,
+            "reconstruction": guide.model.decode(means, **beside).mean.cpu().numpy(),
+            f"with the other's {facet}": guide.model.decode(swapped, **beside).mean.cpu().numpy(),
+        }
+    return image_rows(rows, shape, len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2))
+
+
+def save_figures(
+    folder: str | Path,
+    guide: FacetGuide,
+    x: ArrayLike,
+    history: Sequence[Mapping[str, Any]] = (),
+    image_shape: Sequence[int] | None = None,
+    temperature: float = 1.0,
+    **given: Any,
+) -> list[Path]:
+    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths.
+
+    :param given: what the model takes beside x, one entry per datum.
+    """
+    image_shape_of(guide, image_shape)  # before a folder is made
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
+    for facet in guide.model.inferred:
+        figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
+        figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
+    if len(guide.model.priors) > 1:
+        figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape, **given) for facet in guide.model.priors}
+        figures |= {
+            f"draws_{facet}": facet_draws(guide, x, facet, image_shape, **given) for facet in guide.model.priors
+        }
+        for facet in guide.model.inferred:
+            figures[f"samples_{facet}_others_held"] = cluster_samples(
+                guide, x, facet, image_shape, temperature=temperature, hold_others=True
+            )
+    if history:
+        figures["training"] = training_curves(history, list(guide.model.priors))
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        figure.savefig(paths[-1], dpi=130)
+    return paths
+
+
+def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Non-empty clusters, those first that are surest of their data; each datum's cluster and its probability."""
+    guide.model.prior(facet)  # which refuses an unknown one
+    if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
+        raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
+    order, cluster, certainty = rank_clusters(guide.predict_proba(x)[facet])
+    return order[:MAX_CLUSTERS], cluster, certainty

@@ -1,0 +1,71 @@
+"""How a run went: objective, ELBO, KL terms and mutual information over epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from inference.figures.drawing import label_axes, new_figure
+
+__all__ = ["elbo_range", "training_curves", "training_series"]
+
+
+def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
+    """Objective and ELBO, each facet's KL terms, and each facet's mutual information with x, over epochs.
+
+    :param history: of a runner, or of several in turn.
+    :raises ValueError: for an empty history.
+    """
+    if not history:
+        raise ValueError("the history is empty: fit first, and give runner.history")
+    epochs, series = training_series(history, facets)
+    figure, axes = new_figure(10, 3.2, 1, 3)
+    for ax, (label, lines) in zip(axes.flat, series.items(), strict=True):
+        for name, values in lines.items():
+            ax.plot(epochs, values, label=name, linewidth=1.2)
+        label_axes(ax, "epoch", label)
+        if lines:
+            ax.legend(fontsize=7, frameon=False)
+    axes.flat[0].set_ylim(elbo_range(history))
+    return figure
+
+
+def training_series(
+    history: Sequence[Mapping[str, Any]], facets: Sequence[str]
+) -> tuple[list[int], dict[str, dict[str, list[float]]]]:
+    """What :func:`training_curves` draws: epochs, and for each of its axes the lines by name."""
+    last = history[-1]
+    kl = {f"{s}, {f}": f"kl_{s}_{f}" for f in facets for s in "zc"}
+    information = {f: f"mutual_information_{f}" for f in facets}
+    return _running_epochs(history), {
+        "nats per datum": {
+            "objective (negated)": [-r["objective"] for r in history],
+            "ELBO": _column(history, "elbo"),
+        },
+        "KL, nats per datum": {line: _column(history, name) for line, name in kl.items() if name in last},
+        "I(x; c), nats": {line: _column(history, name) for line, name in information.items() if name in last},
+    }
+
+
+def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Where an axis ends that shows the ELBO but for the first steps' lowest."""
+    elbo = np.array(_column(history, "elbo"))
+    return float(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo)), float(elbo.max() + 0.1 * np.ptp(elbo))
+
+
+def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [record.get(name, float("nan")) for record in history]
+
+
+def _running_epochs(history: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Epochs that go on counting where one run's history follows another's."""
+    epochs, offset, last = [], 0, 0
+    for record in history:
+        if record["epoch"] <= last:
+            offset += last
+        last = record["epoch"]
+        epochs.append(offset + last)
+    return epochs

@@ -1,0 +1,90 @@
+"""ML-VAE's posteriors that are not learned along with the model: tables for new data, an encoder afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from guides.base import check_guide
+from guides.grouped import GroupedGuide
+from guides.tables import TableGuide
+from inference.randomness import seeded
+from inference.runner import SVIRunner
+from inference.schedules import Constant
+from ppl_models.base import FacetModel
+from ppl_models.checks import check_count, check_size
+from ppl_models.mlvae import MLVAE
+from ppl_models.modes import evaluating
+
+__all__ = ["infer_tables", "learn_to_encode"]
+
+
+def infer_tables(
+    model: MLVAE, x: ArrayLike | Tensor, group: ArrayLike | Tensor, epochs: int, lr: float = 0.05, **options: Any
+) -> TableGuide:
+    """Posteriors of new data under a fitted model, by optimisation: SVI's inference at test time (ML-VAE, 3.2).
+
+    :param model: left as it is.
+    :param x: ``[N, *x_shape]``.
+    :param group: ``[N]``, integers; those of the training data mean nothing here.
+    :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as ``batch_size``.
+    :returns: a guide for these rows.
+    :raises ValueError: if data or groups do not fit.
+    """
+    guide = TableGuide(model, group)
+    with frozen(model):
+        SVIRunner(model, guide, lr=lr).fit(x, epochs, group=group, **options)
+    return guide
+
+
+def learn_to_encode(
+    guide: GroupedGuide, num_data: int, epochs: int, lr: float = 1e-3, seed: int = 0, **options: Any
+) -> None:
+    """Teach a guide's encoder what the model makes of latents: SVI-Encode (ML-VAE, supplement 8, Eq. 17).
+
+    The data are drawn from the model, each row a group of its own, and the encoder maximises the likelihood of its own
+    latents, without their KL terms. No data are needed, and none are better than what the model draws.
+
+    :param guide: its model is left as it is.
+    :param num_data: how many data are drawn, once.
+    :param seed: of these draws and of training.
+    :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
+    :raises ValueError: if a number is below 1.
+    """
+    check_guide(guide, GroupedGuide)
+    check_count("epochs", epochs)
+    model = guide.model
+    ids = torch.arange(check_size("num_data", num_data))
+    with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
+        z = {name: prior.sample(num_data) for name, prior in model.priors.items()}
+        x = torch.cat(
+            [
+                model.decode(dict(zip(z, part, strict=True))).sample()
+                for part in zip(*(latent.split(4096) for latent in z.values()), strict=True)
+            ]
+        )
+    if model.likelihood.support[1] < float("inf"):
+        x = x.clamp(*model.likelihood.support)
+    with frozen(model):
+        SVIRunner(model, guide, lr=lr, schedule=Constant(0.0), seed=seed).fit(x, epochs, group=ids, **options)
+
+
+@contextmanager
+def frozen(model: FacetModel) -> Iterator[None]:
+    """Within this context the model is as it is asked after training, and nothing of it changes."""
+    learning = [p for p in model.parameters() if p.requires_grad]
+    for p in learning:
+        p.requires_grad_(False)
+    with evaluating(model), model.weights_set_to(model.kl_weights, model.gates):
+        model.train = lambda mode=True: model  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del model.train
+            for p in learning:
+                p.requires_grad_(True)

@@ -1,0 +1,273 @@
+"""Starting values of the mixtures: the paper's cold start, and a warm start for small data."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.optimize import linear_sum_assignment
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture as FittedMixture
+from torch import Tensor
+
+from guides.base import FacetGuide, check_guide, check_model
+from guides.network import NetworkGuide
+from inference.randomness import seeded
+from inference.runner import SVIRunner
+from ppl_models.base import FacetModel
+from ppl_models.checks import check_count, check_kind
+from ppl_models.modes import evaluating, training
+from ppl_models.priors import Mixture, StandardNormal
+
+__all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
+
+
+def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0) -> None:
+    """Place every mixture's means before any training (MFCVAE, D.4); a VampPrior gets the data nearest to them.
+
+    A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder; only its means are taken,
+    covariances and weights stay as the prior was built with.
+
+    :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
+    :param max_rows: rows of ``x`` used at most, chosen at random; the paper uses all.
+    :param seed: of that choice, of the draws and of the fit.
+    :raises ValueError: if ``x`` does not fit the model or has too few rows.
+    """
+    check_guide(guide)
+    _check_clusters_are_inferred(guide.model)
+    with seeded(seed, guide.model.gates.device):
+        rows, _ = _some_rows(x, guide, max_rows)
+        check_enough(rows, guide.model.mixtures)
+        draws = {name: q.sample() for name, q in guide.posterior(rows).items()}
+    for name, prior in guide.model.mixtures.items():
+        fitted = _fitted(prior, draws[name], "diag", seed)
+        prior.place(torch.as_tensor(fitted.means_), data=(rows, draws[name]))
+
+
+def fit_mixtures(
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    max_rows: int = 20_000,
+    seed: int = 0,
+    facets: Sequence[str] | None = None,
+    label: Any = None,
+    **options: Any,
+) -> None:
+    """Fit every mixture to the posteriors of ``x``: means, covariances and weights.
+
+    Clusters are found among the posterior means (scikit-learn's mixture). To a component's covariance is added the
+    mean of its data's posterior variances: there the ELBO has its maximum, given these clusters. So a coordinate of the
+    latents that the data do not use keeps the width of its posterior.
+
+    A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A guide with a network
+    for q(c given x) is then taught the responsibilities, its latents staying (nearly) where they are: from a random
+    network the clusters would be lost within an epoch.
+
+    Where labels are given, a facet's clusters are matched to them (Hungarian, by the data that have one) and fitted
+    once more, by one step from the means of each class's data, so that component k is class k.
+
+    :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
+    :param max_rows: rows of ``x`` used at most, chosen at random; all that have a label are used.
+    :param seed: of that choice and of the fit.
+    :param facets: those to fit; all mixtures where not given.
+    :param label: known clusters of some data, as :class:`~ppl_models.mfcvae.MFCVAE` takes them.
+    :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
+    :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
+    """
+    check_guide(guide)
+    mixtures = chosen_mixtures(guide.model, facets)
+    with seeded(seed, guide.model.gates.device):
+        rows, known = _some_rows(x, guide, max_rows, label)
+        check_enough(rows, mixtures)
+        posterior = guide.posterior(rows)
+    for name, prior in mixtures.items():
+        means, variances = posterior[name].mean, posterior[name].variance
+        covariance = getattr(prior, "covariance", "diag")
+        fitted = _fitted(prior, means, covariance, seed, **options)
+        if name in known:
+            start = _class_means(fitted, means.double().cpu().numpy(), known[name])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # where one step is all that is wanted
+                fitted = _fitted(prior, means, covariance, seed, **options | start)
+        between = torch.as_tensor(fitted.covariances_).to(means)
+        within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())))
+        prior.place(
+            torch.as_tensor(fitted.means_),
+            (between if covariance == "full" else torch.diag_embed(between)) + torch.diag_embed(within),
+            torch.as_tensor(fitted.weights_),
+            data=(rows, means),
+        )
+    if isinstance(guide, NetworkGuide):
+        _teach_clusters(guide, rows, mixtures, seed)
+
+
+def warm_start(
+    runner: SVIRunner,
+    x: ArrayLike | Tensor,
+    epochs: int,
+    seed: int = 0,
+    restarts: int = 10,
+    label: Any = None,
+    **fit_options: Any,
+) -> SVIRunner:
+    """Train first with a standard normal in every mixture's place, then fit the mixtures to what was learned.
+
+    On a few thousand data a mixture that is trained from the start collapses into one cluster; it does not if the
+    latent space has taken shape before.
+
+    :param runner: how to train: its guide, rate, schedule and seed.
+    :param restarts: fits of each mixture, of which the likeliest is taken.
+    :param label: known clusters of some data; see :func:`fit_mixtures`.
+    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
+    :returns: the runner, whose guide holds the model with its mixtures set.
+    :raises ValueError: before training, if something does not fit.
+    """
+    check_kind("runner", runner, SVIRunner, "an SVIRunner")
+    _check_clusters_are_inferred(runner.model)
+    check_count("restarts", restarts)
+    check_enough(runner.guide.observed(x, {"label": label}).x, runner.model.mixtures)
+    with standard_normal_priors(runner.model):
+        runner.fit(x, epochs, **fit_options)
+    fit_mixtures(runner.guide, x, seed=seed, label=label, n_init=restarts)
+    return runner
+
+
+@contextmanager
+def standard_normal_priors(model: FacetModel) -> Iterator[None]:
+    """Within this context every mixture facet of ``model`` has a standard normal prior instead."""
+    check_model(model)
+    kept = model.mixtures
+    for name, prior in kept.items():
+        model.facets[name] = StandardNormal(prior.dim).to(model.gates)
+    try:
+        yield
+    finally:
+        for name, prior in kept.items():
+            model.facets[name] = prior
+
+
+def _teach_clusters(
+    guide: NetworkGuide, rows: Tensor, facets: Collection[str], seed: int, steps: int = 400, batch_size: int = 256
+) -> None:
+    """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior mean of z.
+
+    What distinguished the old clusters' latents is of no use to the new ones: those start alike, from the mixture. The
+    network is taught as it will be trained, where batches are normalised by their own statistics.
+    """
+    teacher = copy.deepcopy(guide)
+    for name in facets:
+        guide.forget_clusters(name)
+    optimizer = torch.optim.Adam(guide.reading_parameters(), lr=1e-3, fused=True)
+    with seeded(seed, rows.device), torch.enable_grad(), evaluating(teacher), training(guide):
+        for _ in range(steps):
+            batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
+            with torch.no_grad():
+                lessons = teacher.heads(batch)
+            heads = guide.heads(batch)
+            distances = [
+                _distance_to_mixture(guide, teacher, name, head, lessons[name])
+                if name in facets
+                else (head - lessons[name]).square().sum(-1).mean()
+                for name, head in heads.items()
+            ]
+            optimizer.zero_grad(set_to_none=True)
+            torch.stack(distances).sum().backward()
+            optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, lesson: Tensor) -> Tensor:
+    """How far a facet's head is from the teacher's latents, and from the mixture's responsibilities for them."""
+    with torch.no_grad():
+        target = teacher.latent_posterior(name, lesson)
+        responsibilities = guide.model.priors[name].log_joint(target.mean).softmax(-1)
+    q = guide.latent_given(name, head, None)
+    distance = (q.mean - target.mean).square() + (q.stddev.log() - target.stddev.log()).square()
+    cross_entropy = -(responsibilities * guide.cluster_logits(name, head).log_softmax(-1)).sum(-1)
+    return (distance.sum(-1) + cross_entropy).mean()
+
+
+def _check_clusters_are_inferred(model: FacetModel) -> None:
+    if model.takes:
+        raise ValueError(
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in training and are "
+            "not started from clusters found in the latents"
+        )
+
+
+def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
+    """The mixtures among ``facets``, or all of the model's.
+
+    :raises ValueError: for an unknown facet, one that has no mixture, or a model whose clusters are given.
+    """
+    _check_clusters_are_inferred(model)
+    if facets is None:
+        return model.mixtures
+    if isinstance(facets, str):
+        raise ValueError(f"facets are names of mixtures in a sequence, such as [{facets!r}], got {facets!r}")
+    for name in facets:
+        if not isinstance(model.prior(name), Mixture):
+            raise ValueError(f"facet {name!r} has no mixture to fit: the mixtures are {list(model.mixtures)}")
+    return {name: model.mixtures[name] for name in facets}
+
+
+def check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
+    for name, prior in mixtures.items():
+        if len(rows) < max(prior.num_components, 2):
+            raise ValueError(
+                f"{len(rows)} rows are too few to fit the {prior.num_components} components of facet {name!r}: give at "
+                "least as many, and two"
+            )
+
+
+def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
+    mixture = FittedMixture(prior.num_components, covariance_type=covariance, random_state=seed, **options)
+    return mixture.fit(z.double().cpu().numpy())  # components of a few like data have no covariance in float32
+
+
+def _averages(values: Tensor, weights: Tensor) -> Tensor:
+    """Means of ``values`` ``[N, d]`` under each column of ``weights`` ``[N, K]``: ``[K, d]``."""
+    weights = weights.to(values)
+    return (weights.mT @ values) / weights.sum(0).clamp_min(torch.finfo(values.dtype).tiny).unsqueeze(-1)
+
+
+def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:
+    """How to fit once more, from the means of each class's data: component k is class k, the rest have no label.
+
+    One step and no more, or the fit would go on to where the density alone wants its components; but where a class is
+    known by a single datum, whose place says little, it may.
+
+    :param z: latents ``[N, d]``.
+    :param label: integers ``[N]`` below K; -1 where unknown.
+    """
+    classes, counts = np.unique(label[label >= 0], return_counts=True)
+    certainty = np.stack([fitted.predict_proba(z[label == k]).sum(0) for k in classes])
+    _, matched = linear_sum_assignment(certainty, maximize=True)
+    rest = np.setdiff1d(np.arange(fitted.n_components), matched)
+    start = np.empty_like(fitted.means_)
+    start[classes] = [z[label == k].mean(0) for k in classes]
+    start[np.setdiff1d(np.arange(len(start)), classes)] = fitted.means_[rest]
+    steps = {"max_iter": 1} if counts.min() > 1 else {}
+    return {"means_init": start, "n_init": 1, **steps}
+
+
+def _some_rows(
+    x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int, label: Any = None
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """Rows at random on the model's device, as encoders read them, and their labels by facet where there are any."""
+    model = guide.model
+    data = guide.observed(x, {"label": label})
+    check_count("max_rows", max_rows)
+    order = torch.randperm(len(data))
+    labels = data.given.get("label", torch.full((len(data), len(model.mixtures)), -1)).cpu()
+    left_out = order[max_rows:]
+    chosen = torch.cat([order[:max_rows], left_out[(labels[left_out] >= 0).any(1)]])
+    rows = model.seen(data.x[chosen.to(data.x.device)].to(model.gates.device))
+    columns = zip(model.mixtures, labels[chosen].numpy().T, strict=True)
+    return rows, {name: column for name, column in columns if (column >= 0).any()}

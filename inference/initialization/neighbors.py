@@ -1,0 +1,175 @@
+"""Clusters of data that are neighbours of each other, found before any training, and training that starts from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_matrix, diags
+from scipy.sparse.linalg import eigsh
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from inference.initialization.mixtures import chosen_mixtures, fit_mixtures
+from inference.runner import SVIRunner
+from ppl_models.arrays import as_numbers
+from ppl_models.checks import check_count, check_kind, check_size
+
+__all__ = ["neighbor_clusters", "neighbor_start"]
+
+# Rows that the principal components are of, at most.
+PCA_ROWS = 10_000
+# Of the distances from the last neighbour, as a share of their median.
+LEAST_SCALE = 0.3
+# Added to every degree, as a share of the mean degree.
+REGULARIZER = 0.1
+# Of the eigenvalues: clusters need no more.
+TOLERANCE = 1e-3
+# Of k-means.
+RESTARTS = 5
+
+
+def neighbor_clusters(
+    x: ArrayLike | Tensor,
+    num_clusters: int,
+    num_neighbors: int = 10,
+    dim: int = 50,
+    max_rows: int = 60_000,
+    seed: int = 0,
+) -> np.ndarray:
+    """Spectral clustering of the graph that joins each datum to its nearest neighbours.
+
+    What a network learns late, that data far apart belong together where others lie between them, a graph has from the
+    start. So this can say where a facet's clusters begin: given as ``label=`` to ``fit``, with a guide whose
+    ``label_weight`` is above 0, encoder and decoder learn them within a few passes over the data.
+
+    Neighbours are those among ``dim`` principal components. The weight of an edge falls with its length, measured by
+    the distances of both ends from their last neighbours (Zelnik-Manor and Perona, *Self-tuning spectral clustering*,
+    2004); to every degree a tenth of the mean degree is added, so that a few data apart from all others are no cluster
+    (Qin and Rohe, *Regularized spectral clustering under the degree-corrected stochastic blockmodel*, 2013). The rows
+    of the leading eigenvectors, brought to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
+    clustering*, 2001).
+
+    :param x: complete data ``[N, ...]``, entries of one scale. Every pair of data is looked at.
+    :param num_clusters: K, below N.
+    :param num_neighbors: of each datum, below N.
+    :param dim: principal components, at most.
+    :param max_rows: data that are looked at, at most, chosen at random.
+    :param seed: of that choice, of the components, of the eigenvectors' start and of k-means.
+    :returns: clusters ``[N]``, integers from 0 to K - 1, and -1 for data that were not looked at.
+    :raises ValueError: if there are too few data, or some entries are not finite.
+    """
+    data = as_numbers(x)
+    if data.ndim < 2 or not data.numel():
+        raise ValueError(f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty")
+    sizes = {"num_clusters": num_clusters, "num_neighbors": num_neighbors}
+    for name, size in (*sizes.items(), ("dim", dim), ("max_rows", max_rows)):
+        check_size(name, size)
+    looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]
+    for name, size in sizes.items():
+        if size >= len(looked_at):
+            raise ValueError(f"{name}={size} is too many for {len(looked_at)} data: it must be less than that")
+    near = _principal(_rows(data, looked_at), dim, seed)
+    clusters = np.full(len(data), -1)
+    clusters[looked_at] = _spectral_clusters(_affinity(near, num_neighbors), num_clusters, seed)
+    return clusters
+
+
+def neighbor_start(
+    runner: SVIRunner,
+    x: ArrayLike | Tensor,
+    epochs: int,
+    facet: str | None = None,
+    num_neighbors: int = 10,
+    max_rows: int = 60_000,
+    seed: int = 0,
+    label: Mapping[str, Any] | None = None,
+    **fit_options: Any,
+) -> SVIRunner:
+    """Train first with the clusters of data that are neighbours as the known clusters of one facet.
+
+    They are found before any training (:func:`neighbor_clusters`). Every mixture is fitted to what the untrained
+    encoder gives, that facet's by its clusters, and the guide learns them with its ``label_weight``. Train on without
+    labels to let them go: what the model then makes of them is its own, and may agree with them less.
+    While they are taught, the history's ``elbo`` bounds log p(x, clusters), which lies below log p(x).
+
+    :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight`` above 0. One of the
+        order of 10 makes the encoder learn the clusters within a few epochs.
+    :param x: complete data ``[N, *x_shape]``, entries of one scale.
+    :param facet: whose clusters they are; the deepest mixture's where not given.
+    :param num_neighbors: of each datum.
+    :param max_rows: data whose neighbours are looked for, at most.
+    :param seed: of the clusters and of the mixtures' fits.
+    :param label: known clusters of other facets, by name: integers ``[N]``, -1 where unknown.
+    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
+    :returns: the runner.
+    :raises ValueError: before training, if something does not fit.
+    """
+    check_kind("runner", runner, SVIRunner, "an SVIRunner")
+    check_count("epochs", epochs)
+    guide, known = runner.guide, dict(label or {})
+    mixtures = chosen_mixtures(guide.model, None if facet is None else [facet])
+    if not mixtures:
+        raise ValueError(f"none of the facets {list(guide.model.priors)} has a mixture: clusters need one")
+    name, prior = list(mixtures.items())[-1]
+    if name in known:
+        raise ValueError(
+            f"label has clusters of facet {name!r}, which is to learn those of neighbours: give one of both"
+        )
+    if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
+        raise ValueError(
+            f"{type(guide).__name__} would not learn clusters that it is given: take a VaDEGuide with a label_weight "
+            "above 0, such as VaDEGuide(model, label_weight=30)"
+        )
+    rows = guide.observed(x, {}).x
+    as_labels = {**known, name: np.full(len(rows), -1)}
+    runner.plan(x, epochs, label=as_labels, **fit_options)  # which refuses what would not fit
+    known[name] = neighbor_clusters(rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed)
+    fit_mixtures(guide, x, seed=seed, label=known)
+    return runner.fit(x, epochs, label=known, **fit_options)
+
+
+def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:
+    """Those rows around their mean, ``[N, D]`` in float32."""
+    rows = data.detach()[torch.as_tensor(chosen, device=data.device)].flatten(1)
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    centred = (rows - rows.mean(0)).float().cpu().numpy()  # an offset would leave few digits for distances
+    if not np.isfinite(centred).all():
+        raise ValueError("x holds NaN or infinity: distances are between complete data; fill in what is missing first")
+    return centred
+
+
+def _principal(rows: np.ndarray, dim: int, seed: int) -> np.ndarray:
+    """At most ``dim`` principal components ``[N, d]``."""
+    some = rows[:PCA_ROWS]
+    return PCA(min(dim, *some.shape), random_state=seed).fit(some).transform(rows)
+
+
+def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
+    """Symmetric weights ``[N, N]`` of the edges between neighbours, at most 1."""
+    distance, neighbor = NearestNeighbors(n_neighbors=num_neighbors).fit(rows).kneighbors()
+    last = distance[:, -1]
+    # Data that lie on each other would measure all else by a distance of 0, and be cut off from it.
+    last = last.clip(LEAST_SCALE * np.median(last[last > 0]) if last.any() else 1.0)
+    weight = np.exp(-(distance / last[:, None]) * (distance / last[neighbor]))
+    starts = np.arange(0, weight.size + 1, num_neighbors)
+    one_way = csr_matrix((weight.ravel(), neighbor.ravel(), starts), shape=(len(rows), len(rows)))
+    return (one_way + one_way.T) / 2
+
+
+def _spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
+    """k-means in the leading eigenvectors of the graph's normalised affinity.
+
+    Not scikit-learn's ``SpectralClustering``, which looks for the same eigenvectors by taking the matrix apart.
+    """
+    degree = affinity.sum(1).A1
+    root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)
+    start = np.random.default_rng(seed).standard_normal(len(degree))
+    _, vectors = eigsh(root @ affinity @ root, num_clusters, which="LA", tol=TOLERANCE, v0=start)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(np.finfo(vectors.dtype).tiny)
+    return KMeans(num_clusters, n_init=RESTARTS, random_state=seed).fit_predict(vectors)

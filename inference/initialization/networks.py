@@ -1,0 +1,84 @@
+"""Starting values of the networks: layers scaled to what they give on data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from guides.base import FacetGuide, check_guide
+from inference.randomness import seeded
+from ppl_models.checks import check_count
+from ppl_models.modes import training
+
+__all__ = ["data_dependent_start"]
+
+
+@torch.no_grad()
+def data_dependent_start(
+    guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0, **given: Any
+) -> None:
+    """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on data.
+
+    The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional Neural Networks*
+    (2016), which MFCVAE's D.4 takes for convolutional ladders; their second step, between layers, is not taken.
+    Directions stay as they were drawn; each unit (or channel) is shifted by its mean and divided by its deviation,
+    layer after layer in one pass. Batch normalisation starts from the statistics of the same rows.
+
+    :param x: ``[N, *x_shape]``, at least two rows.
+    :param rows: of ``x``, chosen at random, that the statistics are of.
+    :param seed: of that choice and of the draws of z that the decoder sees.
+    :param given: what the model takes beside x, one entry per datum.
+    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or given.
+    """
+    check_guide(guide)
+    model = guide.model
+    data = guide.observed(x, given)
+    if min(check_count("rows", rows), len(data)) < 2:
+        raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(data)} data")
+    with seeded(seed, model.gates.device):
+        batch = data.to(model.gates.device)[torch.randperm(len(data))[:rows].to(model.gates.device)]
+        with training(guide), _scaled_to_outputs(guide):
+            z = {name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()}
+            model.decode(z, **{name: batch.given[name] for name in model.decodes})
+
+
+@contextmanager
+def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
+    """Within this context each layer that is called is scaled to what it gives."""
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm1d)]
+    momenta = [norm.momentum for norm in norms]
+    hooks = [layer.register_forward_hook(_scale_to_output) for layer in layers if layer.bias is not None]
+    for norm in norms:
+        norm.momentum = 1.0  # running statistics become those of the batch
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+
+def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
+    """Change the layer that gave ``output`` so that each unit has mean 0 and variance 1; returns what it then gives."""
+    images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
+    flat = output.transpose(1, -1) if images else output  # [..., units]
+    mean = flat.flatten(0, -2).mean(0)
+    deviation = flat.flatten(0, -2).std(0)
+    deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0)  # a unit without spread is only shifted
+    unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
+    layer.bias.sub_(mean).div_(deviation)
+    weight = layer.weight / deviation.view([-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())])
+    if is_parametrized(layer):
+        layer.weight = weight  # which the parametrization takes apart
+    else:
+        layer.weight.copy_(weight)
+    scaled = (flat - mean) / deviation
+    return scaled.transpose(1, -1) if images else scaled

@@ -1,0 +1,124 @@
+"""How data are dealt into batches: row by row, or by groups."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Generator, Tensor
+
+from ppl_models.checks import check_count
+from ppl_models.configurable import Options
+from ppl_models.data import Observed
+
+__all__ = ["Batching", "Groups", "Rows"]
+
+
+class Batching(Options):
+    """A way of dealing."""
+
+    @abstractmethod
+    def check(self, data: Observed) -> None:
+        """:raises ValueError: if such data cannot be dealt in this way."""
+
+    @abstractmethod
+    def steps(self, data: Observed, batch_size: int) -> int:
+        """How many batches a pass over ``data`` has."""
+
+    @abstractmethod
+    def batches(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+        """One pass over the data in random order, by ``generator`` or else by the stream of the data's device."""
+
+    @abstractmethod
+    def subset(self, data: Observed, at_most: int) -> Observed:
+        """About so many data, the same ones for the same data, as one batch."""
+
+
+class Rows(Batching):
+    """Row by row: ``batch_size`` rows a batch, the last one of a pass may be smaller."""
+
+    def check(self, data: Observed) -> None:
+        if "group" in data.given:
+            raise ValueError("Rows would cut the groups that were given: deal them by batches=Groups()")
+
+    def steps(self, data: Observed, batch_size: int) -> int:
+        return -(-len(data) // batch_size)
+
+    def batches(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+        return (data[rows] for rows in self.order(data, generator).split(batch_size))
+
+    def order(self, data: Observed, generator: Generator | None = None) -> Tensor:
+        """All rows in random order."""
+        return torch.randperm(len(data), device=data.x.device, generator=generator)
+
+    def subset(self, data: Observed, at_most: int) -> Observed:
+        # Spread over data that may be sorted.
+        generator = Generator().manual_seed(0)
+        return data[torch.randperm(len(data), generator=generator)[:at_most].sort().values]
+
+
+class Groups(Batching):
+    """Group by group: as many groups a batch as have ``batch_size`` rows on average (ML-VAE, Eq. 5).
+
+    Every batch has as many groups, and its number of rows varies; so the mean over batches of their groups' mean is the
+    mean over all groups. A group of more than ``max_members`` is dealt anew in every pass into parts of at most so
+    many, each of which counts as a group: what the members know together is then used only within a part, and the
+    objective is biased (supplement, section 6).
+
+    :param max_members: rows of a group at most; without it groups stay whole, so that one may fill the memory.
+    :raises ValueError: if ``max_members`` is below 1.
+    """
+
+    def __init__(self, max_members: int | None = None) -> None:
+        self.max_members = None if max_members is None else check_count("max_members", max_members)
+
+    def check(self, data: Observed) -> None:
+        if "group" not in data.given:
+            raise ValueError("Groups deals data in groups, and none were given: leave batches= out")
+
+    def steps(self, data: Observed, batch_size: int) -> int:
+        sizes = self.parts(data.given["group"].bincount())
+        return -(-len(sizes) // self.per_batch(sizes, batch_size))
+
+    def parts(self, sizes: Tensor) -> Tensor:
+        """Sizes of the parts of groups of these sizes, group after group: as equal as can be."""
+        if self.max_members is None:
+            return sizes
+        counts = -(-sizes // self.max_members)
+        which = torch.repeat_interleave(counts)
+        first = counts.cumsum(0) - counts
+        place = torch.arange(len(which), device=sizes.device) - first[which]
+        return sizes[which] // counts[which] + (place < sizes[which] % counts[which])
+
+    def per_batch(self, sizes: Tensor, batch_size: int) -> int:
+        """Parts in a batch, for parts of these sizes."""
+        return max(1, round(batch_size * len(sizes) / int(sizes.sum())))
+
+    def batches(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+        group = data.given["group"]
+        shuffled = torch.randperm(len(group), device=group.device, generator=generator)
+        by_group = shuffled[group[shuffled].argsort(stable=True)]  # group after group, members in random order
+        sizes = self.parts(group.bincount())
+        starts = sizes.cumsum(0) - sizes
+        chosen = torch.randperm(len(sizes), device=group.device, generator=generator)
+        M = self.per_batch(sizes, batch_size)
+        lengths = sizes[chosen]
+        ends = lengths.cumsum(0)
+        part = torch.repeat_interleave(lengths)  # which of the chosen parts each row of the pass is in
+        rows = by_group[torch.arange(len(group), device=group.device) - (ends - lengths - starts[chosen])[part]]
+        size = M * len(group) / len(sizes)
+        cuts = [0, *ends[M - 1 :: M].tolist()]
+        if cuts[-1] < len(group):
+            cuts.append(len(group))
+        for i, (start, end) in enumerate(pairwise(cuts)):
+            batch = data[rows[start:end]]
+            last = len(sizes) - i * M  # parts that are left
+            yield Observed(batch.x, batch.given | {"group": part[start:end] - i * M}, size * min(M, last) / M)
+
+    def subset(self, data: Observed, at_most: int) -> Observed:
+        rows = Observed(torch.arange(len(data))[:, None], {"group": data.given["group"].cpu()})
+        batch = next(self.batches(rows, at_most, Generator().manual_seed(0)))
+        chosen = data[batch.x[:, 0].to(data.x.device)]
+        return Observed(chosen.x, chosen.given | {"group": batch.given["group"].to(data.x.device)})

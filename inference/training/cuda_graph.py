@@ -1,0 +1,129 @@
+"""The step of a run as one CUDA graph: recorded once, then played again without a launch for each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference.distributed import SingleProcess
+from inference.run import Run
+from inference.schedules import Weights
+from inference.training.data_source import DataSource, InMemorySource
+from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
+from inference.training.steps import SingleRunStep
+from ppl_models.data import Observed
+
+__all__ = ["CUDAGraphStep"]
+
+# Steps before one is recorded, in which memory is laid out and libraries choose their kernels.
+WARM_UP = 3
+
+
+class CUDAGraphStep(SingleRunStep):
+    """One run, its step recorded; a batch of another size than the others takes the plain way.
+
+    A graph has its shapes, rates and places in memory for good. So the step is recorded anew before a pass if something
+    of that has changed since the last one (a callback halved a rate, or put new tensors in a prior).
+
+    :raises ValueError: where no batch would have the size that is recorded, as where groups are dealt.
+    :raises RuntimeError: in the fourth step, if CUDA cannot record it.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        weights: Weights,
+        source: DataSource,
+        trackers: Sequence[NonFiniteTracker],
+        processes: SingleProcess,
+    ) -> None:
+        super().__init__(runs, weights, source, trackers, processes)
+        if isinstance(source, InMemorySource) and (
+            "group" in source.data.given or len(source.data) < source.batch_size
+        ):
+            raise ValueError(
+                f"capture=True takes batches of one size, and {source.batching!r} deals none of {source.batch_size} rows "
+                "here: leave it out, or give a smaller batch_size"
+            )
+        self.recorded_for: Any = None
+        self.warm = 0
+        self.replay: Callable[[], None] | None = None
+
+    def batches(self) -> Iterator[Observed]:
+        if (now := self._fixed()) != self.recorded_for:
+            self.recorded_for, self.warm, self.replay = now, 0, None
+        return super().batches()
+
+    def __call__(self, batch: Observed, step: Tensor) -> Tensor:
+        if len(batch) != self.source.batch_size:
+            return super().__call__(batch, step)
+        device = self.run.device
+        if self.warm < WARM_UP:
+            self.warm += 1
+            return aside(lambda: super(CUDAGraphStep, self).__call__(batch, step), device)
+        if self.replay is None:
+            self._record(batch, step)
+        self._fill(batch, step)
+        assert self.replay is not None
+        self.replay()
+        return self.kept.clone()
+
+    def _fixed(self) -> Any:
+        """What a graph takes to be as it was when it was recorded; the optimiser's moments are there after a step."""
+        optimizer = self.run.optimizer
+        buffers = [b for name, b in self.run.loss.named_buffers() if name.rpartition(".")[2] not in SCHEDULED]
+        moments = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+        places = [tensor.data_ptr() for tensor in (*self.run.loss.parameters(), *buffers, *moments)]
+        learn = [p.requires_grad for p in self.run.loss.parameters()]
+        options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        return places, learn, options, vars(self.run.guard)
+
+    def _record(self, batch: Observed, step: Tensor) -> None:
+        """Record the step on a batch and a number of its own."""
+        given = {name: values.clone() for name, values in batch.given.items()}
+        self.batch, self.step = Observed(batch.x.clone(), given), step.clone()
+        groups = self.run.optimizer.param_groups
+        for group in groups:
+            group["capturable"] = True
+        try:
+            take = super().__call__
+            self.replay, self.kept = recorded(lambda: take(self.batch, self.step), self.run.device)
+        except RuntimeError as error:
+            raise RuntimeError(f"CUDA cannot record this step as a graph: leave capture=True out ({error})") from error
+        finally:
+            for group in groups:
+                group["capturable"] = False
+
+    def _fill(self, batch: Observed, step: Tensor) -> None:
+        self.batch.x.copy_(batch.x)
+        for name, values in self.batch.given.items():
+            values.copy_(batch.given[name])
+        self.step.copy_(step)
+
+
+def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+    """What plays ``take`` once more, and where its result then lies; nothing is computed by recording."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads, such as those that pin a loader's batches, may go on meanwhile.
+    with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        kept = take()
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return replay, kept
+
+
+def aside(take: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """``take`` on a stream of its own, as what comes before recording is to be."""
+    with torch.cuda.device(device):
+        here, other = torch.cuda.current_stream(), torch.cuda.Stream()
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
+            result = take()
+        here.wait_stream(other)
+        return result

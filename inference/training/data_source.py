@@ -1,0 +1,248 @@
+"""How data come to the steps: from memory or a memory-mapped file, dealt here, or from a loader of PyTorch's."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from guides.base import FacetGuide
+from inference.training.batching import Batching, Groups, Rows
+from ppl_models.checks import check_kind, check_size
+from ppl_models.configurable import to_config
+from ppl_models.data import Observed
+
+__all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
+
+BATCH_SIZE = 512
+# Of a loader's first pass, rows that are kept to be looked at again.
+HELD_ROWS = 2048
+END = object()  # of a loader's pass; None may be a batch of a broken one
+
+
+class DataSource(ABC):
+    """Data on their way to the steps.
+
+    :ivar steps: batches of a pass.
+    :ivar batch_size: rows of a batch, at most or on average.
+    """
+
+    steps: int
+    batch_size: int
+
+    @abstractmethod
+    def batches(self, seed: int) -> Iterator[Observed]:
+        """One pass over the data, on the device, in an order that depends on ``seed`` alone."""
+
+    @abstractmethod
+    def subset(self, at_most: int) -> Observed:
+        """About so many data, the same ones for the same data, on the device."""
+
+    @abstractmethod
+    def chunks(self, size: int) -> Iterator[Observed]:
+        """All data, about ``size`` rows at a time, on the device."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What tells these data, and how they are dealt, from others; in JSON types."""
+
+
+class InMemorySource(DataSource):
+    """Data as tensors, which lie on the device; those of a memory-mapped file stay there, and batches are brought.
+
+    :param data: checked.
+    :param batching: how they are put into batches.
+    """
+
+    def __init__(self, data: Observed, batching: Batching, batch_size: int, device: torch.device, mapped: bool) -> None:
+        self.data = data if mapped else data.to(device)
+        self.batching, self.batch_size, self.device = batching, batch_size, device
+        batching.check(self.data)
+        self.steps = batching.steps(self.data, batch_size)
+
+    def generator(self, seed: int) -> Generator:
+        """For the order of a pass."""
+        return Generator(self.data.x.device).manual_seed(seed)
+
+    def batches(self, seed: int) -> Iterator[Observed]:
+        dealt = self.batching.batches(self.data, self.batch_size, self.generator(seed))
+        return (batch.to(self.device) for batch in dealt)
+
+    def subset(self, at_most: int) -> Observed:
+        return self.batching.subset(self.data, at_most).to(self.device)
+
+    def chunks(self, size: int) -> Iterator[Observed]:
+        return (part.to(self.device) for part in self.data.whole_groups(size))
+
+    def description(self) -> dict[str, Any]:
+        prints = {"x": fingerprint(self.data.x)} | {name: fingerprint(v) for name, v in self.data.given.items()}
+        return {"data": prints, "batches": to_config(self.batching)}
+
+
+class LoaderSource(DataSource):
+    """Batching of a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x first and then what the model takes.
+
+    What a pass draws (its order, and what a data set draws with torch, NumPy or Python's ``random``, in worker
+    processes or without) depends on the seed and the epoch alone, so that a run that is gone on with sees what it would
+    have seen; the batches before are loaded once more and dropped. Generators of the loader and its samplers are set
+    while a batch is fetched, and are else as they were.
+
+    :param loader: of batches of any size; members of a group are to lie in one batch.
+    :param guide: whose model the batches are for; each is checked as it comes.
+    :raises ValueError: if the loader has no length, gives nothing, or keeps its workers, or its batches do not fit.
+    """
+
+    def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
+        self.loader, self.guide, self.device = loader, guide, device
+        try:
+            self.steps = len(loader)
+        except TypeError:
+            raise ValueError(
+                "the DataLoader has no length, which schedules and epochs need: give its IterableDataset a __len__"
+            ) from None
+        if self.steps == 0:
+            raise ValueError("the DataLoader gives no batch: is its data set empty, or smaller than a batch to drop?")
+        if loader.persistent_workers:
+            raise ValueError(
+                "the DataLoader's workers would draw on from pass to pass, which no resumed run could repeat: make it "
+                "with persistent_workers=False"
+            )
+        self.held = self._held(HELD_ROWS)
+        self.batch_size = len(self.held[0])
+
+    def batches(self, seed: int) -> Iterator[Observed]:
+        batched = self.loader.batch_sampler
+        parts = (self.loader, self.loader.sampler, batched, getattr(batched, "sampler", None))
+        own = {id(g): g for g in (getattr(part, "generator", None) for part in parts) if g is not None}
+        stream = _Stream(seed, own.values())
+        with stream.on():
+            batches = iter(self.loader)
+        while True:
+            with stream.on():
+                batch = next(batches, END)
+            if batch is END:
+                return
+            yield self.observed(batch)
+
+    def observed(self, batch: Any) -> Observed:
+        """A loader's batch, checked, on the device."""
+        if isinstance(batch, Mapping):
+            given = dict(batch)
+            x = given.pop("x", None)
+        else:
+            x, *beside = (batch or [None]) if isinstance(batch, tuple | list) else (batch,)
+            given = dict(zip(self.guide.model.takes, beside, strict=False))
+        if x is None:
+            raise ValueError(f"the DataLoader's batches have no x, but {sorted(map(str, given))}: name it 'x'")
+        return self.guide.observed(x, given).to(self.device)
+
+    def _held(self, rows: int) -> list[Observed]:
+        """The first batches of a pass, until they have so many rows."""
+        batches = []
+        for batch in self.batches(0):
+            batches.append(batch)
+            if sum(map(len, batches)) >= rows:
+                break
+        if not batches:
+            raise ValueError(f"the DataLoader gave no batch, though its length says {self.steps}: look at its sampler")
+        return batches
+
+    def subset(self, at_most: int) -> Observed:
+        ends = np.cumsum([len(batch) for batch in self.held])
+        return _joined(self.held[: int(np.searchsorted(ends, at_most)) + 1])
+
+    def chunks(self, size: int) -> Iterator[Observed]:
+        return self.batches(0)
+
+    def description(self) -> dict[str, Any]:
+        first = self.subset(1)
+        prints = {"x": fingerprint(first.x)} | {name: fingerprint(v) for name, v in first.given.items()}
+        return {"data": prints, "batches": self.steps}
+
+
+class _Stream:
+    """Random numbers of torch, NumPy and Python that go on from where they were each time that they are wanted."""
+
+    def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
+        self.generators = list(generators)
+        self.state = self._seeded(seed)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        kept = self._get()
+        self._set(self.state)
+        try:
+            yield
+        finally:
+            self.state = self._get()
+            self._set(kept)
+
+    def _seeded(self, seed: int) -> tuple[Any, ...]:
+        own = Generator().manual_seed(seed).get_state()
+        numpy = np.random.RandomState(seed % 2**32).get_state()
+        return own, numpy, random.Random(seed).getstate(), [own for _ in self.generators]
+
+    def _get(self) -> tuple[Any, ...]:
+        numpy = np.random.get_state()  # noqa: NPY002, a data set may use it
+        return torch.get_rng_state(), numpy, random.getstate(), [g.get_state() for g in self.generators]
+
+    def _set(self, state: tuple[Any, ...]) -> None:
+        torch.set_rng_state(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        random.setstate(state[2])
+        for generator, own in zip(self.generators, state[3], strict=True):
+            generator.set_state(own)
+
+
+def _joined(batches: list[Observed]) -> Observed:
+    given = {name: torch.cat([batch.given[name] for batch in batches]) for name in batches[0].given}
+    if "group" in given:  # each batch's are numbered from 0 on
+        sizes = [int(batch.given["group"].max()) + 1 for batch in batches]
+        first = np.cumsum([0, *sizes[:-1]]).tolist()
+        given["group"] = torch.cat([batch.given["group"] + n for batch, n in zip(batches, first, strict=True)])
+    return Observed(torch.cat([batch.x for batch in batches]), given)
+
+
+def data_source_for(
+    guide: FacetGuide,
+    device: torch.device,
+    x: ArrayLike | Tensor | DataLoader,
+    given: Mapping[str, Any],
+    batch_size: int | None,
+    batches: Batching | None,
+) -> DataSource:
+    """The feed of what :meth:`SVIRunner.fit <inference.SVIRunner.fit>` was given.
+
+    :raises ValueError: if something of it does not fit.
+    """
+    if batches is not None:
+        check_kind("batches", batches, Batching, "such as Groups()")
+    if isinstance(x, DataLoader):
+        beside = [name for name, value in (("batch_size", batch_size), ("batches", batches)) if value is not None]
+        if beside := [*beside, *given]:
+            raise ValueError(f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out")
+        return LoaderSource(x, guide, device)
+    if isinstance(x, Dataset):
+        raise ValueError(f"x is a data set ({type(x).__name__}): give a DataLoader of it, such as DataLoader(x, 512)")
+    size = check_size("batch_size", BATCH_SIZE if batch_size is None else batch_size)
+    data = guide.observed(x, given)
+    dealt = batches if batches is not None else Groups() if "group" in data.given else Rows()
+    return InMemorySource(data, dealt, size, device, mapped=isinstance(x, np.memmap))
+
+
+def fingerprint(tensor: Tensor) -> dict[str, Any]:
+    """What tells data apart: shape, type, and a digest of at most 1,024 rows spread over them."""
+    n = min(len(tensor), 1024)
+    rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
+    sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
+    digest = hashlib.sha256(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"").hexdigest()
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "digest": digest}

@@ -1,0 +1,189 @@
+"""The training loop: of one run, or of several of a kind in one program."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine.util import is_validation_enabled
+from tqdm.auto import tqdm
+
+from inference.checkpoints.periodic import CheckpointWriter, NoCheckpoints
+from inference.checkpoints.training_state import TrainingProgress
+from inference.evaluation.bounds import mutual_information
+from inference.randomness import seeded, set_random_state
+from inference.run import Callback, Run
+from inference.schedules import Weights
+from inference.training.nonfinite import NonFiniteTracker
+from inference.training.plan import FitPlan
+from inference.training.steps import ScheduledLoss, Steps
+from ppl_models.data import Observed
+from ppl_models.modes import evaluating
+from ppl_models.precision import network_precision
+
+__all__ = ["DeadFacetWarning", "train"]
+
+# Rows that the terms of the ELBO and the mutual information are measured on at each logging
+# interval.
+WATCHED_ROWS = 2048
+# Below this many nats a facet that is fully in tells (next to) nothing about the data.
+DEAD_BELOW = 0.01
+
+
+class DeadFacetWarning(UserWarning):
+    """A fitted facet tells nothing about the data."""
+
+
+def train(plan: FitPlan) -> None:
+    """Carry out a plan."""
+    lead, processes, source = plan.lead, plan.processes, plan.source
+    processes.check_alike(lambda: _without_callbacks(plan))
+    processes.on_first(plan.check_callbacks)
+    watched = source.subset(WATCHED_ROWS)
+    first = source.subset(source.batch_size)
+    trackers = [NonFiniteTracker(run) for run in plan.runs]
+    at = TrainingProgress(lead.step, lead.model.gates.new_zeros(len(plan.runs)))
+    hidden = not (plan.progress and processes.is_first)
+    with lead.while_training(), tqdm(total=plan.epochs, unit="epoch", disable=hidden, dynamic_ncols=True) as bar:
+        for run in plan.runs:
+            run.should_stop = False
+            processes.broadcast_run(run)
+            _check_first_step(run, first, plan.weights)
+        if not processes.is_first:
+            set_random_state(processes.fresh_random_state(lead), lead.device)
+        checks = is_validation_enabled()
+        with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
+            writer.restore(at, trackers)
+            bar.update(at.epoch)
+            steps = plan.step_type(plan.runs, plan.weights, source, trackers, processes)
+            with closing(steps):
+                for records in _loop(plan, steps, bar, at, writer):
+                    with network_precision(None), pyro.validation_enabled(checks):
+                        _report(plan, records, watched)
+                    shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
+                    bar.set_postfix(shown)
+    for run in plan.runs:
+        run.loss.eval()
+        if processes.is_first:
+            _warn_of_dead_facets(run, watched)
+
+
+def _without_callbacks(plan: FitPlan) -> dict[str, Any]:
+    """What processes must have in common: the first one alone calls back."""
+    return {name: value for name, value in plan.description().items() if name != "callbacks"}
+
+
+def _report(plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed) -> None:
+    """Complete each run's record and give it to its callbacks, in the first process, for all."""
+
+    def complete(run: Run, record: dict[str, Any], callbacks: Sequence[Callback]) -> None:
+        with seeded(0, plan.lead.device):
+            record |= _watch(run, watched)
+            run.history.append(record)
+            for callback in callbacks:
+                callback(run, record)
+
+    for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
+        plan.processes.on_first(lambda: complete(run, record, callbacks))  # noqa: B023, called at once
+        plan.processes.broadcast_run(run)
+        record |= run.history[-1]
+
+
+def _loop(
+    plan: FitPlan,
+    steps: Steps,
+    bar: tqdm,
+    at: TrainingProgress,
+    writer: CheckpointWriter | NoCheckpoints,
+) -> Iterator[list[dict]]:
+    """The loop itself: yields the start of each run's record at each logging interval."""
+    runs, lead = plan.runs, plan.lead
+    first = lead.epoch - at.epoch
+    step = torch.full_like(lead.model.gates[0], lead.step)
+    while at.epoch < plan.epochs and not at.stopped:
+        for run in runs:
+            run.loss.train()
+        for batch in islice(steps.batches(), at.batches, None):
+            at.total_loss += steps(batch, step)
+            step += 1
+            at.batches += 1
+            for run in runs:
+                run.step += 1
+            writer.after_step(at, steps.trackers)
+        at.epoch, at.batches = at.epoch + 1, 0
+        for run in runs:
+            run.epoch = first + at.epoch
+        bar.update()
+        if at.epoch % plan.log_every == 0 or at.epoch == plan.epochs:
+            for run in runs:
+                ScheduledLoss(run.loss, steps.weights).set(step - 1)
+            progress = {"epoch": lead.epoch, "step": lead.step, "seconds": at.seconds}
+            yield [progress | objective for objective in _objectives(steps, at)]
+            at.logged = lead.step
+            at.total_loss.zero_()
+            at.stopped = all(run.should_stop for run in runs)
+        writer.after_epoch(at, steps.trackers, last=at.stopped or at.epoch == plan.epochs)
+
+
+def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
+    """Of each run, the mean objective since the last record, and how many steps were skipped."""
+    taken = steps.runs[0].step - at.logged
+    skipped = [tracker.report(taken, steps.source) for tracker in steps.trackers]
+    counts = torch.tensor([taken - n for n in skipped], device=at.total_loss.device)
+    return [
+        {"objective": objective} | ({"skipped": n} if n else {})
+        for objective, n in zip((at.total_loss / counts).tolist(), skipped, strict=True)
+    ]
+
+
+def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
+    """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of draws."""
+    at_start = weights(torch.full_like(run.model.gates[0], run.step))
+    checked = pyro.validation_enabled(True)
+    with (
+        seeded(0, run.device),
+        checked,
+        torch.enable_grad(),  # some of Pyro's objectives refuse where nothing can be differentiated
+        evaluating(run.loss),
+        run.model.weights_set_to(*at_start),
+    ):
+        loss = run.loss(batch.x, **batch.given).detach()
+    if not loss.isfinite():
+        raise ValueError(
+            f"the objective is {float(loss)} before the first step: check the scale of the data "
+            "and the parameters that the model was given"
+        )
+
+
+def _watch(run: Run, rows: Observed) -> dict[str, float]:
+    with evaluating(run.loss):
+        terms = {name: float(value) for name, value in run.loss.terms(rows.x, **rows.given).items()}
+        information = mutual_information(run.guide, rows.x, **rows.given)
+    return terms | {f"mutual_information_{name}": nats for name, nats in information.items()}
+
+
+def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
+    """Say so if a facet that is fully in ended without telling anything about the data."""
+    last, model = run.history[-1], run.model
+    for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
+        measures = {}
+        if not run.guide.deterministic:
+            measures["KL(z)"] = last[f"kl_z_{name}"] + (0.0 if prior.apart else last.get(f"kl_c_{name}", 0.0))
+            if name in model.shared:  # once a group, and not once a datum
+                measures["KL(z)"] *= len(watched) / len(watched.given["group"].unique())
+        if name in model.inferred and prior.num_components > 1:
+            measures["mutual information"] = last[f"mutual_information_{name}"]
+        for measure, nats in measures.items():
+            if gate == 1 and nats < DEAD_BELOW:
+                warnings.warn(
+                    f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it tells nothing about the data: "
+                    "it has died, or has not learned yet; try a warm start, a slower fade-in or more epochs",
+                    DeadFacetWarning,
+                    stacklevel=4,
+                )
+                break

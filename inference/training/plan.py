@@ -1,0 +1,98 @@
+"""What a call of ``fit`` will do, validated before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference.checkpoints.periodic import Checkpoints, CheckpointWriter, NoCheckpoints
+from inference.distributed import SingleProcess
+from inference.run import Callback, Run
+from inference.schedules import Weights
+from inference.training.data_source import DataSource
+from inference.training.steps import Steps
+from ppl_models.checks import check_count, check_kind
+from ppl_models.configurable import to_config
+
+__all__ = ["FitPlan", "check_callbacks"]
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """One call of :meth:`SVIRunner.fit <inference.SVIRunner.fit>` or :func:`~inference.fit_together`.
+
+    :ivar runs: that are trained; the first one's schedule and random numbers are for all.
+    :ivar step_type: how they take their steps.
+    :ivar source: of the data.
+    :ivar callbacks: of each run.
+    :ivar weights: of the terms, by the step: the schedule over this call's steps.
+    :raises ValueError: if a number is not positive, checkpoints are none, or the schedule does not fit.
+    """
+
+    runs: Sequence[Run]
+    step_type: type[Steps]
+    source: DataSource
+    epochs: int
+    log_every: int
+    callbacks: Sequence[Sequence[Callback]]
+    progress: bool
+    checkpoints: Checkpoints | None = None
+    processes: SingleProcess = field(default_factory=SingleProcess)
+    weights: Weights = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "log_every"):
+            check_count(name, getattr(self, name))
+        if self.checkpoints is not None:
+            check_kind("checkpoints", self.checkpoints, Checkpoints, "such as Checkpoints('folder')")
+        steps = self.source.steps
+        total = self.lead.step + self.epochs * steps
+        object.__setattr__(self, "weights", self.lead.schedule.bind(self.lead.model, steps, total))
+
+    @property
+    def lead(self) -> Run:
+        return self.runs[0]
+
+    def check_callbacks(self) -> None:
+        """Let callbacks that can say so say that they will fail."""
+        for run, callbacks in zip(self.runs, self.callbacks, strict=True):
+            for callback in callbacks:
+                if callable(check := getattr(callback, "check", None)):
+                    check(run)
+
+    def description(self) -> dict[str, Any]:
+        """What makes this call what it is, so that no other one is resumed in its place; in JSON types."""
+        return {
+            **self.lead.description(),
+            **self.source.description(),
+            "sizes": [self.epochs, self.source.batch_size, self.log_every],
+            "kind": self.step_type.__name__,
+            "guard": to_config(self.lead.guard),
+            "callbacks": [[type(callback).__name__ for callback in of] for of in self.callbacks],
+            "runners": [[run.seed, run.epoch, run.step, run.lr] for run in self.runs],
+        }
+
+    @contextmanager
+    def checkpoint_writer(self) -> Iterator[CheckpointWriter | NoCheckpoints]:
+        """Whoever writes and reads checkpoints while this plan is carried out."""
+        if self.checkpoints is None:
+            yield NoCheckpoints()
+            return
+        described = self.description()
+        with self.checkpoints.writer(self.runs, self.callbacks, described, self.processes) as writer:
+            yield writer
+
+
+def check_callbacks(callbacks: Any) -> Sequence[Callback]:
+    """``callbacks`` if they are some that can be called at each record.
+
+    :raises ValueError: naming what cannot be.
+    """
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise ValueError(f"callbacks must be in a sequence, such as [callback], got {callbacks!r}")
+    for callback in callbacks:
+        if isinstance(callback, type) or not callable(callback):
+            raise ValueError(f"each of callbacks is called with a runner and a record, got {callback!r}")
+    return callbacks

@@ -1,0 +1,35 @@
+"""Evaluation and training mode for a while, and each part's own mode afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+__all__ = ["evaluating", "training"]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout, no batch statistics) inside; every part's former mode after."""
+    with _in_mode(module, training=False):
+        yield
+
+
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
+    """Training mode inside; every part's former mode after."""
+    with _in_mode(module, training=True):
+        yield
+
+
+@contextmanager
+def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    kept = {part: part.training for part in module.modules()}
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, was_training in kept.items():
+            part.training = was_training
