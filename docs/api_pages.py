@@ -59,7 +59,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
             "inference.evaluation",
             "inference.metrics",
             "inference.diagnostics",
-            "inference.identifiability",
+            "inference.evaluation.identifiability",
             *(f"inference.{name}" for name in ("figures", "class_figures", "group_figures", "comparison_figures")),
         ],
     ),

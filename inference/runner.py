@@ -107,14 +107,14 @@ class SVIRunner(Run):
             compute, training is the same, unless they set the model's parameters. One that sets
             ``runner.should_stop`` ends training after the record.
         :param progress: show a bar.
-        :param batches: how data are dealt: :class:`~inference.batches.Groups` for models that take groups, else
-            :class:`~inference.batches.Rows`. Where groups are dealt in parts, the history is of parts too.
+        :param batches: how data are dealt: :class:`~inference.Groups` for models that take groups, else
+            :class:`~inference.Rows`. Where groups are dealt in parts, the history is of parts too.
         :param checkpoints: where to write the state of this call now and then, and to go on from; see
             :class:`~inference.Checkpoints`.
         :param fabric: of Lightning Fabric, launched, to train in several processes, each of which calls this; see
-            :class:`~inference.processes.DataParallel`. ``batch_size`` is of all together; the first process alone
+            :class:`~inference.distributed.DataParallel`. ``batch_size`` is of all together; the first process alone
             shows progress, calls back and writes checkpoints.
-        :param capture: record the step as one CUDA graph and play it again, see :class:`~inference.cuda.CUDAGraphStep`: for
+        :param capture: record the step as one CUDA graph and play it again, see :class:`~inference.training.cuda_graph.CUDAGraphStep`: for
             small networks on a CUDA device, whose steps take as long as their kernels take to be launched.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.

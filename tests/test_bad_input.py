@@ -32,10 +32,10 @@ SECONDS = 1.0
 PUBLIC = (
     "ppl_models", "ppl_models.likelihoods", "ppl_models.networks", "ppl_models.priors",
     "guides",
-    "inference", "inference.batches", "inference.callbacks", "inference.class_figures", "inference.comparison_figures",
-    "inference.diagnostics", "inference.exploring", "inference.figures", "inference.group_figures",
-    "inference.identifiability", "inference.metrics", "inference.runner", "inference.schedules",
-    "inference.agreement", "inference.estimators", "inference.selection", "inference.selection_figures",
+    "inference", "inference.callbacks", "inference.diagnostics", "inference.estimators",
+    "inference.evaluation", "inference.exploring", "inference.figures", "inference.initialization",
+    "inference.metrics", "inference.runner", "inference.schedules", "inference.selection",
+    "inference.training.batching",
     "examples.datasets",
 )  # fmt: skip
 
@@ -49,6 +49,7 @@ EXEMPT = {
     "perturb_components": "called by KeepIdentifiable with what it found itself",
     "digits": "takes a seed alone, which scikit-learn checks",
     "Batching.check": "of each kind, by way of SVIRunner.fit",
+    "SVIRunner.plan": "SVIRunner.fit, which has rows, is this and then trains",
     "Schedule.bind": "of each kind, by way of SVIRunner.fit",
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",

@@ -107,9 +107,9 @@ def test_a_wish_to_end_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest
 
 def test_a_record_that_json_cannot_hold_costs_a_checkpoint_and_no_run(tmp_path: Path) -> None:
     def odd(runner: SVIRunner, record: dict[str, Any]) -> None:
-        record["odd"] = torch.zeros(2)
+        record["odd"] = {1, 2}
 
-    with pytest.warns(CheckpointWarning, match=r"of type Tensor cannot be written as JSON"):
+    with pytest.warns(CheckpointWarning, match=r"of type set cannot be written as JSON"):
         assert runner().fit(X, epochs=1, callbacks=[odd], checkpoints=Checkpoints(tmp_path), **SIZES).epoch == 1
 
 
@@ -159,7 +159,7 @@ def hold(folder: Path, held: Any, end: Any) -> None:
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is refused and harms nothing; when the first one was killed, the folder is free."""
-    monkeypatch.setattr("inference.disk.WAIT", 0.1)
+    monkeypatch.setattr("inference.checkpoints.atomic_files.WAIT", 0.1)
     fork = multiprocessing.get_context("fork")
     held, end = fork.Event(), fork.Event()
     first = fork.Process(target=hold, args=(tmp_path, held, end))

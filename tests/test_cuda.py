@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference import Guard, SVIRunner, WarmUp, cuda
+from inference import Guard, SVIRunner, WarmUp
+from inference.training import cuda_graph
 from inference.training.cuda_graph import CUDAGraphStep
 from inference.training.data_source import data_source_for
 from inference.training.loop import train
@@ -38,8 +39,8 @@ def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     RECORDED.clear()
-    monkeypatch.setattr(cuda, "recorded", recorded)
-    monkeypatch.setattr(cuda, "aside", lambda take, device: take())
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    monkeypatch.setattr(cuda_graph, "aside", lambda take, device: take())
 
 
 def fit(
@@ -55,7 +56,7 @@ def fit(
 
 
 def alike(build: Any = two_facets, **options: Any) -> None:
-    alone, captured = (fit(kind, build, **options) for kind in (cuda.SingleRunStep, CUDAGraphStep))
+    alone, captured = (fit(kind, build, **options) for kind in (cuda_graph.SingleRunStep, CUDAGraphStep))
     for one, other in zip(alone.loss.state_dict().values(), captured.loss.state_dict().values(), strict=True):
         assert torch.equal(one, other)
     assert [r["objective"] for r in alone.history] == [r["objective"] for r in captured.history]
@@ -94,7 +95,7 @@ def test_a_step_that_cannot_be_recorded_says_so(monkeypatch: pytest.MonkeyPatch)
     def refuses(take: Callable[[], Tensor], device: torch.device) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(cuda, "recorded", refuses)
+    monkeypatch.setattr(cuda_graph, "recorded", refuses)
     with pytest.raises(RuntimeError, match=r"leave capture=True out \(operation not permitted"):
         fit(CUDAGraphStep)
 

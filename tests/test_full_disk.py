@@ -90,7 +90,7 @@ def checkpoints(disk: Path) -> None:
     names = [path.name for path in Checkpoints(folder, resume=True).written()]
     assert names == ["step-0000000003", "step-0000000006"]
     for name in names:
-        assert read(folder / name)[0]["runners"][0]["step"] == int(name.removeprefix("step-"))
+        assert read(folder / name)["runs"][0]["run"]["step"] == int(name.removeprefix("step-"))
 
     make_room(disk)
     with warnings.catch_warnings():

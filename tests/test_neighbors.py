@@ -103,7 +103,7 @@ def start(label_weight: float, facets: tuple[str, ...] = ("style", "digit")) -> 
     return SVIRunner(model, VaDEGuide(model, label_weight=label_weight), lr=3e-3)
 
 
-@pytest.mark.filterwarnings("ignore::inference.training.DeadFacetWarning")
+@pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
 def test_the_guide_learns_the_clusters_of_its_deepest_facet() -> None:
     x, pattern = two_groupings()
     runner = start(30.0)
@@ -114,7 +114,7 @@ def test_the_guide_learns_the_clusters_of_its_deepest_facet() -> None:
     assert runner.epoch == 10
 
 
-@pytest.mark.filterwarnings("ignore::inference.training.DeadFacetWarning")
+@pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
 def test_another_facet_can_be_the_one() -> None:
     x, pattern = two_groupings()
     runner = neighbor_start(start(30.0), x, 10, facet="style", batch_size=50, progress=False)
@@ -154,7 +154,9 @@ def test_the_elbo_is_without_the_lesson() -> None:
 def test_what_does_not_fit_is_refused_before_any_work(
     label_weight: float, options: dict, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.neighbors.neighbor_clusters", lambda *args, **options: pytest.fail("worked"))
+    monkeypatch.setattr(
+        "inference.initialization.neighbors.neighbor_clusters", lambda *args, **options: pytest.fail("worked")
+    )
     x, _ = two_groupings(50)
     with pytest.raises(ValueError, match=words):
         neighbor_start(start(label_weight), x, 1, **options)
@@ -171,7 +173,7 @@ def test_a_schedule_that_is_longer_than_the_run_leaves_the_mixtures_alone() -> N
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore::inference.training.DeadFacetWarning")
+@pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
 def test_other_facets_may_have_known_clusters_meanwhile() -> None:
     x, pattern = two_groupings()
     first = (pattern == 0).astype(int)

@@ -160,8 +160,7 @@ def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
     whole = states(tmp_path / "unbroken", 3)
     written = Checkpoints(tmp_path / "unbroken" / "checkpoints", resume=True).written()
     assert [path.name for path in written] == ["step-0000000020", "step-0000000024"]
-    tensors = read(written[0])[1]
-    assert {name for name in tensors if name.startswith("random.")} == {"random.0.0", "random.1.0", "random.2.0"}
+    assert [len(streams) for streams in read(written[0])["random"]] == [1, 1, 1]
     for size in (1, 2, 3):
         folder = tmp_path / f"by-{size}"
         (folder / "checkpoints").mkdir(parents=True)

@@ -40,11 +40,11 @@ def stopping(monkeypatch: pytest.MonkeyPatch, after_steps: int) -> None:
     taken: list[Any] = []
     original = CheckpointWriter.after_step
 
-    def after_step(self: CheckpointWriter, at: Any) -> None:
-        original(self, at)
+    def after_step(self: CheckpointWriter, at: Any, trackers: Any) -> None:
+        original(self, at, trackers)
         taken.append(at)
         if len(taken) == after_steps:
-            self.write(at)
+            self.write(at, trackers)
             raise InterruptedError
 
     monkeypatch.setattr(CheckpointWriter, "after_step", after_step)
@@ -192,18 +192,18 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
         fit(checkpoints=Checkpoints(tmp_path, resume=True))
 
 
-@pytest.mark.parametrize("way", [("call",), ("position", "epoch"), ("runners",), ("runners", 0, "history")], ids=str)
+@pytest.mark.parametrize("way", [("call",), ("progress", "epoch"), ("runs",), ("runs", 0, "run", "history")], ids=str)
 def test_a_state_that_lacks_something_is_passed_over(way: tuple, tmp_path: Path) -> None:
     """As a program of somebody's own may have written it; nothing of the runner is changed."""
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, keep=1))
-    state, tensors = read(tmp_path / "step-0000000009")
+    state = read(tmp_path / "step-0000000009")
     *before, last = way
     part = state
     for key in before:
         part = part[key]
     del part[last]
-    write(tmp_path / "step-0000000009", state, tensors)
+    write(tmp_path / "step-0000000009", state)
     again, _, _ = start(two_facets)
     weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
     with (
@@ -248,7 +248,7 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "step-0000000001", {"format": 2, "which": "old"}, {})
+    write(tmp_path / "step-0000000001", {"which": "old"})
     original = os.rename
 
     def fails_in_the_middle(source: Path, target: Path) -> None:
@@ -259,10 +259,10 @@ def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fails_in_the_middle)
         with pytest.raises(OSError, match="No space"):
-            write(tmp_path / "step-0000000001", {"format": 2, "which": "new"}, {})
-    assert read(tmp_path / "step-0000000001")[0]["which"] == "old"
-    write(tmp_path / "step-0000000001", {"format": 2, "which": "new"}, {})
-    assert read(tmp_path / "step-0000000001")[0]["which"] == "new"
+            write(tmp_path / "step-0000000001", {"which": "new"})
+    assert read(tmp_path / "step-0000000001")["which"] == "old"
+    write(tmp_path / "step-0000000001", {"which": "new"})
+    assert read(tmp_path / "step-0000000001")["which"] == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001"]
 
 

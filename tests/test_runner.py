@@ -20,12 +20,12 @@ from inference import (
     cold_start,
     elbo,
     fit_mixtures,
-    training,
     warm_start,
 )
 from inference.callbacks import Evaluate, JSONLines
 from inference.metrics import cluster_accuracy
 from inference.runner import DeadFacetWarning
+from inference.training import loop
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
 
 
@@ -171,8 +171,8 @@ def test_sorted_data_are_watched_in_all_their_parts(monkeypatch: pytest.MonkeyPa
     guide = small()
     runner = SVIRunner(guide.model, guide)
     rows = []
-    watch = training._watch
-    monkeypatch.setattr(training, "_watch", lambda runner, r: (rows.append(r), watch(runner, r))[1])
+    watch = loop._watch
+    monkeypatch.setattr(loop, "_watch", lambda runner, r: (rows.append(r), watch(runner, r))[1])
     runner.fit(x, epochs=1, batch_size=4000, progress=False)
     assert abs(rows[0].x.mean().item() - 0.5) < 0.05  # 2,048 rows: deviation 0.011
 

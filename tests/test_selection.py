@@ -15,7 +15,8 @@ from scipy.stats import norm
 
 from examples.sources import labellings
 from guides import FacetGuide, VaDEGuide
-from inference import SVIRunner, elbo, elbo_per_datum, evaluation, select_model, warm_start
+from inference import SVIRunner, elbo, elbo_per_datum, select_model, warm_start
+from inference.evaluation import bounds
 from inference.figures.selection import selection_overview
 from inference.selection.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
 from inference.selection.candidates import FittedRun, Selection, one_standard_error
@@ -33,7 +34,7 @@ def test_the_mean_over_data_is_the_elbo_on_the_same_draws(
     build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of every guide, clusters enumerated, relaxed, drawn or summed out, in two batches; float64."""
-    monkeypatch.setattr(evaluation, "BATCH", 4)
+    monkeypatch.setattr(bounds, "BATCH", 4)
     guide = build().double()
     x, beside = some_data(guide), given(guide, 7)
     if guide.model.shared:

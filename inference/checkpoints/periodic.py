@@ -1,6 +1,6 @@
 """Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it never had been.
 
-When they are written and read, and how a run is stopped; what is in them is in :mod:`inference.state`.
+When they are written and read, and how a run is stopped; what is in them is in :mod:`inference.checkpoints.training_state`.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Explorer:
     :param given: what the model takes beside x, one entry per datum. A ``group`` that is not given is one for each
         datum. Where something else is missing, only what needs no posterior can be asked.
     :param labels: what is known of the data, integers ``[N]`` by name.
-    :param image_shape: how a datum is drawn; see :class:`~inference.pictures.Pictures`.
+    :param image_shape: how a datum is drawn; see :class:`~inference.exploring.pictures.Pictures`.
     :param seed: of probes, and of draws for them.
     :raises ValueError: if data, labels or what is given do not fit.
     """

@@ -22,7 +22,7 @@ from inference.figures.facets import (
 )
 from inference.figures.groups import evidence_reconstructions, group_generations, latent_interpolation, style_swaps
 from inference.figures.selection import selection_overview
-from inference.figures.training import elbo_range, training_curves, training_series
+from inference.figures.training import training_curves
 
 __all__ = [
     "class_latents",
@@ -30,7 +30,6 @@ __all__ = [
     "class_traversals",
     "cluster_gallery",
     "cluster_samples",
-    "elbo_range",
     "evidence_reconstructions",
     "facet_draws",
     "facet_overview",
@@ -51,6 +50,5 @@ __all__ = [
     "shared_traversals",
     "style_swaps",
     "training_curves",
-    "training_series",
     "traversed",
 ]

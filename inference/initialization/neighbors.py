@@ -74,9 +74,10 @@ def neighbor_clusters(
     for name, size in sizes.items():
         if size >= len(looked_at):
             raise ValueError(f"{name}={size} is too many for {len(looked_at)} data: it must be less than that")
-    near = _principal(_rows(data, looked_at), dim, seed)
+    rows, copy_of = _distinct(_rows(data, looked_at), more_than=max(sizes.values()))
+    affinity = _affinity(_principal(rows, dim, seed), num_neighbors)
     clusters = np.full(len(data), -1)
-    clusters[looked_at] = _spectral_clusters(_affinity(near, num_neighbors), num_clusters, seed)
+    clusters[looked_at] = _spectral_clusters(affinity, num_clusters, seed)[copy_of]
     return clusters
 
 
@@ -142,6 +143,18 @@ def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:
     if not np.isfinite(centred).all():
         raise ValueError("x holds NaN or infinity: distances are between complete data; fill in what is missing first")
     return centred
+
+
+def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]:
+    """Each datum once, in the order of their first copies, and which of them each row is.
+
+    Copies would be neighbours of each other alone. Where too few data differ, all rows stay.
+    """
+    places: dict[bytes, int] = {}
+    copy_of = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
+    if len(places) <= more_than:
+        return rows, np.arange(len(rows))
+    return rows[np.unique(copy_of, return_index=True)[1]], copy_of
 
 
 def _principal(rows: np.ndarray, dim: int, seed: int) -> np.ndarray:
