@@ -1,4 +1,5 @@
-"""What the mean correlation coefficient finds in independent noise, on the data that made the match and on others.
+"""What the mean correlation coefficient finds in independent noise, on the data that made the match
+and on others.
 
 python -m benchmarks.correlation_of_noise
 """
@@ -13,7 +14,9 @@ from inference.metrics import held_out_correlation
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=50)
     args = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -21,10 +24,15 @@ def main() -> None:
     for rows, d in ((100, 5), (400, 5), (4000, 5), (400, 50), (4000, 50)):
         for align in (False, True):
             found = [
-                held_out_correlation(rng.normal(size=(rows, d)), rng.normal(size=(rows, d)), align=align)
+                held_out_correlation(
+                    rng.normal(size=(rows, d)), rng.normal(size=(rows, d)), align=align
+                )
                 for _ in range(args.trials)
             ]
-            cells = (_mean(np.array([getattr(f, part) for f in found])) for part in ("in_sample", "out_of_sample"))
+            cells = (
+                _mean(np.array([getattr(f, part) for f in found]))
+                for part in ("in_sample", "out_of_sample")
+            )
             print(f"{rows:6d}{d:4d}{align!s:>9s}" + "".join(f"{cell:>20s}" for cell in cells))
 
 

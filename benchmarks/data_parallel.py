@@ -1,13 +1,16 @@
-"""One, two and four processes that train the same run: the gradient, how runs end, and how long a step takes.
+"""One, two and four processes that train the same run: the gradient, how runs end, and how long a
+step takes.
 
     python -m benchmarks.data_parallel --seeds 20 --steps 40
 
-1. At fixed noise, how far the summed gradient of several processes is from that of one (MFCVAE, Table 4, MNIST's size,
-   float64): the largest difference of any entry, relative to the largest entry.
-2. Runs on scikit-learn's digits with one seed after the other: held-out ELBO at the end, mean and sample deviation by
-   the number of processes, and Welch's test against one process.
-3. Mean time of a step (batches of 512 by all together, each process with one thread), and of one process with as many
-   threads. More processes than cores share them, so nothing is gained by these here.
+1. At fixed noise, how far the summed gradient of several processes is from that of one (MFCVAE,
+  Table 4, MNIST's size, float64): the largest difference of any entry, relative to the largest
+  entry.
+2. Runs on scikit-learn's digits with one seed after the other: held-out ELBO at the end, mean and
+  sample deviation by the number of processes, and Welch's test against one process.
+3. Mean time of a step (batches of 512 by all together, each process with one thread), and of one
+  process with as many threads. More processes than cores share them, so nothing is gained by these
+  here.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradient(fabric: Fabric, folder: Path) -> None:
-    """Adam's first step is the gradient but for its scale: what is compared is the first moment that it keeps."""
+    """Adam's first step is the gradient but for its scale: what is compared is the first moment
+    that it keeps.
+    """
     torch.set_num_threads(1)
     runner, x = mnist_sized(torch.float64)
     with patch("torch.randn", lambda shape, **options: torch.full(tuple(shape), 0.3, **options)):
@@ -74,7 +79,9 @@ def ends(fabric: Fabric, folder: Path, seeds: int) -> None:
 
 
 def step_times(fabric: Fabric, folder: Path, steps: int, threads: int) -> None:
-    """A call of twice as many steps less one of as many: what a call costs beside its steps is gone from that."""
+    """A call of twice as many steps less one of as many: what a call costs beside its steps is gone
+    from that.
+    """
     torch.set_num_threads(threads)
     runner, x = mnist_sized()
     passes, took = max(1, steps // 4), []
@@ -87,12 +94,18 @@ def step_times(fabric: Fabric, folder: Path, steps: int, threads: int) -> None:
 
 
 def launched(size: int, work: Callable[..., None], *arguments: Any) -> None:
-    Fabric(accelerator="cpu", devices=size, strategy="ddp_fork" if size > 1 else "auto").launch(work, *arguments)
+    Fabric(accelerator="cpu", devices=size, strategy="ddp_fork" if size > 1 else "auto").launch(
+        work, *arguments
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, nargs="+", default=SIZES, help="beside one (default: 1 2 4)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--processes", type=int, nargs="+", default=SIZES, help="beside one (default: 1 2 4)"
+    )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=40)
     args = parser.parse_args()
@@ -103,13 +116,19 @@ def main() -> None:
             launched(size, gradient, folder)
             gradients[size] = np.load(folder / "gradient.npy")
             apart = np.abs(gradients[size] - gradients[1]).max() / np.abs(gradients[1]).max()
-            print(f"{size} processes: gradient at fixed noise, largest difference from one process {apart:.1e}")
+            print(
+                f"{size} processes: gradient at fixed noise, largest difference from one process "
+                f"{apart:.1e}"
+            )
         for size in sizes if args.seeds else ():
             launched(size, ends, folder, args.seeds)
             elbos[size] = json.loads((folder / "ends.json").read_text())
             p = ttest_ind(elbos[size], elbos[1], equal_var=False).pvalue if size > 1 else 1.0
             mean, deviation = np.mean(elbos[size]), np.std(elbos[size], ddof=1)
-            print(f"{size} processes: ELBO of {args.seeds} runs {mean:.2f} ({deviation:.2f}); Welch p {p:.2f}")
+            print(
+                f"{size} processes: ELBO of {args.seeds} runs {mean:.2f} ({deviation:.2f}); Welch "
+                f"p {p:.2f}"
+            )
         print(f"{os.cpu_count()} cores; milliseconds of a step of 512 rows:")
         for size, threads in ((1, 1), (2, 1), (4, 1), (1, 2)) if args.steps else ():
             launched(size, step_times, folder, args.steps, threads)

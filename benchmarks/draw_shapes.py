@@ -19,7 +19,10 @@ def main() -> None:
         for state in ("empty", "full"):
             started = time.perf_counter()
             images = shapes.draw(factors)
-            print(f"{len(images)} images with the cache {state}: {time.perf_counter() - started:.1f} s")
+            print(
+                f"{len(images)} images with the cache {state}: "
+                f"{time.perf_counter() - started:.1f} s"
+            )
 
 
 if __name__ == "__main__":

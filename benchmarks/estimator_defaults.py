@@ -1,9 +1,11 @@
-"""MultiFacetClustering as it comes, on small tables, beside scikit-learn's GaussianMixture and KMeans.
+"""MultiFacetClustering as it comes, on small tables, beside scikit-learn's GaussianMixture and
+KMeans.
 
     python -m benchmarks.estimator_defaults --seeds 10
 
-Those two are told the number of classes and see standardised columns; MultiFacetClustering is told nothing. Scores are
-normalised mutual information with each labelling; labels choose nothing. Drawn data differ from seed to seed.
+Those two are told the number of classes and see standardised columns; MultiFacetClustering is told
+nothing. Scores are normalised mutual information with each labelling; labels choose nothing. Drawn
+data differ from seed to seed.
 """
 
 from __future__ import annotations
@@ -57,19 +59,25 @@ def measure(x: np.ndarray, labels: dict[str, np.ndarray], seed: int) -> dict[str
         k = len(np.unique(label))
         mixture = GaussianMixture(k, n_init=10, random_state=seed).fit_predict(standard)
         row[f"{name}: GaussianMixture({k})"] = nmi(label, mixture)
-        row[f"{name}: KMeans({k})"] = nmi(label, KMeans(k, n_init=10, random_state=seed).fit_predict(standard))
+        row[f"{name}: KMeans({k})"] = nmi(
+            label, KMeans(k, n_init=10, random_state=seed).fit_predict(standard)
+        )
     if len(labels) > 1:  # which facet has found which is not known beforehand
         a, b = ([row[f"{name}: {facet}"] for facet in found.facet_names_] for name in labels)
         straight = a[0] + b[1] >= a[1] + b[0]
         row["labelling 0: its own facet"], row["labelling 1: its own facet"] = (
             (a[0], b[1]) if straight else (a[1], b[0])
         )
-        row["labelling 0: the other"], row["labelling 1: the other"] = (a[1], b[0]) if straight else (a[0], b[1])
+        row["labelling 0: the other"], row["labelling 1: the other"] = (
+            (a[1], b[0]) if straight else (a[0], b[1])
+        )
     return row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10, help="how many, counted from 0")
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     args = parser.parse_args()

@@ -1,11 +1,12 @@
-"""How long the explorer takes from a click to the picture: at the server, and in a headless Chromium.
+"""How long the explorer takes from a click to the picture: at the server, and in a headless
+Chromium.
 
     python -m benchmarks.explorer_clicks --data-root DATA
 
-An MFCVAE of the paper's size (Table 4) is fitted to MNIST for an epoch, a warm start, or --run gives one. At the server
-the time is of the answer with its pictures encoded; in the browser it is from the click to the second frame after new
-pictures are there. The first click of each kind is among the others. --pictures FOLDER writes the views as they are
-drawn.
+An MFCVAE of the paper's size (Table 4) is fitted to MNIST for an epoch, a warm start, or --run
+gives one. At the server the time is of the answer with its pictures encoded; in the browser it is
+from the click to the second frame after new pictures are there. The first click of each kind is
+among the others. --pictures FOLDER writes the views as they are drawn.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ from inference.exploring.explorer import Explorer
 from ppl_models import MFCVAE, GaussianMixture
 from tests import chromium
 
-# Act, then call back with milliseconds once the visible elements of a selector are others, whole, and on the screen.
+# Act, then call back with milliseconds once the visible elements of a selector are others, whole,
+# and on the screen.
 MEASURE = """
 const [act, watched, done] = arguments;
-const visible = () => [...document.querySelectorAll(watched)].filter(each => each.getClientRects().length);
+const shown = each => each.getClientRects().length;
+const visible = () => [...document.querySelectorAll(watched)].filter(shown);
 const look = () => visible().map(each => each.src || each.outerHTML).join();
 const drawn = each => each.tagName != 'IMG' || (each.complete && each.naturalWidth);
 const whole = () => visible().length && visible().every(drawn);
@@ -55,7 +58,9 @@ def fitted(root: Path | None, folder: Path) -> Path:
     """A run of Table 4's size, fitted for an epoch."""
     torch.manual_seed(0)
     data = mnist(root)
-    guide = VaDEGuide(MFCVAE((784,), {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)}))
+    guide = VaDEGuide(
+        MFCVAE((784,), {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)})
+    )
     runner = SVIRunner(guide.model, guide, precision="bf16")
     warm_start(runner, data.train, 1, restarts=1, progress=False).save(folder)
     (folder / "run.json").write_text(json.dumps({"data": "mnist"}))
@@ -73,7 +78,9 @@ def at_the_server(explorer: Explorer, clicks: int) -> dict[str, list[float]]:
 
     def samples() -> Any:
         facet = facets[next(number) % 2]
-        return explore_views.sample_rows(explorer, facet, explorer.choices(facet)[:10], 1.0, None, next(number))
+        return explore_views.sample_rows(
+            explorer, facet, explorer.choices(facet)[:10], 1.0, None, next(number)
+        )
 
     answers: dict[str, Callable[[], Any]] = {
         "Clusters": lambda: explore_views.gallery(explorer, facets[next(number) % 2]),
@@ -104,7 +111,11 @@ def in_the_browser(page: chromium.Page, clicks: int) -> dict[str, list[float]]:
     slide = f"document.querySelector('.latent:nth-child(2) [role=slider]').dispatchEvent({key})"
     kinds: dict[str, tuple[str, Callable[[int], str], str]] = {
         "Clusters": ("Clusters", lambda i: option("facet", 1 + i % 2), "#Clusters .strip"),
-        "Swaps": ("Swaps", lambda i: pressed(f".thumbnails button:nth-child({5 + i % 40})"), ".swap"),
+        "Swaps": (
+            "Swaps",
+            lambda i: pressed(f".thumbnails button:nth-child({5 + i % 40})"),
+            ".swap",
+        ),
         "Latents": ("Latents", lambda i: slide, "#moved"),
         "Samples": ("Samples", lambda i: pressed("#anew"), "#drawn .strip"),
         "Training": ("Clusters", lambda i: option("view", 6), "#Training .main-svg"),
@@ -115,7 +126,9 @@ def in_the_browser(page: chromium.Page, clicks: int) -> dict[str, list[float]]:
             page.choose("view", view)
             if i == 0:
                 time.sleep(1.5)  # what opening the view draws is there
-            found.setdefault(name, []).append(page.driver.execute_async_script(MEASURE, act(i), watched))
+            found.setdefault(name, []).append(
+                page.driver.execute_async_script(MEASURE, act(i), watched)
+            )
             if found[name][-1] < 0:
                 raise SystemExit(f"{name}: nothing was drawn within half a minute")
     return found
@@ -142,7 +155,12 @@ def take_pictures(page: chromium.Page, folder: Path) -> None:
 
 @contextmanager
 def opened(args: argparse.Namespace, run: Path) -> Iterator[chromium.Page]:
-    flags = [str(run), "--port", "0", *(["--data-root", str(args.data_root)] if args.data_root else [])]
+    flags = [
+        str(run),
+        "--port",
+        "0",
+        *(["--data-root", str(args.data_root)] if args.data_root else []),
+    ]
     with explore.serving(explore.parse(flags)) as server, chromium.started() as driver:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -160,11 +178,22 @@ def report(where: str, milliseconds: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", type=Path, help="where MNIST lies (default: $FACETVAE_DATA, else ./data)")
-    parser.add_argument("--run", type=Path, help="a run on MNIST, in place of one that is fitted for an epoch")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-root", type=Path, help="where MNIST lies (default: $FACETVAE_DATA, else ./data)"
+    )
+    parser.add_argument(
+        "--run", type=Path, help="a run on MNIST, in place of one that is fitted for an epoch"
+    )
     parser.add_argument("--clicks", type=int, default=20, help="of each kind")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="write screenshots there, and measure nothing")
+    parser.add_argument(
+        "--pictures",
+        type=Path,
+        metavar="FOLDER",
+        help="write screenshots there, and measure nothing",
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = args.run or fitted(args.data_root, Path(folder) / "mnist")
@@ -172,14 +201,22 @@ def main() -> None:
             with opened(args, run) as page:
                 take_pictures(page, args.pictures)
             return
-        asked = explore.parse([str(run), *(["--data-root", str(args.data_root)] if args.data_root else [])])
+        asked = explore.parse(
+            [str(run), *(["--data-root", str(args.data_root)] if args.data_root else [])]
+        )
         runner = explore.load_run(run, "cpu")
-        explorer = explore.explorer_of(runner, explore.shown_data(asked, runner.model.x_shape), asked)
-        print(f"{torch.get_num_threads()} threads, {len(explorer.x)} data, {args.clicks} clicks each; milliseconds")
+        explorer = explore.explorer_of(
+            runner, explore.shown_data(asked, runner.model.x_shape), asked
+        )
+        print(
+            f"{torch.get_num_threads()} threads, {len(explorer.x)} data, {args.clicks} clicks "
+            "each; milliseconds"
+        )
         print(f"{'where':12s}{'view':12s}{'median':>8s}{'worst':>8s}")
         report("server", at_the_server(explorer, args.clicks))
         print(
-            f"knowledge of a facet (a classifier is trained): {timed(lambda: explorer.knowledge('digit', 'digit')):.0f}"
+            "knowledge of a facet (a classifier is trained): "
+            f"{timed(lambda: explorer.knowledge('digit', 'digit')):.0f}"
         )
         with opened(args, run) as page:
             report("browser", in_the_browser(page, args.clicks))

@@ -1,9 +1,11 @@
-"""What dealing groups costs: a million data in a hundred thousand ragged groups against the steps that they are for.
+"""What dealing groups costs: a million data in a hundred thousand ragged groups against the steps
+that they are for.
 
 python -m benchmarks.group_batches
 
-An epoch's dealing (shuffling, laying out, cutting into batches and gathering the rows) against the time that steps of
-ML-VAE's MNIST network take for as many batches, and the memory that dealing takes over that of the data.
+An epoch's dealing (shuffling, laying out, cutting into batches and gathering the rows) against the
+time that steps of ML-VAE's MNIST network take for as many batches, and the memory that dealing
+takes over that of the data.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def peak() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--groups", type=int, default=100_000)
     parser.add_argument("--batch-size", type=int, default=256)
@@ -44,11 +48,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     data = Observed(
-        torch.randint(0, 256, (args.rows, 784), dtype=torch.uint8), {"group": ragged(args.rows, args.groups)}
+        torch.randint(0, 256, (args.rows, 784), dtype=torch.uint8),
+        {"group": ragged(args.rows, args.groups)},
     )
     sizes = data.given["group"].bincount()
     megabytes = data.x.nbytes / 2**20
-    print(f"{args.rows} rows, groups of {int(sizes.min())} to {int(sizes.max())}, {megabytes:.0f} MiB of data")
+    print(
+        f"{args.rows} rows, groups of {int(sizes.min())} to {int(sizes.max())}, {megabytes:.0f} "
+        "MiB of data"
+    )
     guide = GroupedGuide(MLVAE((784,), 10, 10, network=MLP((500,), "tanh", dropout=0)))
     loss = Loss(guide.model, guide)
     optimizer = torch.optim.Adam(loss.parameters(), fused=True)
@@ -57,7 +65,10 @@ def main() -> None:
         started = time.perf_counter()
         batches = sum(1 for _ in way.batches(data, args.batch_size))
         seconds = time.perf_counter() - started
-        print(f"{name}: {batches} batches dealt in {seconds:.2f} s, {1e3 * seconds / batches:.3f} ms a batch")
+        print(
+            f"{name}: {batches} batches dealt in {seconds:.2f} s, {1e3 * seconds / batches:.3f} "
+            "ms a batch"
+        )
     print(f"memory of dealing: {peak() - before:.0f} MiB at its highest")
     times = []
     for batch in islice(Groups().batches(data, args.batch_size), args.steps):

@@ -1,11 +1,13 @@
-"""Runs that are killed at random moments, resumed, and compared bit for bit with the run that never stopped.
+"""Runs that are killed at random moments, resumed, and compared bit for bit with the run that never
+stopped.
 
 python -m benchmarks.kill_and_resume --kills 50
 
-Every model of the tests' catalogue in turn is trained in a process of its own, which writes a checkpoint after each
-step; the process gets SIGKILL at a random moment, every other one when a checkpoint is next being written (its
-unfinished folder is often found afterwards). It is then started again, and what it ends with is compared: parameters,
-buffers, moments and history but for the clock.
+Every model of the tests' catalogue in turn is trained in a process of its own, which writes a
+checkpoint after each step; the process gets SIGKILL at a random moment, every other one when a
+checkpoint is next being written (its unfinished folder is often found afterwards). It is then
+started again, and what it ends with is compared: parameters, buffers, moments and history but for
+the clock.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def run(name: str, folder: Path | None, ready: Connection | None = None) -> str:
 
 
 def child(name: str, folder: Path) -> tuple[Process, Connection]:
-    """A process that makes the run, and what it says: when it is about to train, and what it ended with."""
+    """A process that makes the run, and what it says: when it is about to train, and what it ended
+    with.
+    """
     ours, theirs = FORK.Pipe(duplex=False)
     process = FORK.Process(target=lambda: theirs.send(run(name, folder, ready=theirs)))
     process.start()
@@ -94,7 +98,9 @@ def finish(name: str, folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     args = parser.parse_args()
@@ -109,12 +115,17 @@ def main() -> None:
         length = 2 * (time.perf_counter() - began)  # about, with checkpoints
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "checkpoints"
-            stood, writing = kill_once(name, folder, moments.uniform(0, length), while_writing=i % 2 == 1)
+            stood, writing = kill_once(
+                name, folder, moments.uniform(0, length), while_writing=i % 2 == 1
+            )
             identical = finish(name, folder) == wanted
         same, unfinished = same + identical, unfinished + writing
         how = f"killed at {stood}{', writing' if writing else ''}"
         print(f"{i + 1:3d} {name:45s} {how}: {'the same' if identical else 'OTHER'}", flush=True)
-    print(f"{same} of {args.kills} ended bit for bit as the unbroken run; {unfinished} were killed while writing")
+    print(
+        f"{same} of {args.kills} ended bit for bit as the unbroken run; {unfinished} were killed "
+        "while writing"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Known digits for one facet of the handwritten digits: what they give to it, and whether they touch the other.
+"""Known digits for one facet of the handwritten digits: what they give to it, and whether they
+touch the other.
 
     python -m benchmarks.known_labels --seeds 3
 
-A MultiFacetClustering with the facets style and digit as it comes, but that the digit's number of clusters is 10; 0, 1,
-5 or 20 images of each digit, drawn at random from the training split, have a label. ``accuracy`` is that of the digit
-facet on the test split: of the labels' own numbers where there are labels, of the best match (Hungarian) where there
-are none.
+A MultiFacetClustering with the facets style and digit as it comes, but that the digit's number of
+clusters is 10; 0, 1, 5 or 20 images of each digit, drawn at random from the training split, have a
+label. ``accuracy`` is that of the digit facet on the test split: of the labels' own numbers where
+there are labels, of the best match (Hungarian) where there are none.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def some_labels(labels: np.ndarray, per_class: int, seed: int) -> np.ndarray:
     return known
 
 
-def measure(data: Dataset, per_class: int, seed: int, untouched: np.ndarray | None) -> tuple[dict, np.ndarray]:
+def measure(
+    data: Dataset, per_class: int, seed: int, untouched: np.ndarray | None
+) -> tuple[dict, np.ndarray]:
     """The row of one fit, and its style of every test image."""
     train, test = data.train_labels["digit"], data.test_labels["digit"]
     labels = {"digit": some_labels(train, per_class, seed)} if per_class else None
@@ -42,19 +45,25 @@ def measure(data: Dataset, per_class: int, seed: int, untouched: np.ndarray | No
     style, digit = found.predict(data.test).T
     last = found.runner_.history[-1]
     row = {
-        "accuracy": float((digit == test).mean()) if per_class else cluster_accuracy(test, digit, "hungarian"),
+        "accuracy": float((digit == test).mean())
+        if per_class
+        else cluster_accuracy(test, digit, "hungarian"),
         "NMI of digit facet": nmi(test, digit),
         "NMI of style facet with the digit": nmi(test, style),
         "information of digit": last["mutual_information_digit"],
         "information of style": last["mutual_information_style"],
         "KL of style's latents": last["kl_z_style"],
-        "ARI of style with that of no labels": adjusted_rand_score(style if untouched is None else untouched, style),
+        "ARI of style with that of no labels": adjusted_rand_score(
+            style if untouched is None else untouched, style
+        ),
     }
     return row, style
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3, help="how many, counted from 0")
     args = parser.parse_args()
     data = digits()

@@ -1,7 +1,7 @@
 """One of every model at a size that it is used at: what model_costs measures.
 
-784 pixels, and the widths and sizes of the papers or of the examples, as far as they have any; likelihoods are
-Bernoulli. The flow is of five dimensions, as in its paper.
+784 pixels, and the widths and sizes of the papers or of the examples, as far as they have any;
+likelihoods are Bernoulli. The flow is of five dimensions, as in its paper.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def of_members(guide: Any, x: Tensor, group: Tensor) -> Tensor:
 
 def through_classifier(guide: Any, x: Tensor) -> Tensor:
     model = guide.model
-    c = dict(zip(model.mixtures, (logits.softmax(-1) for logits in guide.classifier(x)), strict=True))
+    c = dict(
+        zip(model.mixtures, (logits.softmax(-1) for logits in guide.classifier(x)), strict=True)
+    )
     return _decoded(guide, guide.encoder(x, [c.get(name) for name in model.priors]))
 
 
@@ -151,7 +153,8 @@ class Case:
     """One model.
 
     :ivar guide: builds it, at either size.
-    :ivar plain: its objective written by hand, in nats per datum, given the guide, x and what is beside x.
+    :ivar plain: its objective written by hand, in nats per datum, given the guide, x and what is
+        beside x.
     :ivar networks: a mean of what its networks give, likewise.
     :ivar given: what it takes beside x, for a number of data.
     :ivar batch: rows of a batch at full size.
@@ -181,16 +184,22 @@ def mfcvae(size: Size) -> VaDEGuide:
 
 
 def vade(size: Size) -> VaDEGuide:
-    return VaDEGuide(VaDE(size.row, GaussianMixture(25, 5), network=SharedMLP(size.widths(500, 2000))))
+    return VaDEGuide(
+        VaDE(size.row, GaussianMixture(25, 5), network=SharedMLP(size.widths(500, 2000)))
+    )
 
 
 def vlac(size: Size) -> LadderGuide:
     network = MLPLadder(size.widths(500, 800, 1250, 2000))
-    return LadderGuide(VLAC(size.row, (1, 20, 50, 20), (5, 5, 10, 5), network=network), discrete=GumbelSoftmax())
+    return LadderGuide(
+        VLAC(size.row, (1, 20, 50, 20), (5, 5, 10, 5), network=network), discrete=GumbelSoftmax()
+    )
 
 
 def vlae(size: Size) -> LadderGuide:
-    return LadderGuide(VLAE(size.row, (5, 5, 10, 5), network=MLPLadder(size.widths(500, 800, 1250, 2000))))
+    return LadderGuide(
+        VLAE(size.row, (5, 5, 10, 5), network=MLPLadder(size.widths(500, 800, 1250, 2000)))
+    )
 
 
 def gmdgm(size: Size) -> LadderGuide:
@@ -203,7 +212,9 @@ def vae(size: Size) -> LadderGuide:
 
 
 def ivae(size: Size) -> ConditionalGuide:
-    return ConditionalGuide(IVAE(size.row, CLASSES, 50, network=MLP(size.widths(512, 384, 256, 256)), scale=1.0))
+    return ConditionalGuide(
+        IVAE(size.row, CLASSES, 50, network=MLP(size.widths(512, 384, 256, 256)), scale=1.0)
+    )
 
 
 def continuous_ivae(size: Size) -> ConditionalGuide:
@@ -229,11 +240,15 @@ def mlvae(size: Size) -> GroupedGuide:
 
 
 def nvae(size: Size) -> ClassifierGuide:
-    return ClassifierGuide(NVAE(size.row, CLASSES, 4, 4, network=MLP(size.widths(512, 256), "relu", dropout=0)))
+    return ClassifierGuide(
+        NVAE(size.row, CLASSES, 4, 4, network=MLP(size.widths(512, 256), "relu", dropout=0))
+    )
 
 
 def cvae(size: Size) -> ConditionalGuide:
-    return ConditionalGuide(CVAE(size.row, CLASSES, 8, network=MLP(size.widths(512, 256), "relu", dropout=0)))
+    return ConditionalGuide(
+        CVAE(size.row, CLASSES, 8, network=MLP(size.widths(512, 256), "relu", dropout=0))
+    )
 
 
 CASES: dict[str, Case] = {

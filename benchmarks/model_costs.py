@@ -1,18 +1,21 @@
-"""What a training step of every model costs: time, memory, and how time grows with the sizes of MFCVAE.
+"""What a training step of every model costs: time, memory, and how time grows with the sizes of
+MFCVAE.
 
     python -m benchmarks.model_costs --steps 30 --out costs.json
     python -m benchmarks.model_costs --models MFCVAE VAE --sweeps K --device cuda
     python -m benchmarks.model_costs --smoke
 
-For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its guard's look included
-("ours"), also with networks in bfloat16; a plain PyTorch loop of the same objective, written by hand around the same
-networks ("plain loop"); and encoder, decoder, their backward pass and Adam's step ("networks alone"). Before that the
-two objectives and their gradients are compared, with the same noise: where they differ the program ends. Batches lie on
-the device beforehand.
+For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
+guard's look included ("ours"), also with networks in bfloat16; a plain PyTorch loop of the same
+objective, written by hand around the same networks ("plain loop"); and encoder, decoder, their
+backward pass and Adam's step ("networks alone"). Before that the two objectives and their gradients
+are compared, with the same noise: where they differ the program ends. Batches lie on the device
+beforehand.
 
-Then the step of MFCVAE with VaDEGuide by its batch, K, J and L, each with an exponent: the slope of a least-squares
-line through log time by log size. It is of the whole step, most of which is often the networks' and does not grow, so
-the slope between the two largest sizes is given as well. With J the networks grow too: a level for each facet.
+Then the step of MFCVAE with VaDEGuide by its batch, K, J and L, each with an exponent: the slope of
+a least-squares line through log time by log size. It is of the whole step, most of which is often
+the networks' and does not grow, so the slope between the two largest sizes is given as well. With J
+the networks grow too: a level for each facet.
 
 --models or --sweeps without a name leaves that part out.
 """
@@ -71,14 +74,18 @@ def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any
 
 def seconds_of_model(case: Case, settings: Settings) -> dict[str, float]:
     """Median seconds of each variant's step."""
-    steps = {variant: timed(build_step(variant, case, settings), settings.device) for variant in VARIANTS}
+    steps = {
+        variant: timed(build_step(variant, case, settings), settings.device) for variant in VARIANTS
+    }
     return interleaved_medians(steps, settings.steps, settings.untimed)
 
 
 def memory_of_model(case: Case, settings: Settings) -> dict[str, int]:
     """Peak bytes of the variants whose memory is of interest."""
     return {
-        variant: peak_memory(lambda variant=variant: build_step(variant, case, settings), settings.device)
+        variant: peak_memory(
+            lambda variant=variant: build_step(variant, case, settings), settings.device
+        )
         for variant in settings.remembered
     }
 
@@ -104,7 +111,9 @@ FIXED = {"batch": 512, "K": 25, "J": 2, "L": 1}
 
 
 def mfcvae_step(settings: Settings, batch: int, K: int, J: int, L: int) -> Callable[[], Any]:
-    """J facets of K components and five dimensions, on the network that a model of J facets has by default."""
+    """J facets of K components and five dimensions, on the network that a model of J facets has by
+    default.
+    """
     network = MLPLadder(settings.size.widths(*[500] * J)) if settings.size.small else None
     model = MFCVAE(settings.size.row, facets(J, K), network=network)
     x = torch.rand(batch, *model.x_shape)
@@ -117,24 +126,36 @@ def seconds_by_size(name: str, settings: Settings) -> dict[int, float]:
         str(n): timed(mfcvae_step(settings, **(FIXED | {name: n})), settings.device)
         for n in SWEEPS[name].of(settings.size)
     }
-    return {int(n): s for n, s in interleaved_medians(steps, settings.steps, settings.untimed).items()}
+    return {
+        int(n): s for n, s in interleaved_medians(steps, settings.steps, settings.untimed).items()
+    }
 
 
 def growth(seconds: dict[int, float]) -> dict[str, float]:
-    """How time grows with size: the fitted exponent with its standard error, and the slope at the end."""
+    """How time grows with size: the fitted exponent with its standard error, and the slope at the
+    end.
+    """
     logs = [(math.log(n), math.log(s)) for n, s in seconds.items()]
     fit = linregress(*zip(*logs, strict=True))
     (n, s), (last_n, last_s) = logs[-2:]
-    return {"exponent": fit.slope, "standard_error": fit.stderr, "last_slope": (last_s - s) / (last_n - n)}
+    return {
+        "exponent": fit.slope,
+        "standard_error": fit.stderr,
+        "last_slope": (last_s - s) / (last_n - n),
+    }
 
 
 # What is printed: a line as soon as it is measured.
 
 
 def line(cells: Sequence[str], headings: Sequence[str]) -> str:
-    """A line of a table whose first column holds names, each other one as wide as its heading asks for."""
+    """A line of a table whose first column holds names, each other one as wide as its heading asks
+    for.
+    """
     columns = zip(cells[1:], headings[1:], strict=True)
-    return cells[0].ljust(15) + "".join(cell.rjust(max(len(heading), 7) + 2) for cell, heading in columns)
+    return cells[0].ljust(15) + "".join(
+        cell.rjust(max(len(heading), 7) + 2) for cell, heading in columns
+    )
 
 
 def report_times(names: Sequence[str], settings: Settings) -> dict[str, dict[str, float]]:
@@ -153,12 +174,21 @@ def report_times(names: Sequence[str], settings: Settings) -> dict[str, dict[str
 
 def report_memory(names: Sequence[str], settings: Settings) -> dict[str, dict[str, int]]:
     headings, found = ["", *settings.remembered], {}
-    print("Peak MiB of tensors over three steps, model, gradients and moments included\n" + line(headings, headings))
+    print(
+        "Peak MiB of tensors over three steps, model, gradients and moments included\n"
+        + line(headings, headings)
+    )
     for name in names:
         found[name] = memory_of_model(CASES[name], settings)
-        print(line([name, *(f"{of / 2**20:.1f}" for of in found[name].values())], headings), flush=True)
+        print(
+            line([name, *(f"{of / 2**20:.1f}" for of in found[name].values())], headings),
+            flush=True,
+        )
         gc.collect()
-    print("By PyTorch's allocator on the device, which knows neither Python nor libraries' own buffers.\n")
+    print(
+        "By PyTorch's allocator on the device, which knows neither Python nor libraries' own "
+        "buffers.\n"
+    )
     return found
 
 
@@ -193,7 +223,11 @@ def measure(models: Sequence[str], sweeps: Sequence[str], settings: Settings) ->
         "batches": {name: settings.size.rows(CASES[name].batch) for name in models},
     }
     print(", ".join(f"{name} {value}" for name, value in about.items() if name != "batches"))
-    print("rows of a batch: " + ", ".join(f"{name} {rows}" for name, rows in about["batches"].items()) + "\n")
+    print(
+        "rows of a batch: "
+        + ", ".join(f"{name} {rows}" for name, rows in about["batches"].items())
+        + "\n"
+    )
     return {
         "about": about,
         "seconds": report_times(models, settings) if models else {},
@@ -203,17 +237,33 @@ def measure(models: Sequence[str], sweeps: Sequence[str], settings: Settings) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--models", nargs="*", choices=list(CASES), default=list(CASES), metavar="MODEL", help=", ".join(CASES)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sweeps", nargs="*", choices=list(SWEEPS), default=list(SWEEPS), metavar="NUMBER", help=", ".join(SWEEPS)
+        "--models",
+        nargs="*",
+        choices=list(CASES),
+        default=list(CASES),
+        metavar="MODEL",
+        help=", ".join(CASES),
+    )
+    parser.add_argument(
+        "--sweeps",
+        nargs="*",
+        choices=list(SWEEPS),
+        default=list(SWEEPS),
+        metavar="NUMBER",
+        help=", ".join(SWEEPS),
     )
     parser.add_argument("--steps", type=int, default=30, help="timed steps of each variant")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes and three steps, to see that it runs")
-    parser.add_argument("--out", type=Path, help="write medians in seconds and peaks in bytes to this JSON file")
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes and three steps, to see that it runs"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="write medians in seconds and peaks in bytes to this JSON file"
+    )
     args = parser.parse_args(arguments)
     pyro.set_rng_seed(0)
     settings = Settings(FULL, args.device, args.steps)

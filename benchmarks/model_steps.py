@@ -1,6 +1,8 @@
-"""Steps of one model, as functions that take them: the library's, a plain loop's and the networks' alone.
+"""Steps of one model, as functions that take them: the library's, a plain loop's and the networks'
+alone.
 
-And what is asked of them: whether the two objectives are the same, how long a step takes, and its memory.
+And what is asked of them: whether the two objectives are the same, how long a step takes, and its
+memory.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from guides import FacetGuide
 from inference import Loss, SVIRunner
 from inference.distributed import SingleProcess
 from inference.randomness import seeded
-from inference.runner import PRECISIONS
+from inference.run import PRECISIONS
 from inference.training.data_source import data_source_for
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.steps import SingleRunStep
@@ -42,7 +44,8 @@ SAME_VALUE, SAME_GRADIENT = 1e-9, 1e-6
 
 
 def steps_of_a_run(runner: SVIRunner, batch: Observed) -> Callable[[Observed, Tensor], Tensor]:
-    """One step of ``SVIRunner.fit`` on a batch, its guard's look included, as a function of the batch and its number.
+    """One step of ``SVIRunner.fit`` on a batch, its guard's look included, as a function of the
+    batch and its number.
 
     The one place that knows how the training loop is put together.
     """
@@ -102,7 +105,8 @@ def timed(step: Step, device: torch.device) -> Callable[[], float]:
 
 
 def check_same_objective(name: str, case: Case, size: Size, device: torch.device) -> None:
-    """Compare the objective written by hand with the library's, on the same data with the same noise, in float64.
+    """Compare the objective written by hand with the library's, on the same data with the same
+    noise, in float64.
 
     :raises ValueError: if values or gradients differ by more than rounding.
     """
@@ -110,14 +114,23 @@ def check_same_objective(name: str, case: Case, size: Size, device: torch.device
     data = case.data(guide, size, device)[slice(COMPARED_ROWS)]
     x, library = data.x.double(), Loss(guide.model, guide)
     ours, our_gradients = _value_and_gradients(lambda: library(x, **data.given), library, device)
-    hand, gradients = _value_and_gradients(lambda: case.plain(guide, x, **data.given), library, device)
+    hand, gradients = _value_and_gradients(
+        lambda: case.plain(guide, x, **data.given), library, device
+    )
     if not abs(ours - hand) <= SAME_VALUE * abs(ours):
-        raise ValueError(f"{name}: the objective written by hand is {hand}, the library's {ours}, with the same noise")
+        raise ValueError(
+            f"{name}: the objective written by hand is {hand}, the library's {ours}, with the "
+            "same noise"
+        )
     for parameter, gradient in our_gradients.items():
         largest = float(gradient.abs().max())
-        if not float((gradients[parameter] - gradient).abs().max()) <= SAME_GRADIENT * largest + SAME_VALUE:
+        if (
+            not float((gradients[parameter] - gradient).abs().max())
+            <= SAME_GRADIENT * largest + SAME_VALUE
+        ):
             raise ValueError(
-                f"{name}: the gradient by {parameter} of the objective written by hand is not the library's"
+                f"{name}: the gradient by {parameter} of the objective written by hand is not the "
+                "library's"
             )
 
 
@@ -128,15 +141,19 @@ def _value_and_gradients(
     with seeded(0, device), pyro.validation_enabled(False):
         value = objective()
         value.backward()
-    gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in loss.named_parameters()}
+    gradients = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for name, p in loss.named_parameters()
+    }
     return float(value.detach()), gradients
 
 
 def peak_memory(build: Callable[[], Step], device: torch.device) -> int:
     """Most bytes that tensors take at once while a step is built and taken three times.
 
-    Parameters, gradients, Adam's moments, the batch, and what is kept for going backwards: all that PyTorch's allocator
-    hands out, counted as it does so. Python, libraries, and buffers that operators get elsewhere are not in it.
+    Parameters, gradients, Adam's moments, the batch, and what is kept for going backwards: all that
+    PyTorch's allocator hands out, counted as it does so. Python, libraries, and buffers that
+    operators get elsewhere are not in it.
     """
     if device.type == "cuda":
         gc.collect()
@@ -160,7 +177,9 @@ def _take_three(build: Callable[[], Step]) -> None:
 
 
 def _highest(events: list[dict[str, Any]]) -> int:
-    """The peak of what was handed out and not given back; what is given back but was handed out before is left out."""
+    """The peak of what was handed out and not given back; what is given back but was handed out
+    before is left out.
+    """
     held: dict[int, int] = {}
     total = highest = 0
     for event in sorted(events, key=lambda event: event["Ev Idx"]):

@@ -25,7 +25,14 @@ def fit(data: Dataset, weights: str | DirichletWeights, seed: int) -> dict[str, 
     model = VaDE(data.train.shape[1:], prior, Normal(0.15), SharedMLP((200, 400)), name="digit")
     guide = VaDEGuide(model)
     options = {"batch_size": 64, "progress": False}
-    warm_start(SVIRunner(model, guide, lr=1e-3, seed=seed), data.train, 60, seed=seed, restarts=3, **options)
+    warm_start(
+        SVIRunner(model, guide, lr=1e-3, seed=seed),
+        data.train,
+        60,
+        seed=seed,
+        restarts=3,
+        **options,
+    )
     SVIRunner(model, guide, lr=1e-3, seed=seed).fit(data.train, 120, **options)
     shares = np.bincount(guide.predict(data.train)["digit"], minlength=40) / len(data.train)
     scores = score_facets(guide, data)["digit"]["digit"]
@@ -39,7 +46,9 @@ def fit(data: Dataset, weights: str | DirichletWeights, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3, help="0 to this number")
     args = parser.parse_args()
     data = digits()

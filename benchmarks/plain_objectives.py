@@ -1,8 +1,10 @@
-"""The objective of each model written by hand in PyTorch, without Pyro: what model_costs holds the library against.
+"""The objective of each model written by hand in PyTorch, without Pyro: what model_costs holds the
+library against.
 
-Each function takes a guide, a batch and what is given beside it, and returns nats per datum. Networks and the priors'
-parameters are the guide's and model's own, so what differs is what is around them. Noise is drawn in the library's
-order, so that both objectives can be compared draw by draw.
+Each function takes a guide, a batch and what is given beside it, and returns nats per datum.
+Networks and the priors' parameters are the guide's and model's own, so what differs is what is
+around them. Noise is drawn in the library's order, so that both objectives can be compared draw by
+draw.
 """
 
 from __future__ import annotations
@@ -34,14 +36,18 @@ __all__ = [
 
 
 def normal(head: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and log standard deviation from a head ``[..., 2 d]``, the latter bounded as the library has it."""
+    """Mean and log standard deviation from a head ``[..., 2 d]``, the latter bounded as the library
+    has it.
+    """
     loc, raw = head.chunk(2, -1)
     return loc, 5 * torch.tanh(raw / 10)
 
 
 def draw(loc: Tensor, log_scale: Tensor, draws: int = 1) -> tuple[Tensor, Tensor]:
     """z ``[(L,) ..., d]`` and log q(z), nats."""
-    noise = torch.randn((draws, *loc.shape) if draws > 1 else loc.shape, dtype=loc.dtype, device=loc.device)
+    noise = torch.randn(
+        (draws, *loc.shape) if draws > 1 else loc.shape, dtype=loc.dtype, device=loc.device
+    )
     return loc + log_scale.exp() * noise, (-0.5 * noise**2 - log_scale - HALF_LOG_2PI).sum(-1)
 
 
@@ -69,7 +75,9 @@ def component_scales(prior: Any) -> Tensor:
 
 def log_joint(prior: Any, z: Tensor) -> Tensor:
     """log p(z, c) of a diagonal mixture, ``[..., K]``."""
-    return log_normal(z.unsqueeze(-2), prior.loc, component_scales(prior)) + prior.logits.log_softmax(-1)
+    return log_normal(
+        z.unsqueeze(-2), prior.loc, component_scales(prior)
+    ) + prior.logits.log_softmax(-1)
 
 
 def relaxed(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -199,12 +207,16 @@ def mlvae(guide: Any, x: Tensor, group: Tensor) -> Tensor:
     style = draw(style_loc, style_log_scale)[0]
     ones = x.new_ones(len(group))
     sizes = torch.zeros_like(ones).index_add(0, group, ones)[group]
-    kl = (kl_standard(loc, content_log_scale) / sizes).sum() + kl_standard(style_loc, style_log_scale).sum()
+    kl = (kl_standard(loc, content_log_scale) / sizes).sum() + kl_standard(
+        style_loc, style_log_scale
+    ).sum()
     return total(kl, guide.model.decoder([style, content], guide.model.gates), x)
 
 
 def nvae(guide: Any, x: Tensor, label: Tensor) -> Tensor:
-    """N-VAE's Eq. 6 with every label known; the decoder sees the label and its own block of the classes' latents."""
+    """N-VAE's Eq. 6 with every label known; the decoder sees the label and its own block of the
+    classes' latents.
+    """
     model, L = guide.model, guide.model.num_classes
     shared, heads = guide.encoder(x)
     of_class, logits = heads[:, :-L], heads[:, -L:]

@@ -17,7 +17,9 @@ from examples.quickstart import Settings, train
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10, help="how many, counted from 0")
     args = parser.parse_args()
     data = digits()
@@ -32,12 +34,17 @@ def main() -> None:
             row[f"nmi_{facet}"] = scores["digit"]["nmi"]
             row[f"mi_{facet}"] = runner.history[-1][f"mutual_information_{facet}"]
         rows.append(row)
-        print(f"seed {seed}  " + "  ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)
+        print(
+            f"seed {seed}  " + "  ".join(f"{name} {value:.3f}" for name, value in row.items()),
+            flush=True,
+        )
     print(f"\n{'':24s}{'mean':>8s}{'sd':>8s}{'min':>8s}{'max':>8s}")
     for name in rows[0]:
         values = [row[name] for row in rows]
         spread = statistics.stdev(values) if len(values) > 1 else float("nan")
-        print(f"{name:24s}{statistics.mean(values):8.3f}{spread:8.3f}{min(values):8.3f}{max(values):8.3f}")
+        print(
+            f"{name:24s}{statistics.mean(values):8.3f}{spread:8.3f}{min(values):8.3f}{max(values):8.3f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What it does to a finished MFCVAE run on MNIST to fit its mixtures once more: same networks, new clusters, no labels.
+"""What it does to a finished MFCVAE run on MNIST to fit its mixtures once more: same networks, new
+clusters, no labels.
 
 python -m benchmarks.refit_mixtures --data-root DATA runs/mnist-0 runs/mnist-1 runs/mnist-2
 """
@@ -15,10 +16,16 @@ from inference import SVIRunner, elbo, fit_mixtures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="run folders of examples.mfcvae, one a seed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="+", help="run folders of examples.mfcvae, one a seed"
+    )
     parser.add_argument("--data-root", type=Path, help="where MNIST lies")
-    parser.add_argument("--restarts", type=int, default=3, help="fits of each mixture, the likeliest taken")
+    parser.add_argument(
+        "--restarts", type=int, default=3, help="fits of each mixture, the likeliest taken"
+    )
     args = parser.parse_args()
     data = mnist(args.data_root)
     table: dict[str, list[float]] = {}
@@ -29,11 +36,18 @@ def main() -> None:
                 fit_mixtures(guide, data.train, seed=seed, n_init=args.restarts)
             for facet, scores in score_facets(guide, data).items():
                 for name in ("accuracy", "accuracy_train_map", "nmi"):
-                    table.setdefault(f"{facet} {name}, {when}", []).append(100 * scores["digit"][name])
-            table.setdefault(f"ELBO, {when}", []).append(elbo(guide.model, guide, data.test, num_draws=3)[0])
+                    table.setdefault(f"{facet} {name}, {when}", []).append(
+                        100 * scores["digit"][name]
+                    )
+            table.setdefault(f"ELBO, {when}", []).append(
+                elbo(guide.model, guide, data.test, num_draws=3)[0]
+            )
     for name, values in table.items():
         spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
-        print(f"{name:42s} {statistics.mean(values):7.2f}{spread}   {', '.join(f'{value:.2f}' for value in values)}")
+        print(
+            f"{name:42s} {statistics.mean(values):7.2f}{spread}   "
+            f"{', '.join(f'{value:.2f}' for value in values)}"
+        )
 
 
 if __name__ == "__main__":

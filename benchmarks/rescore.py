@@ -1,4 +1,5 @@
-"""Score finished runs again from their weights, without training: writes each folder's scores.json anew.
+"""Score finished runs again from their weights, without training: writes each folder's scores.json
+anew.
 
 python -m benchmarks.rescore --data-root DATA runs/mnist-0 runs/mnist-1 runs/mnist-2
 """
@@ -16,7 +17,9 @@ from inference import SVIRunner
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument("--data-root", type=Path, help="where data sets lie")
     args = parser.parse_args()
@@ -31,7 +34,12 @@ def main() -> None:
     for folder in args.runs:
         run = json.loads((folder / "run.json").read_text())
         runner = SVIRunner.load(folder)
-        score_run(runner.guide, data_of(run["data"], run["settings"].get("train_rows")), folder, runner.seed)
+        score_run(
+            runner.guide,
+            data_of(run["data"], run["settings"].get("train_rows")),
+            folder,
+            runner.seed,
+        )
 
 
 if __name__ == "__main__":

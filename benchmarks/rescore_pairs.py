@@ -1,6 +1,8 @@
-"""Score pairs of finished runs of examples.identifiability_images once more, from their checkpoints.
+"""Score pairs of finished runs of examples.identifiability_images once more, from their
+checkpoints.
 
-python -m benchmarks.rescore_pairs --data-root DATA runs/identifiability_images/VaDE runs/identifiability_images/iVAE
+python -m benchmarks.rescore_pairs --data-root DATA runs/identifiability_images/VaDE
+runs/identifiability_images/iVAE
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from inference import SVIRunner
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of one model each, with a folder for each seed")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, help="folders of one model each, with a folder for each seed"
+    )
     args = parser.parse_args()
     for run in args.runs:
         settings = json.loads((run / "results.json").read_text())["settings"]

@@ -1,9 +1,11 @@
-"""Ten seeds in one program against ten runs in turn: the ratio of wall times, and whether their ELBOs agree.
+"""Ten seeds in one program against ten runs in turn: the ratio of wall times, and whether their
+ELBOs agree.
 
 python -m benchmarks.seeds_at_once
 
-The synthetic task of examples.identifiability. Both ways take the same steps from the same networks, by turns in one
-process, and only the draws differ. The two-sample tests are of the last ELBOs on the training rows.
+The synthetic task of examples.identifiability. Both ways take the same steps from the same
+networks, by turns in one process, and only the draws differ. The two-sample tests are of the last
+ELBOs on the training rows.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def measure(name: str, seeds: int, steps: int, turns: int) -> None:
             seconds[way].append(time.perf_counter() - started)
     ratios = [a / b for a, b in zip(seconds["in turn"], seconds["at once"], strict=True)]
     totals = ", ".join(f"{way} {sum(of):.1f} s" for way, of in seconds.items())
-    print(f"{name}, {seeds} seeds, {runners['in turn'][0].step} steps: {totals}, ratio {mean_and_deviation(ratios)}")
+    print(
+        f"{name}, {seeds} seeds, {runners['in turn'][0].step} steps: {totals}, ratio "
+        f"{mean_and_deviation(ratios)}"
+    )
     ends = {way: [_elbo(runner, data) for runner in of] for way, of in runners.items()}
     for way, values in ends.items():
         print(f"  ELBO {way}: {mean_and_deviation(values, 3)} nats per datum")
@@ -58,7 +63,10 @@ def measure(name: str, seeds: int, steps: int, turns: int) -> None:
 def compare(one: np.ndarray, other: np.ndarray) -> None:
     error = np.sqrt(one.var(ddof=1) / len(one) + other.var(ddof=1) / len(other))
     print(f"  difference {other.mean() - one.mean():+.3f}, standard error {error:.3f}")
-    print(f"  (with ten seeds each, a true difference of {3 * error:.3f} would be found with probability 0.8)")
+    print(
+        f"  (with ten seeds each, a true difference of {3 * error:.3f} would be found with "
+        "probability 0.8)"
+    )
     tests = {
         "Welch": ttest_ind(one, other, equal_var=False),
         "Mann-Whitney": mannwhitneyu(one, other),
@@ -76,11 +84,15 @@ def _elbo(runner: SVIRunner, data: Segments) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["VaDE", "iVAE"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--turns", type=int, default=4, help="the steps are taken in so many parts, by turns")
+    parser.add_argument(
+        "--turns", type=int, default=4, help="the steps are taken in so many parts, by turns"
+    )
     args = parser.parse_args()
     for name in args.models:
         measure(name, args.seeds, args.steps, args.turns)

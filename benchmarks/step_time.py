@@ -1,8 +1,10 @@
-"""Time of one training step: ours, a plain PyTorch loop of the same objective, and the networks alone.
+"""Time of one training step: ours, a plain PyTorch loop of the same objective, and the networks
+alone.
 
     python -m benchmarks.step_time --steps 60
 
-All variants run interleaved in one process with the same threads, data and parameters' shapes; medians are printed.
+All variants run interleaved in one process with the same threads, data and parameters' shapes;
+medians are printed.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class PlainMFCVAE(nn.Module):
             z.append(z_j)
         with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
             output = self.output(*z)
-        return (loss + binary_cross_entropy_with_logits(output.float(), x, reduction="sum")) / len(x)
+        return (loss + binary_cross_entropy_with_logits(output.float(), x, reduction="sum")) / len(
+            x
+        )
 
     def networks_only(self, x: Tensor, dtype: torch.dtype | None) -> Tensor:
         with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
@@ -92,7 +96,9 @@ def at_precision(loss: Loss) -> Callable[[Tensor, torch.dtype | None], Tensor]:
     return objective
 
 
-def stepper(objective: Callable, parameters: Callable, dtype: torch.dtype | None, x: Tensor) -> Callable[[], float]:
+def stepper(
+    objective: Callable, parameters: Callable, dtype: torch.dtype | None, x: Tensor
+) -> Callable[[], float]:
     optimizer = torch.optim.Adam(parameters(), lr=5e-4, fused=True)
 
     def step() -> float:
@@ -106,8 +112,12 @@ def stepper(objective: Callable, parameters: Callable, dtype: torch.dtype | None
     return step
 
 
-def interleaved_medians(steps: dict[str, Callable[[], float]], turns: int, untimed: int) -> dict[str, float]:
-    """Median seconds of each step over ``turns`` rounds of all of them, after ``untimed`` rounds."""
+def interleaved_medians(
+    steps: dict[str, Callable[[], float]], turns: int, untimed: int
+) -> dict[str, float]:
+    """Median seconds of each step over ``turns`` rounds of all of them, after ``untimed``
+    rounds.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     with pyro.validation_enabled(False):
         for turn in range(untimed + turns):
@@ -119,7 +129,9 @@ def interleaved_medians(steps: dict[str, Callable[[], float]], turns: int, untim
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=60, help="timed steps of each variant")
     args = parser.parse_args()
     pyro.set_rng_seed(0)
@@ -128,16 +140,22 @@ def main() -> None:
     for precision, dtype in (("float32", None), ("bf16", torch.bfloat16)):
         plain, library = PlainMFCVAE(), ours()
         networks = PlainMFCVAE()
-        steps[f"networks alone, {precision}"] = stepper(networks.networks_only, networks.parameters, dtype, x)
+        steps[f"networks alone, {precision}"] = stepper(
+            networks.networks_only, networks.parameters, dtype, x
+        )
         steps[f"plain loop, {precision}"] = stepper(plain, plain.parameters, dtype, x)
         steps[f"ours, {precision}"] = stepper(library, library.parameters, dtype, x)
     medians = interleaved_medians(steps, args.steps, untimed=10)
-    print(f"{BATCH} rows of 784, 2 facets of K={K}, d={D}; {torch.get_num_threads()} threads, {args.steps} steps")
+    print(
+        f"{BATCH} rows of 784, 2 facets of K={K}, d={D}; {torch.get_num_threads()} threads, "
+        f"{args.steps} steps"
+    )
     for name, median in medians.items():
         print(f"{name:26s} {1e3 * median:7.1f} ms")
     for precision in ("float32", "bf16"):
         print(
-            f"ours / plain loop, {precision}: {medians[f'ours, {precision}'] / medians[f'plain loop, {precision}']:.3f}"
+            f"ours / plain loop, {precision}: "
+            f"{medians[f'ours, {precision}'] / medians[f'plain loop, {precision}']:.3f}"
         )
         print(
             f"ours / networks alone, {precision}: "

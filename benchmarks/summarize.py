@@ -20,13 +20,16 @@ def print_table(rows: Sequence[Mapping[str, float]]) -> None:
         values = [row[name] for row in rows]
         spread = statistics.stdev(values) if len(values) > 1 else float("nan")
         print(
-            f"  {name:36s} {statistics.mean(values):8.3f} ({spread:.3f})  {min(values):.3f} to {max(values):.3f}",
+            f"  {name:36s} {statistics.mean(values):8.3f} ({spread:.3f})  {min(values):.3f} to "
+            f"{max(values):.3f}",
             flush=True,
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path, nargs="+", help="run folders, one a seed")
     args = parser.parse_args()
     scores = [json.loads((run / "scores.json").read_text()) for run in args.runs]
@@ -35,7 +38,10 @@ def main() -> None:
             values = [100 * run[facet][label][name] for run in scores]
             spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
             each = ", ".join(f"{value:.2f}" for value in values)
-            print(f"{facet:10s} {label:12s} {name:22s} {statistics.mean(values):6.2f}{spread}   {each}")
+            print(
+                f"{facet:10s} {label:12s} {name:22s} {statistics.mean(values):6.2f}{spread}   "
+                f"{each}"
+            )
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
     python -m benchmarks.time_to_accuracy --data-root DATA --seeds 3
     python -m benchmarks.time_to_accuracy --data-root DATA --seeds 3 --start cold
 
-From neighbours: the clusters of the training images' nearest neighbours are taught to the digit facet while both facets
-are let in; then training goes on without them. From the cold start: mixtures are fitted anew on the way.
+From neighbours: the clusters of the training images' nearest neighbours are taught to the digit
+facet while both facets are let in; then training goes on without them. From the cold start:
+mixtures are fitted anew on the way.
 
-The clock runs from the untrained model on, while neighbours are looked for, while training and while mixtures are
-fitted, and stands while accuracy is measured. Settings are to be chosen on the accuracy of training images, which is
-printed beside. Nothing else may run on the machine.
+The clock runs from the untrained model on, while neighbours are looked for, while training and
+while mixtures are fitted, and stands while accuracy is measured. Settings are to be chosen on the
+accuracy of training images, which is printed beside. Nothing else may run on the machine.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ class Clock:
         if both_in and self.reached is None and on_test >= GOAL:
             self.reached = self.seconds
         print(
-            f"seed {self.seed}  epoch {runner.epoch:3d}  {self.seconds:6.1f} s  train {on_train:.4f}  "
-            f"test {on_test:.4f}  ELBO {record['elbo']:7.2f}  I(x; c) of style {record['mutual_information_style']:.2f}"
+            f"seed {self.seed}  epoch {runner.epoch:3d}  {self.seconds:6.1f} s  train "
+            f"{on_train:.4f}  "
+            f"test {on_test:.4f}  ELBO {record['elbo']:7.2f}  I(x; c) of style "
+            f"{record['mutual_information_style']:.2f}"
             f"{'  both in' if both_in else ''}",
             flush=True,
         )
@@ -61,7 +64,10 @@ class Clock:
 
     def accuracy(self, runner: SVIRunner, split: str, rows: int | None = None) -> float:
         """Of the digit facet's clusters."""
-        x, labels = getattr(self.data, split)[:rows], getattr(self.data, f"{split}_labels")["digit"][:rows]
+        x, labels = (
+            getattr(self.data, split)[:rows],
+            getattr(self.data, f"{split}_labels")["digit"][:rows],
+        )
         return cluster_accuracy(labels, runner.guide.predict(x)["digit"])
 
 
@@ -77,7 +83,9 @@ def train(data: Dataset, args: argparse.Namespace, seed: int) -> float | None:
     how = {"batch_size": args.batch_size, "log_every": args.every, "progress": False}
     epochs = args.alone + args.together
     if args.start == "neighbors":
-        neighbor_start(runner, data.train, epochs, facet="digit", seed=seed, callbacks=[clock], **how)
+        neighbor_start(
+            runner, data.train, epochs, facet="digit", seed=seed, callbacks=[clock], **how
+        )
     else:
 
         def fit_anew(runner: SVIRunner, record: dict) -> None:
@@ -94,16 +102,23 @@ def train(data: Dataset, args: argparse.Namespace, seed: int) -> float | None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--start", choices=("neighbors", "cold"), default="neighbors")
     parser.add_argument(
-        "--label-weight", type=float, default=30.0, help="of neighbours' clusters while they are taught"
+        "--label-weight",
+        type=float,
+        default=30.0,
+        help="of neighbours' clusters while they are taught",
     )
     parser.add_argument("--alone", type=int, default=1, help="epochs of the digit facet by itself")
-    parser.add_argument("--together", type=int, default=6, help="epochs after the style facet is let in")
+    parser.add_argument(
+        "--together", type=int, default=6, help="epochs after the style facet is let in"
+    )
     parser.add_argument("--fade-steps", type=int, default=1000)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--batch-size", type=int, default=256)
@@ -111,11 +126,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--free", type=int, default=0, help="epochs that follow without labels")
     parser.add_argument("--free-lr", type=float, default=1e-3)
     parser.add_argument("--free-every", type=int, default=5)
-    parser.add_argument("--fit-at", type=int, nargs="*", default=[], help="epochs that fit the mixture (cold start)")
+    parser.add_argument(
+        "--fit-at", type=int, nargs="*", default=[], help="epochs that fit the mixture (cold start)"
+    )
     parser.add_argument("--restarts", type=int, default=3)
     args = parser.parse_args()
     if any(epoch % args.every for epoch in args.fit_at):
-        parser.error(f"mixtures can be fitted where accuracy is measured, every {args.every} epochs: got {args.fit_at}")
+        parser.error(
+            f"mixtures can be fitted where accuracy is measured, every {args.every} epochs: got "
+            f"{args.fit_at}"
+        )
     return args
 
 
@@ -127,7 +147,10 @@ def main() -> None:
     print(f"seconds to {GOAL:.0%} of the test images with both facets in:", times)
     reached = [value for value in times.values() if value is not None]
     if len(reached) > 1:
-        print(f"mean {mean(reached):.0f} (sd {stdev(reached):.0f}) over the {len(reached)} of {len(times)} that met it")
+        print(
+            f"mean {mean(reached):.0f} (sd {stdev(reached):.0f}) over the {len(reached)} of "
+            f"{len(times)} that met it"
+        )
 
 
 if __name__ == "__main__":

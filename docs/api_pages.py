@@ -1,4 +1,5 @@
-"""The reference's pages, written from every module's ``__all__``: a name that is public is in the reference.
+"""The reference's pages, written from every module's ``__all__``: a name that is public is in the
+reference.
 
 Each name stands once, under the shortest path that it can be imported by.
 """
@@ -18,21 +19,46 @@ from sphinx.pycode import ModuleAnalyzer
 
 PACKAGES = ("ppl_models", "guides", "inference")
 
-# Title and modules of each page, in the order to read them in. What is named nowhere stands on the last page.
+# Title and modules of each page, in the order to read them in. What is named nowhere stands on the
+# last page.
 PAGES: dict[str, tuple[str, list[str]]] = {
-    "estimators": ("In scikit-learn's terms", ["inference.estimators.clustering", "inference.estimators"]),
+    "estimators": (
+        "In scikit-learn's terms",
+        ["inference.estimators.clustering", "inference.estimators"],
+    ),
     "models": (
         "Models",
         [
             f"ppl_models.{name}"
-            for name in ("base", "mfcvae", "vade", "vlac", "ivae", "mlvae", "nvae", "cvae", "flow", "vqvae")
+            for name in (
+                "base",
+                "mfcvae",
+                "vade",
+                "vlac",
+                "ivae",
+                "mlvae",
+                "nvae",
+                "cvae",
+                "flow",
+                "vqvae",
+            )
         ],
     ),
     "priors": ("Priors", ["ppl_models.priors.base", "ppl_models.priors"]),
-    "likelihoods_and_networks": ("Likelihoods and networks", ["ppl_models.likelihoods", "ppl_models.networks"]),
+    "likelihoods_and_networks": (
+        "Likelihoods and networks",
+        ["ppl_models.likelihoods", "ppl_models.networks"],
+    ),
     "guides": (
         "Guides",
-        ["guides.base", "guides.vade", "guides.marginal", "guides.amortized", "guides.discrete", "guides"],
+        [
+            "guides.base",
+            "guides.vade",
+            "guides.marginal",
+            "guides.amortized",
+            "guides.discrete",
+            "guides",
+        ],
     ),
     "fitting": (
         "Fitting",
@@ -40,15 +66,14 @@ PAGES: dict[str, tuple[str, list[str]]] = {
             f"inference.{name}"
             for name in (
                 "runner",
+                "run",
                 "training",
                 "schedules",
                 "initialization",
                 "callbacks",
-                "resuming",
+                "checkpoints",
                 "guard",
-                "batches",
-                "processes",
-                "without_encoder",
+                "distributed",
             )
         ],
     ),
@@ -59,8 +84,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
             "inference.evaluation",
             "inference.metrics",
             "inference.diagnostics",
-            "inference.evaluation.identifiability",
-            *(f"inference.{name}" for name in ("figures", "class_figures", "group_figures", "comparison_figures")),
+            "inference.figures",
         ],
     ),
     "inside": ("What the parts are made of", list(PACKAGES)),
@@ -78,20 +102,29 @@ def modules() -> dict[str, ModuleType]:
 
 
 def own_names(module: ModuleType) -> list[str]:
-    """What a module makes public and defines: data are told by the comment above them, which begins with ``#:``."""
+    """What a module makes public and defines: data are told by the comment above them, which begins
+    with ``#:``.
+    """
     told = ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
     return [
         name
         for name in module.__all__
-        if getattr(getattr(module, name), "__module__", None) == module.__name__ or ("", name) in told
+        if getattr(getattr(module, name), "__module__", None) == module.__name__
+        or ("", name) in told
     ]
 
 
 def public_paths() -> dict[str, str]:
-    """The path under which each public name stands in the reference, by every path that it can be imported by."""
+    """The path under which each public name stands in the reference, by every path that it can be
+    imported by.
+    """
     found = modules()
     own = {f"{module}.{name}" for module in found for name in own_names(found[module])}
-    paths = {f"{module}.{name}": getattr(found[module], name) for module in found for name in found[module].__all__}
+    paths = {
+        f"{module}.{name}": getattr(found[module], name)
+        for module in found
+        for name in found[module].__all__
+    }
     shortest: dict[int, str] = {}
     for path in sorted(paths, key=lambda path: (path.count("."), path not in own)):
         if path in own or _has_docstring(paths[path]):
@@ -100,12 +133,16 @@ def public_paths() -> dict[str, str]:
 
 
 def _has_docstring(value: Any) -> bool:
-    """Whether a name tells of itself wherever it is imported; the comment above data stands in their module alone."""
+    """Whether a name tells of itself wherever it is imported; the comment above data stands in
+    their module alone.
+    """
     return inspect.isclass(value) or inspect.isroutine(value)
 
 
 def resolved(target: str, paths: dict[str, str]) -> str | None:
-    """Where the reference has what a docstring names by another of its paths, such as a method of it."""
+    """Where the reference has what a docstring names by another of its paths, such as a method of
+    it.
+    """
     if path := paths.get(target):
         return path
     owner, _, member = target.rpartition(".")
@@ -123,8 +160,12 @@ def write_pages(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     paths, left = public_paths(), modules()
     for page, (title, names) in PAGES.items():
-        chosen = [left.pop(m) for m in list(left) if any(m == n or m.startswith(f"{n}.") for n in names)]
-        chosen.sort(key=lambda module: _place(module, names))  # which keeps the files' own order else
+        chosen = [
+            left.pop(m) for m in list(left) if any(m == n or m.startswith(f"{n}.") for n in names)
+        ]
+        chosen.sort(
+            key=lambda module: _place(module, names)
+        )  # which keeps the files' own order else
         text = "\n".join([title, "=" * len(title), "", *_lines(chosen, paths)])
         path = folder / f"{page}.rst"
         if not path.exists() or path.read_text() != text:
@@ -132,7 +173,9 @@ def write_pages(folder: Path) -> None:
 
 
 def _place(module: ModuleType, names: list[str]) -> tuple[bool, int]:
-    """What a package says of itself comes first, then modules in the order in which they, or theirs, are named."""
+    """What a package says of itself comes first, then modules in the order in which they, or
+    theirs, are named.
+    """
     within = [i for i, name in enumerate(names) if f"{module.__name__}.".startswith(f"{name}.")]
     return not hasattr(module, "__path__"), within[0]
 
@@ -143,7 +186,14 @@ def _lines(chosen: list[ModuleType], paths: dict[str, str]) -> Iterator[str]:
         if hasattr(module, "__path__"):
             yield from (f".. automodule:: {name}", "   :no-members:", "")
             continue
-        yield from (f"``{name}``", "-" * (len(name) + 4), "", f".. automodule:: {name}", "   :no-members:", "")
+        yield from (
+            f"``{name}``",
+            "-" * (len(name) + 4),
+            "",
+            f".. automodule:: {name}",
+            "   :no-members:",
+            "",
+        )
         for own in own_names(module):
             yield from (f".. {_directive(getattr(module, own))}:: {paths[f'{name}.{own}']}", "")
 

@@ -13,11 +13,18 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]  # the code beside these pages, wherever another copy is installed
+sys.path[:0] = [
+    str(HERE.parent),
+    str(HERE),
+]  # the code beside these pages, wherever another copy is installed
 
 from api_pages import public_paths, resolved, write_pages  # noqa: E402
 
-INCLUDED = {"RESULTS.md": "full_results.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+INCLUDED = {
+    "RESULTS.md": "full_results.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 METADATA = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
 
 project = "FacetVAE"
@@ -35,7 +42,8 @@ html_theme_options = {"top_of_page_buttons": []}
 
 myst_heading_anchors = 3
 
-# Beyond that of __init__, a class is told by its own docstring; torch's would be said of every network.
+# Beyond that of __init__, a class is told by its own docstring; torch's would be said of every
+# network.
 autodoc_default_options = {"members": True, "show-inheritance": True, "no-value": True}
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
@@ -43,20 +51,25 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 
-# A link to a name of ours that leads nowhere is an error; names of others have no pages here to lead to.
+# A link to a name of ours that leads nowhere is an error; names of others have no pages here to
+# lead to.
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!(ppl_models|guides|inference)\.).*"),
     # In signatures, and not public.
     (
         r"py:class",
-        r"inference\.(resuming\.CheckpointWriter|training\.NoCheckpoints|processes\.T|objectives\.loss\.Need)",
+        r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)|distributed\.T|objectives\.loss\.Need)",
     ),
 ]
 
 
-def find_by_another_path(app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.TextElement):
-    """Follow a link that names something by the module that defines it, by any other path, or by no path at all."""
+def find_by_another_path(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.TextElement
+):
+    """Follow a link that names something by the module that defines it, by any other path, or by no
+    path at all.
+    """
     named = node.get("reftarget", "")
     target = resolved(named, app.public_paths) or app.public_names.get(named)
     if node.get("refdomain") != "py" or target in (None, named):
@@ -66,13 +79,19 @@ def find_by_another_path(app: Sphinx, env: BuildEnvironment, node: pending_xref,
 
 
 def stay_on_the_site(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Lead links to files beside the code, as GitHub needs them, to the pages that include these files."""
+    """Lead links to files beside the code, as GitHub needs them, to the pages that include these
+    files.
+    """
     for file, page in INCLUDED.items():
         source[0] = source[0].replace(f"](../{file}", f"]({page}")
 
 
-def leave_out(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what scikit-learn makes members of its estimators: it tells of itself, by links into its own pages."""
+def leave_out(
+    app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out what scikit-learn makes members of its estimators: it tells of itself, by links
+    into its own pages.
+    """
     return True if str(getattr(value, "__module__", "")).startswith("sklearn.") else None
 
 

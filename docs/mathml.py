@@ -1,4 +1,6 @@
-"""Formulas as MathML, which every current browser draws by itself: no script and nothing from a network."""
+"""Formulas as MathML, which every current browser draws by itself: no script and nothing from a
+network.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +21,7 @@ def display(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_html_math_renderer("mathml", inline_renderers=(inline, None), block_renderers=(display, None))
+    app.add_html_math_renderer(
+        "mathml", inline_renderers=(inline, None), block_renderers=(display, None)
+    )
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,10 +2,10 @@
 
 python -m examples.augmentation --dataset mnist --data-root DATA
 
-N-VAE and a conditional VAE are trained; then a classifier, with a share of its images replaced by generated ones of the
-same class, whose latents are drawn with a standard deviation of 1 or more. Reported is its error on the test images,
-mean and sample deviation over repeats, each with its own generative model. What is in the run folder already, made with
-the same settings, is not made again.
+N-VAE and a conditional VAE are trained; then a classifier, with a share of its images replaced by
+generated ones of the same class, whose latents are drawn with a standard deviation of 1 or more.
+Reported is its error on the test images, mean and sample deviation over repeats, each with its own
+generative model. What is in the run folder already, made with the same settings, is not made again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ MODELS = ("nvae", "cvae")
 
 @dataclass(frozen=True)
 class Settings:
-    """Standard deviations, shares and repeats are the paper's; it does not give its classifier, which is our choice."""
+    """Standard deviations, shares and repeats are the paper's; it does not give its classifier,
+    which is our choice.
+    """
 
     scales: tuple[float, ...] = (1.0, 1.4, 2.0)
     shares: tuple[float, ...] = (0.4, 1.0)
@@ -59,7 +61,9 @@ class Settings:
     classifier_epochs: int = 10
 
 
-SMOKE = replace(Settings(), scales=(1.0, 2.0), repeats=2, epochs=2, classifier_widths=(16,), classifier_epochs=3)
+SMOKE = replace(
+    Settings(), scales=(1.0, 2.0), repeats=2, epochs=2, classifier_widths=(16,), classifier_epochs=3
+)
 
 
 def of_generators(settings: Settings) -> nvae.Settings:
@@ -67,9 +71,15 @@ def of_generators(settings: Settings) -> nvae.Settings:
     return replace(nvae.Settings(), precision=settings.precision, epochs=settings.epochs)
 
 
-def generator(model: str, data: Dataset, of: str, settings: Settings, seed: int, device: str, out: Path) -> NVAE | CVAE:
+def generator(
+    model: str, data: Dataset, of: str, settings: Settings, seed: int, device: str, out: Path
+) -> NVAE | CVAE:
     """The generative model of one repeat, trained, or loaded where it was."""
-    chosen, label, folder = of_generators(settings), data.train_labels[of], out / model / f"seed-{seed}"
+    chosen, label, folder = (
+        of_generators(settings),
+        data.train_labels[of],
+        out / model / f"seed-{seed}",
+    )
 
     def train() -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,22 +96,32 @@ def generator(model: str, data: Dataset, of: str, settings: Settings, seed: int,
     return SVIRunner.load(folder).model  # type: ignore[return-value]
 
 
-def mixed(x: np.ndarray, label: np.ndarray, model: NVAE | CVAE, share: float, scale: float, seed: int) -> np.ndarray:
+def mixed(
+    x: np.ndarray, label: np.ndarray, model: NVAE | CVAE, share: float, scale: float, seed: int
+) -> np.ndarray:
     """Images ``[N, D]``, of which about this share are generated anew, of the same class."""
     replaced = np.flatnonzero(np.random.default_rng(seed).random(len(x)) < share)
     made = x.copy()
     with seeded(seed, torch.device("cpu")):
         for rows in np.array_split(replaced, max(1, len(replaced) // 4096)):
-            images = model.generate(len(rows), temperature=scale, label=torch.as_tensor(label[rows]))
+            images = model.generate(
+                len(rows), temperature=scale, label=torch.as_tensor(label[rows])
+            )
             made[rows] = images.flatten(1).numpy()
     return made
 
 
-def error(x: np.ndarray, label: np.ndarray, data: Dataset, of: str, settings: Settings, seed: int) -> float:
+def error(
+    x: np.ndarray, label: np.ndarray, data: Dataset, of: str, settings: Settings, seed: int
+) -> float:
     """Test error of a classifier that was trained on ``x``."""
-    network = MLPClassifier(settings.classifier_widths, max_iter=settings.classifier_epochs, random_state=seed)
+    network = MLPClassifier(
+        settings.classifier_widths, max_iter=settings.classifier_epochs, random_state=seed
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it trains for as many epochs as it was given
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # it trains for as many epochs as it was given
         network.fit(x, label)
     return float(1 - network.score(nvae.flat(data.test), data.test_labels[of]))
 
@@ -120,17 +140,35 @@ def measure(
     for seed in range(first_seed, first_seed + settings.repeats):
         for model, share, scale in found:
 
-            def make(model: str = model, share: float = share, scale: float = scale, seed: int = seed) -> dict:
+            def make(
+                model: str = model, share: float = share, scale: float = scale, seed: int = seed
+            ) -> dict:
                 if model == "baseline":
                     return {"error": error(x, label, data, of, settings, seed)}
-                made = mixed(x, label, generator(model, data, of, settings, seed, device, out), share, scale, seed)
+                made = mixed(
+                    x,
+                    label,
+                    generator(model, data, of, settings, seed, device, out),
+                    share,
+                    scale,
+                    seed,
+                )
                 return {"error": error(made, label, data, of, settings, seed)}
 
             sizes = {
-                name: value for name, value in asdict(settings).items() if name not in ("scales", "shares", "repeats")
+                name: value
+                for name, value in asdict(settings).items()
+                if name not in ("scales", "shares", "repeats")
             }
             place = out / "cells" / f"{model}-{share:g}-{scale:g}-{seed}.json"
-            cell = {"data": data.name, "model": model, "share": share, "scale": scale, "seed": seed, **sizes}
+            cell = {
+                "data": data.name,
+                "model": model,
+                "share": share,
+                "scale": scale,
+                "seed": seed,
+                **sizes,
+            }
             found[model, share, scale].append(once(place, cell, make)["error"])
     return found
 
@@ -138,7 +176,11 @@ def measure(
 def format_table(found: dict[tuple, list[float]]) -> str:
     lines = [f"{'images of':12s}{'share':>8s}{'deviation':>12s}{'test error, %':>20s}"]
     for (model, share, scale), errors in found.items():
-        value = f"{100 * mean(errors):.2f} ({100 * stdev(errors):.2f})" if len(errors) > 1 else f"{100 * errors[0]:.2f}"
+        value = (
+            f"{100 * mean(errors):.2f} ({100 * stdev(errors):.2f})"
+            if len(errors) > 1
+            else f"{100 * errors[0]:.2f}"
+        )
         lines.append(f"{model:12s}{share:8.2g}{scale:12.2g}{value:>20s}")
     return "\n".join(lines)
 
@@ -149,7 +191,11 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     flags: dict[str, dict[str, Any]] = {
         "epochs": {"help": "of the generative models"},
         "repeats": {"help": "of everything, from --seed on"},
-        "precision": {"help": "of the generative models' networks", "choices": ("float32", "bf16"), "metavar": None},
+        "precision": {
+            "help": "of the generative models' networks",
+            "choices": ("float32", "bf16"),
+            "metavar": None,
+        },
         "classifier_epochs": {"help": "of the classifiers"},
     }
     add_setting_flags(parser, Settings(), **flags)
@@ -171,9 +217,14 @@ def main(argv: list[str] | None = None) -> None:
     folder.mkdir(exist_ok=True)
     percent = {cell: [100 * value for value in errors] for cell, errors in found.items()}
     for share in settings.shares:
-        of_share = {model: {scale: percent[model, share, scale] for scale in settings.scales} for model in MODELS}
+        of_share = {
+            model: {scale: percent[model, share, scale] for scale in settings.scales}
+            for model in MODELS
+        }
         of_share["none generated"] = dict.fromkeys(settings.scales, percent["baseline", 0.0, 1.0])
-        figure = grouped_means(of_share, "standard deviation of the latents", f"test error, %, share {share:g}")
+        figure = grouped_means(
+            of_share, "standard deviation of the latents", f"test error, %, share {share:g}"
+        )
         figure.savefig(folder / f"error_{share:g}.png", dpi=150)
 
 

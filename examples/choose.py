@@ -1,15 +1,17 @@
-"""How many facets J, and how many clusters K in each? Candidates compared on held-out data, without labels.
+"""How many facets J, and how many clusters K in each? Candidates compared on held-out data, without
+labels.
 
     python -m examples.choose                      # the bundled 8x8 digits
-    python -m examples.choose --dataset drawn      # two labellings that are known, each in a subspace of its own
+    python -m examples.choose --dataset drawn   # two known labellings, each in its own subspace
 
-Candidates have 1, 2 or 3 facets and as many clusters in each facet. What else they are is the same for all, so that
-only the grouping is compared: one likelihood, one ladder of three levels, of which the deepest have facets, and one
-number of latent dimensions, shared out among the facets. They are ordered by their clusters altogether, J K.
+Candidates have 1, 2 or 3 facets and as many clusters in each facet. What else they are is the same
+for all, so that only the grouping is compared: one likelihood, one ladder of three levels, of which
+the deepest have facets, and one number of latent dimensions, shared out among the facets. They are
+ordered by their clusters altogether, J K.
 
-What mixtures are started from does not depend on K: each J is trained once under standard normal priors, and its
-networks are where every K goes on from. Seeds are trained side by side. Labels are looked at when the choice is made,
-and only to say whether it is right.
+What mixtures are started from does not depend on K: each J is trained once under standard normal
+priors, and its networks are where every K goes on from. Seeds are trained side by side. Labels are
+looked at when the choice is made, and only to say whether it is right.
 """
 
 from __future__ import annotations
@@ -39,7 +41,14 @@ from examples.common import (
 from examples.datasets import Dataset, digits
 from examples.sources import labellings
 from guides import VaDEGuide
-from inference import ProgressiveFadeIn, SVIRunner, fit_mixtures, fit_together, select_model, standard_normal_priors
+from inference import (
+    ProgressiveFadeIn,
+    SVIRunner,
+    fit_mixtures,
+    fit_together,
+    select_model,
+    standard_normal_priors,
+)
 from inference.figures.selection import selection_overview
 from inference.selection.candidates import Selection
 from ppl_models import MFCVAE, DirichletWeights, GaussianMixture, MLPLadder, Normal
@@ -68,7 +77,9 @@ class Settings:
     repeats: int = 5  # seeds
 
 
-DRAWN = Settings(num_components=(2, 4, 6, 12), dim=4, widths=(64, 64, 64), scale=0.5, warm_epochs=(100, 260))
+DRAWN = Settings(
+    num_components=(2, 4, 6, 12), dim=4, widths=(64, 64, 64), scale=0.5, warm_epochs=(100, 260)
+)
 SMOKE = Settings(
     num_components=(2, 3),
     dim=4,
@@ -79,12 +90,17 @@ SMOKE = Settings(
     epochs=1,
     repeats=2,
 )
-# What the drawn labellings are: the second varies more than the first, so that the deepest facet may find it alone.
+# What the drawn labellings are: the second varies more than the first, so that the deepest facet
+# may find it alone.
 CLUSTERS, DIMS, SCALES = (3, 4), (2, 2), (1.0, 1.5)
 
 
-def drawn(num_layers: int = 1, train_rows: int = 1000, test_rows: int = 500, seed: int = 0) -> Dataset:
-    """Two labellings, of 3 and of 4 clusters in a plane each, turned at random in 10 dimensions, of unit deviation."""
+def drawn(
+    num_layers: int = 1, train_rows: int = 1000, test_rows: int = 500, seed: int = 0
+) -> Dataset:
+    """Two labellings, of 3 and of 4 clusters in a plane each, turned at random in 10 dimensions, of
+    unit deviation.
+    """
     n = train_rows + test_rows
     made = labellings(n, CLUSTERS, DIMS, scales=SCALES, num_layers=num_layers, noise=0.5, seed=seed)
     x = (made.x / made.x[:train_rows].std()).astype(np.float32)
@@ -102,10 +118,14 @@ def candidates(settings: Settings) -> list[tuple[int, int]]:
 
 def build(J: int, K: int, data: Dataset, settings: Settings) -> VaDEGuide:
     """A guide of J facets, the last one deepest."""
-    weights = DirichletWeights(len(data.train)) if settings.weights == "dirichlet" else settings.weights
+    weights = (
+        DirichletWeights(len(data.train)) if settings.weights == "dirichlet" else settings.weights
+    )
     levels = range(len(settings.widths) - J, len(settings.widths))
     share, left = divmod(settings.dim, J)
-    dims = {f"facet_{j}": share + (left if j == 1 else 0) for j in range(J, 0, -1)}  # what is left goes to the deepest
+    dims = {
+        f"facet_{j}": share + (left if j == 1 else 0) for j in range(J, 0, -1)
+    }  # what is left goes to the deepest
     facets = {name: GaussianMixture(K, dim, weights=weights) for name, dim in dims.items()}
     network = MLPLadder(settings.widths, rungs=list(levels))
     return VaDEGuide(MFCVAE(data.train.shape[1:], facets, Normal(settings.scale), network))
@@ -120,7 +140,11 @@ def begun(J: int, data: Dataset, settings: Settings, args: argparse.Namespace) -
         pyro.set_rng_seed(seed)
         guide = build(J, settings.num_components[0], data, settings)
         schedule = ProgressiveFadeIn(phases, settings.fade_steps)
-        runners.append(SVIRunner(guide.model, guide, lr=settings.lr, schedule=schedule, seed=seed, device=args.device))
+        runners.append(
+            SVIRunner(
+                guide.model, guide, lr=settings.lr, schedule=schedule, seed=seed, device=args.device
+            )
+        )
     with ExitStack() as stack:
         for runner in runners:
             stack.enter_context(standard_normal_priors(runner.model))
@@ -131,7 +155,9 @@ def begun(J: int, data: Dataset, settings: Settings, args: argparse.Namespace) -
 def finished(
     K: int, warm: Sequence[SVIRunner], data: Dataset, settings: Settings, args: argparse.Namespace
 ) -> list[SVIRunner]:
-    """The same with mixtures of K clusters: fitted to the latents, then trained with the networks."""
+    """The same with mixtures of K clusters: fitted to the latents, then trained with the
+    networks.
+    """
     J = len(warm[0].model.facets)
     runners = []
     for before in warm:
@@ -145,17 +171,35 @@ def finished(
     return runners
 
 
-def train(runners: Sequence[SVIRunner], data: Dataset, epochs: int, settings: Settings, out: Path, phase: str) -> None:
+def train(
+    runners: Sequence[SVIRunner],
+    data: Dataset,
+    epochs: int,
+    settings: Settings,
+    out: Path,
+    phase: str,
+) -> None:
     kept = checkpointing(out, phase)
-    how: dict[str, Any] = {"batch_size": settings.batch_size, "log_every": epochs, "checkpoints": kept}
+    how: dict[str, Any] = {
+        "batch_size": settings.batch_size,
+        "log_every": epochs,
+        "checkpoints": kept,
+    }
     fit_together(runners, data.train, epochs, progress=False, **how)
 
 
-def found_labels(selection: Selection, labels: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]]:
-    """How well each label is found: by candidate, the ARI of the facet that matches it best, of every seed."""
+def found_labels(
+    selection: Selection, labels: dict[str, np.ndarray]
+) -> dict[str, dict[str, list[float]]]:
+    """How well each label is found: by candidate, the ARI of the facet that matches it best, of
+    every seed.
+    """
     return {
         name: {
-            label: [max(adjusted_rand_score(known, part) for part in run.partitions.values()) for run in runs]
+            label: [
+                max(adjusted_rand_score(known, part) for part in run.partitions.values())
+                for run in runs
+            ]
             for label, known in labels.items()
         }
         for name, runs in selection.runs.items()
@@ -163,7 +207,9 @@ def found_labels(selection: Selection, labels: dict[str, np.ndarray]) -> dict[st
 
 
 def results(selection: Selection, found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
-    """All that the tables say, in JSON types; what is not defined, such as the redundancy of one facet, is NaN."""
+    """All that the tables say, in JSON types; what is not defined, such as the redundancy of one
+    facet, is NaN.
+    """
     rows = {
         name: {
             "elbo": selection.elbo(name),
@@ -172,7 +218,10 @@ def results(selection: Selection, found: dict[str, dict[str, list[float]]]) -> d
             "stability": selection.stability(name),
             "redundancy": selection.redundancy(name),
             "found_by_seed": found[name],
-            **{what: selection.by_facet(name, what) for what in ("in_use", "effective", "mutual_information")},
+            **{
+                what: selection.by_facet(name, what)
+                for what in ("in_use", "effective", "mutual_information")
+            },
         }
         for name, runs in selection.runs.items()
     }
@@ -183,13 +232,16 @@ def format_found(selection: Selection, found: dict[str, dict[str, list[float]]])
     """How well labels are found, a line for each candidate."""
     labels = list(next(iter(found.values())))
     lines = [
-        "what the choice did not look at: ARI of each label with the facet that matches it best, mean (deviation),"
+        "what the choice did not look at: ARI of each label with the facet that matches it best, "
+        "mean (deviation),"
     ]
     lines.append("and in the seed of the highest held-out ELBO")
     lines.append(f"{'':14s}" + "".join(f"{label:>24s}" for label in labels))
     for name, row in found.items():
         best = int(np.argmax([run.elbo.mean() for run in selection.runs[name]]))
-        cells = "".join(f"{_mean_and_deviation(row[label]):>16s}; {row[label][best]:6.2f}" for label in labels)
+        cells = "".join(
+            f"{_mean_and_deviation(row[label]):>16s}; {row[label][best]:6.2f}" for label in labels
+        )
         lines.append(f"{'*' if name == selection.chosen else ' '} {name:12s}{cells}")
     return "\n".join(lines)
 
@@ -202,13 +254,20 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "choose")
     parser.add_argument("--dataset", choices=("digits", "drawn"), default="digits")
     parser.add_argument(
-        "--layers", type=reader("layers", int, check_count), default=1, help="of the drawn data's mixing; 1 is linear"
+        "--layers",
+        type=reader("layers", int, check_count),
+        default=1,
+        help="of the drawn data's mixing; 1 is linear",
     )
     flags: dict[str, dict[str, Any]] = {
         "epochs": {"help": "after the warm start"},
         "lr": {"help": "Adam's rate"},
         "repeats": {"help": "seeds, from --seed on"},
-        "weights": {"help": "of the clusters", "choices": ("learned", "dirichlet"), "metavar": None},
+        "weights": {
+            "help": "of the clusters",
+            "choices": ("learned", "dirichlet"),
+            "metavar": None,
+        },
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
@@ -226,7 +285,9 @@ def main(argv: list[str] | None = None) -> None:
         for K in settings.num_components:
             fitted[J, K] = finished(K, warm, data, settings, args)
             print(f"{J} facets of {K} clusters: {settings.repeats} seeds trained", flush=True)
-    selection = select_model({f"{J} x {K}": fitted[J, K] for J, K in candidates(settings)}, data.test, match=True)
+    selection = select_model(
+        {f"{J} x {K}": fitted[J, K] for J, K in candidates(settings)}, data.test, match=True
+    )
     found = found_labels(selection, data.test_labels)
     write_json(out / "results.json", results(selection, found))
     (out / "figures").mkdir(exist_ok=True)

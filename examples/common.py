@@ -23,7 +23,15 @@ from inference.randomness import seeded
 from inference.runner import Callback
 from inference.schedules import Schedule
 from ppl_models import FacetModel
-from ppl_models.checks import check_count, check_device, check_keys, check_kind, check_positive, check_seed, number
+from ppl_models.checks import (
+    check_count,
+    check_device,
+    check_keys,
+    check_kind,
+    check_positive,
+    check_seed,
+    number,
+)
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -78,17 +86,30 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--smoke", action="store_true", help="sizes for a run of seconds, on data that needs no files")
-    parser.add_argument("--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)")
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="sizes for a run of seconds, on data that needs no files",
+    )
+    parser.add_argument(
+        "--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)"
+    )
     seed, device = reader("seed", int, check_seed), reader("device", str, check_device)
-    parser.add_argument("--seed", type=seed, default=0, help="of networks, shuffling and draws (default: 0)")
-    parser.add_argument("--device", type=device, default="cpu", help='such as "cpu" or "cuda" (default: cpu)')
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="of networks, shuffling and draws (default: 0)"
+    )
+    parser.add_argument(
+        "--device", type=device, default="cpu", help='such as "cpu" or "cuda" (default: cpu)'
+    )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the checkpoints in the run folder, as the run was called before; else these are removed",
+        help="go on from the checkpoints in the run folder, as the run was called before; else "
+        "these are removed",
     )
-    parser.add_argument("--out", type=Path, default=Path("runs") / name, help=f"run folder (default: runs/{name})")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs") / name, help=f"run folder (default: runs/{name})"
+    )
     return parser
 
 
@@ -117,14 +138,22 @@ def _check_setting(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
 
 
-def add_setting_flags(parser: argparse.ArgumentParser, settings: Any, **options: dict[str, Any]) -> None:
-    """A flag for each field of ``settings`` that is named in ``options``, which hold argparse's own options."""
+def add_setting_flags(
+    parser: argparse.ArgumentParser, settings: Any, **options: dict[str, Any]
+) -> None:
+    """A flag for each field of ``settings`` that is named in ``options``, which hold argparse's own
+    options.
+    """
     for name, extra in options.items():
         default = getattr(settings, name)
-        kind = reader(name, type(default[0] if isinstance(default, tuple) else default), _check_setting)
+        kind = reader(
+            name, type(default[0] if isinstance(default, tuple) else default), _check_setting
+        )
         count = {"nargs": len(default)} if isinstance(default, tuple) else {}
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=kind, default=argparse.SUPPRESS, **{"metavar": "N", **count, **extra})
+        parser.add_argument(
+            flag, type=kind, default=argparse.SUPPRESS, **{"metavar": "N", **count, **extra}
+        )
 
 
 def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> SettingsT:
@@ -137,7 +166,11 @@ def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> 
     return replace(smoke if args.smoke else settings, **given)
 
 
-INIT_FLAG: dict[str, Any] = {"help": "of the networks", "choices": ("pytorch", "glorot_normal"), "metavar": None}
+INIT_FLAG: dict[str, Any] = {
+    "help": "of the networks",
+    "choices": ("pytorch", "glorot_normal"),
+    "metavar": None,
+}
 TRAINING_FLAGS: dict[str, dict[str, Any]] = {
     "lr": {"help": "Adam's rate"},
     "batch_size": {"help": "rows a step"},
@@ -160,7 +193,9 @@ def checkpointing(out: Path, *phase: str) -> Checkpoints:
 
 def describe(args: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """How a run is called, in JSON types: its flags, and its settings as they apply."""
-    flags = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    flags = {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
+    }
     return json.loads(json.dumps({"flags": flags, "settings": asdict(settings)}))
 
 
@@ -168,11 +203,14 @@ def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     """Names of the flags and settings that make two described runs different ones."""
     incidental = {"resume", "out", "data_root", "device"}
     before, after = ({**run["flags"], **run["settings"]} for run in (then, now))
-    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - incidental
+    return {
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    } - incidental
 
 
 def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> Path:
-    """Create ``args.out`` and note there what is about to be run: flags, settings as they apply, and data.
+    """Create ``args.out`` and note there what is about to be run: flags, settings as they apply,
+    and data.
 
     ``args.device`` becomes this process's own.
     """
@@ -209,16 +247,23 @@ def _read(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def _check_same(then: dict[str, Any], now: dict[str, Any], out: Path) -> None:
-    """:raises SystemExit: if a run is to be gone on with that was called with other flags, naming them."""
+    """:raises SystemExit: if a run is to be gone on with that was called with other flags, naming
+        them.
+    """
     if names := differing(then, now) | ({"data"} if then["data"] != now["data"] else set()):
         raise SystemExit(
-            f"--resume: the run in {out} was called with another {' and '.join(sorted(names))}: call it as it was "
+            f"--resume: the run in {out} was called with another {' and '.join(sorted(names))}: "
+            "call it as it was "
             "called then, or start anew without --resume"
         )
 
 
-def once(path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the file at ``path`` holds, if it was made with these settings; else what ``make`` gives, written there."""
+def once(
+    path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What the file at ``path`` holds, if it was made with these settings; else what ``make``
+    gives, written there.
+    """
     described = json.loads(json.dumps(settings))
     if path.is_file() and (kept := _read(path, "settings"))["settings"] == described:
         print(f"{path} is there already, made with the same settings")
@@ -230,7 +275,9 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, A
 
 
 def leads() -> bool:
-    """Whether this is the first of the processes that ``torchrun`` started, or the only one: it alone writes."""
+    """Whether this is the first of the processes that ``torchrun`` started, or the only one: it
+    alone writes.
+    """
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -241,19 +288,26 @@ def first_goes_on() -> None:
 
 
 def refuse_several() -> None:
-    """:raises SystemExit: where ``torchrun`` started several processes for an example that trains many runs in one."""
+    """:raises SystemExit: where ``torchrun`` started several processes for an example that trains
+        many runs in one.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SystemExit("this example trains many runs in one process: start it without torchrun")
 
 
 def own_device(device: str) -> str:
     """This process's: of several on a machine with several cards each takes its own."""
-    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
+    return (
+        f"cuda:{os.environ['LOCAL_RANK']}"
+        if device == "cuda" and "LOCAL_RANK" in os.environ
+        else device
+    )
 
 
 @cache
 def fabric_on(kind: str) -> Fabric | None:
-    """What makes one run of the processes that ``torchrun`` started; ``None`` where there is one process.
+    """What makes one run of the processes that ``torchrun`` started; ``None`` where there is one
+    process.
 
     :param kind: of device, such as ``"cpu"``.
     """
@@ -267,14 +321,21 @@ def fabric_on(kind: str) -> Fabric | None:
     return fabric
 
 
-def check_schedule(schedule: Schedule, model: FacetModel, data: Dataset, epochs: int, batch_size: int) -> None:
+def check_schedule(
+    schedule: Schedule, model: FacetModel, data: Dataset, epochs: int, batch_size: int
+) -> None:
     """Let a schedule that does not fit the run say so before anything is done or written."""
     steps = -(-len(data.train) // batch_size)
     schedule.bind(model, steps, epochs * steps)
 
 
 def train_first(
-    start: Callable[..., SVIRunner], guide: FacetGuide, data: Dataset, out: Path, schedule: Schedule, **options: Any
+    start: Callable[..., SVIRunner],
+    guide: FacetGuide,
+    data: Dataset,
+    out: Path,
+    schedule: Schedule,
+    **options: Any,
 ) -> SVIRunner:
     """Train by a start, and return a runner for what follows, its history begun.
 
@@ -320,7 +381,9 @@ def fit_and_report(
     first_goes_on()
     runner.save(out)
     scores = score_run(runner.guide, data, out, runner.seed)
-    save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape, temperature)
+    save_figures(
+        out / "figures", runner.guide, data.test, runner.history, data.image_shape, temperature
+    )
     return scores
 
 
@@ -336,7 +399,9 @@ def score_run(guide: FacetGuide, data: Dataset, out: Path, seed: int) -> Scores:
 
 
 def probe_facets(guide: FacetGuide, data: Dataset, seed: int) -> dict[str, dict[str, float]]:
-    """How well a classifier reads each label from draws of each facet's latent vector alone (MFCVAE, Table 1)."""
+    """How well a classifier reads each label from draws of each facet's latent vector alone
+    (MFCVAE, Table 1).
+    """
     with seeded(seed, guide.model.gates.device):
         train, test = (
             {facet: q.sample().cpu().numpy() for facet, q in guide.posterior(x).items()}
@@ -344,7 +409,9 @@ def probe_facets(guide: FacetGuide, data: Dataset, seed: int) -> dict[str, dict[
         )
     return {
         facet: {
-            label: probe_accuracy(train[facet], data.train_labels[label], test[facet], data.test_labels[label], seed)
+            label: probe_accuracy(
+                train[facet], data.train_labels[label], test[facet], data.test_labels[label], seed
+            )
             for label in data.train_labels
         }
         for facet in train
@@ -356,7 +423,9 @@ def score_facets(guide: FacetGuide, data: Dataset) -> Scores:
     train, test = guide.predict(data.train), guide.predict(data.test)
     return {
         facet: {
-            label: clustering_scores(data.test_labels[label], test[facet], (data.train_labels[label], train[facet]))
+            label: clustering_scores(
+                data.test_labels[label], test[facet], (data.train_labels[label], train[facet])
+            )
             for label in data.test_labels
         }
         for facet in test

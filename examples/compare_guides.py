@@ -1,11 +1,13 @@
-"""One model, every guide: what each posterior gives, and what each estimator of the same objective costs.
+"""One model, every guide: what each posterior gives, and what each estimator of the same objective
+costs.
 
     python -m examples.compare_guides                              # the bundled 8x8 digits
     python -m examples.compare_guides --dataset mnist --data-root DATA
 
-Each guide trains a model of its own by the same recipe, warm start included; a first table compares the fitted
-posteriors. A second takes one of them, with its cluster given by a network and its latents given the cluster, and
-handles that cluster in every way there is: same posterior, same batch, so bias, noise and time are the estimator's.
+Each guide trains a model of its own by the same recipe, warm start included; a first table compares
+the fitted posteriors. A second takes one of them, with its cluster given by a network and its
+latents given the cluster, and handles that cluster in every way there is: same posterior, same
+batch, so bias, noise and time are the estimator's.
 """
 
 from __future__ import annotations
@@ -33,7 +35,15 @@ from examples.common import (
     write_json,
 )
 from examples.datasets import Dataset, load
-from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
+from guides import (
+    AmortizedGuide,
+    Annealed,
+    FacetGuide,
+    GumbelSoftmax,
+    MarginalGuide,
+    ScoreFunction,
+    VaDEGuide,
+)
 from guides.discrete import Discrete
 from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, mutual_information, warm_start
 from inference.diagnostics import (
@@ -68,8 +78,12 @@ class Settings:
     gradient_draws: int = 500
 
 
-MNIST = Settings(widths=(256, 256), batch_size=256, warm_epochs=4, epochs=12, repeats=1, gradient_draws=200)
-SMOKE = Settings(3, 2, (8, 8), warm_epochs=1, epochs=1, repeats=1, importance_draws=100, gradient_draws=10)
+MNIST = Settings(
+    widths=(256, 256), batch_size=256, warm_epochs=4, epochs=12, repeats=1, gradient_draws=200
+)
+SMOKE = Settings(
+    3, 2, (8, 8), warm_epochs=1, epochs=1, repeats=1, importance_draws=100, gradient_draws=10
+)
 
 
 def guides(steps: int) -> dict[str, tuple[Callable[[FacetModel], FacetGuide], ELBO | None]]:
@@ -78,8 +92,12 @@ def guides(steps: int) -> dict[str, tuple[Callable[[FacetModel], FacetGuide], EL
     :param steps: over which an annealed temperature falls.
     """
 
-    def network(discrete: Callable[[], Discrete] | None = None) -> Callable[[FacetModel], FacetGuide]:
-        return lambda model: AmortizedGuide(model, discrete=discrete() if discrete else None, conditional=True)
+    def network(
+        discrete: Callable[[], Discrete] | None = None,
+    ) -> Callable[[FacetModel], FacetGuide]:
+        return lambda model: AmortizedGuide(
+            model, discrete=discrete() if discrete else None, conditional=True
+        )
 
     def gumbel(hard: bool) -> Callable[[], Discrete]:
         return lambda: GumbelSoftmax(Annealed(1.0, TEMPERATURE, steps), hard=hard)
@@ -100,12 +118,20 @@ def guides(steps: int) -> dict[str, tuple[Callable[[FacetModel], FacetGuide], EL
 
 
 def train(
-    data: Dataset, settings: Settings, build: Callable, objective: ELBO | None, seed: int, device: str, kept: Path
+    data: Dataset,
+    settings: Settings,
+    build: Callable,
+    objective: ELBO | None,
+    seed: int,
+    device: str,
+    kept: Path,
 ) -> SVIRunner:
     """A model of its own for one guide: warm start, mixture, then both together."""
     pyro.set_rng_seed(seed)
     prior = GaussianMixture(settings.num_components, settings.dim)
-    model = VaDE(data.train.shape[1:], prior, Normal(settings.scale), SharedMLP(settings.widths), name=FACET)
+    model = VaDE(
+        data.train.shape[1:], prior, Normal(settings.scale), SharedMLP(settings.widths), name=FACET
+    )
     guide = build(model)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "progress": False}
     warm = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
@@ -125,12 +151,16 @@ def train(
     return runner.fit(data.train, settings.epochs, log_every=settings.epochs, **options)
 
 
-def judge(runner: SVIRunner, data: Dataset, settings: Settings) -> tuple[dict[str, float], dict[int, float]]:
+def judge(
+    runner: SVIRunner, data: Dataset, settings: Settings
+) -> tuple[dict[str, float], dict[int, float]]:
     """A row of the first table, and the importance-weighted bounds by number of draws."""
     guide, rows = runner.guide, data.test[:: max(len(data.test) // 200, 1)][:200]
     pyro.set_rng_seed(runner.seed)
     log_weights = log_importance_weights(guide, rows, settings.importance_draws)
-    bounds = importance_weighted_bounds(log_weights, [n for n in (1, 10, 100, 1000) if n <= settings.importance_draws])
+    bounds = importance_weighted_bounds(
+        log_weights, [n for n in (1, 10, 100, 1000) if n <= settings.importance_draws]
+    )
     scores = score_facets(guide, data)[FACET][FACET]
     value, _ = elbo(runner.model, guide, data.test, num_draws=10)
     row = {
@@ -163,13 +193,17 @@ def estimators(guide: AmortizedGuide) -> dict[str, Loss]:
     }
 
 
-def compare(guide: AmortizedGuide, data: Dataset, settings: Settings, seed: int) -> dict[str, EstimatorReport]:
+def compare(
+    guide: AmortizedGuide, data: Dataset, settings: Settings, seed: int
+) -> dict[str, EstimatorReport]:
     """The second table: one batch of 16, enumeration being the reference."""
     x = torch.as_tensor(data.train[:16]).to(guide.model.gates.device)
     losses = estimators(guide)
     for name in ("score, average", "score, learned"):
         _teach_baseline(losses[name], x, seed)
-    return compare_estimators(losses, x, losses["enumerated"], settings.gradient_draws * 10, seed, chunk=32)
+    return compare_estimators(
+        losses, x, losses["enumerated"], settings.gradient_draws * 10, seed, chunk=32
+    )
 
 
 def _teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) -> None:
@@ -194,13 +228,18 @@ def format_table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> s
     columns = list(next(iter(rows.values())))
     lines = [f"{title:26s}" + "".join(f"{column:>19s}" for column in columns)]
     for name, values in rows.items():
-        lines.append(f"{name:26s}" + "".join(f"{_mean_and_spread(values[column]):>19s}" for column in columns))
+        lines.append(
+            f"{name:26s}"
+            + "".join(f"{_mean_and_spread(values[column]):>19s}" for column in columns)
+        )
     return "\n".join(lines)
 
 
 def _mean_and_spread(values: list[float]) -> str:
     spread = f" ({stdev(values):.2g})" if len(values) > 1 else ""
-    return f"{mean(values):.3g}{spread}" if abs(mean(values)) < 1e3 else f"{mean(values):.2e}{spread}"
+    return (
+        f"{mean(values):.3g}{spread}" if abs(mean(values)) < 1e3 else f"{mean(values):.2e}{spread}"
+    )
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -228,7 +267,9 @@ def main(argv: list[str] | None = None) -> None:
     for seed in range(args.seed, args.seed + settings.repeats):
         for name, (build, objective) in guides(steps).items():
             place = f"{_slug(name)}-{seed}"
-            runner = train(data, settings, build, objective, seed, args.device, out / "checkpoints" / place)
+            runner = train(
+                data, settings, build, objective, seed, args.device, out / "checkpoints" / place
+            )
             runner.save(out / "guides" / place)
             row, curve = judge(runner, data, settings)
             _append(posteriors, name, row)
@@ -247,7 +288,10 @@ def write_figure(folder: Path, bounds: Mapping, noise: Mapping) -> None:
     folder.mkdir(exist_ok=True)
     figure = guide_comparison(
         {name: {n: float(np.mean(v)) for n, v in curve.items()} for name, curve in bounds.items()},
-        {name: (mean(r["milliseconds"]), mean(r["gradient_variance"])) for name, r in noise.items()},
+        {
+            name: (mean(r["milliseconds"]), mean(r["gradient_variance"]))
+            for name, r in noise.items()
+        },
     )
     figure.savefig(folder / "comparison.png", dpi=150)
 

@@ -1,4 +1,6 @@
-"""Data for the examples: arrays and labels, split into train and test. Nothing is ever downloaded."""
+"""Data for the examples: arrays and labels, split into train and test. Nothing is ever
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ Labels = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images ``[N, *x_shape]`` of both splits, and what is known of them: integer labels ``[N]`` by factor.
+    """Images ``[N, *x_shape]`` of both splits, and what is known of them: integer labels ``[N]`` by
+    factor.
 
     ``image_shape`` is for drawing: ``(H, W)`` or ``(C, H, W)``.
     """
@@ -51,7 +54,8 @@ class Dataset:
 
 
 def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 bundled handwritten digits, 8x8, scaled to [0, 1]; 80 % train, 20 % test.
+    """scikit-learn's 1,797 bundled handwritten digits, 8x8, scaled to [0, 1]; 80 % train, 20 %
+    test.
 
     :param root: not needed.
     :param seed: of the split, which is stratified by digit.
@@ -65,7 +69,8 @@ def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
 
 
 def mnist(root: str | Path | None = None) -> Dataset:
-    """MNIST from ``root`` (or the environment variable FACETVAE_DATA) in torchvision's layout, as uint8.
+    """MNIST from ``root`` (or the environment variable FACETVAE_DATA) in torchvision's layout, as
+    uint8.
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
     """
@@ -81,17 +86,29 @@ def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
     folder = data_root(root)
     if not (folder / name / "raw").is_dir():
         raise FileNotFoundError(
-            f"no {name} in {folder}: the folder {name}/raw with the four idx files, in torchvision's layout, is needed"
+            f"no {name} in {folder}: the folder {name}/raw with the four idx files, in "
+            "torchvision's layout, is needed"
             f"\n  Try one of:\n  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where {name} is\n"
-            f"  - torchvision.datasets.{name}(FOLDER, download=True), once, where there is a network\n"
+            f"  - torchvision.datasets.{name}(FOLDER, download=True), once, where there is a "
+            "network\n"
             "  - --dataset digits, which needs no files"
         )
     kind = getattr(torchvision_datasets(), name)
     try:
         train, test = kind(folder, train=True), kind(folder, train=False)
-    except (RuntimeError, ValueError, AssertionError, TypeError, KeyError, IndexError, EOFError) as error:
+    except (
+        RuntimeError,
+        ValueError,
+        AssertionError,
+        TypeError,
+        KeyError,
+        IndexError,
+        EOFError,
+    ) as error:
         raw = folder / name / "raw"
-        raise ValueError(f"a file in {raw} is not what it should be, get all four anew: {error}") from error
+        raise ValueError(
+            f"a file in {raw} is not what it should be, get all four anew: {error}"
+        ) from error
     return Dataset(
         name.replace("MNIST", "-MNIST").lower().removeprefix("-"),
         train.data.flatten(1).numpy(),
@@ -103,20 +120,24 @@ def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
 
 
 def yale_faces(root: str | Path | None = None, seed: int = 0) -> Dataset:
-    """Faces under many lights, 64x64 in grey, from the folder ``CroppedYale``; 80 % train, 20 % test.
+    """Faces under many lights, 64x64 in grey, from the folder ``CroppedYale``; 80 % train, 20 %
+    test.
 
     :param seed: of the split, which is stratified by person.
     :raises FileNotFoundError: as :func:`~examples.faces.read_faces`.
     :raises ValueError: as there.
     """
     x, known = read_faces(data_root(root) / "CroppedYale")
-    train, test = train_test_split(np.arange(len(x)), test_size=0.2, random_state=seed, stratify=known["person"])
+    train, test = train_test_split(
+        np.arange(len(x)), test_size=0.2, random_state=seed, stratify=known["person"]
+    )
     labels = ({name: values[rows] for name, values in known.items()} for rows in (train, test))
     return Dataset("yale", x[train], x[test], *labels, (1, 64, 64))
 
 
 def svhn(root: str | Path | None = None) -> Dataset:
-    """Street View House Numbers, 32x32 in colour as uint8, read by torchvision; without the "extra" images.
+    """Street View House Numbers, 32x32 in colour as uint8, read by torchvision; without the "extra"
+    images.
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
     :raises ValueError: if a file is damaged or another.
@@ -127,22 +148,28 @@ def svhn(root: str | Path | None = None) -> Dataset:
         raise FileNotFoundError(
             f"no SVHN in {folder}: {' and '.join(names)} are needed\n  Try one of:\n"
             "  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where they are\n"
-            "  - torchvision.datasets.SVHN(FOLDER, split, download=True) for each split, where there is a network\n"
+            "  - torchvision.datasets.SVHN(FOLDER, split, download=True) for each split, where "
+            "there is a network\n"
             "  - --dataset colour-mnist or colour-digits, which stand in for it"
         )
     try:
         train, test = (torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
     except RuntimeError as error:
-        raise ValueError(f"{' or '.join(names)} in {folder} is not what it should be: get both files anew") from error
-    return Dataset("svhn", train.data, test.data, {"digit": train.labels}, {"digit": test.labels}, (3, 32, 32))
+        raise ValueError(
+            f"{' or '.join(names)} in {folder} is not what it should be: get both files anew"
+        ) from error
+    return Dataset(
+        "svhn", train.data, test.data, {"digit": train.labels}, {"digit": test.labels}, (3, 32, 32)
+    )
 
 
 def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
-    """MFCVAE's two configurations of 3DShapes (D.1): 4,800 images, 32x32 in colour; 80 % train, 20 % test.
+    """MFCVAE's two configurations of 3DShapes (D.1): 4,800 images, 32x32 in colour; 80 % train, 20
+    % test.
 
-    The first varies the floor's hue, the second the wall's; both vary scale, shape and orientation. The original images
-    where ``root`` has ``3dshapes.h5`` (which takes ``pip install h5py``), and else our drawing of them, which is not
-    the same data set: the name says which it is.
+    The first varies the floor's hue, the second the wall's; both vary scale, shape and orientation.
+    The original images where ``root`` has ``3dshapes.h5`` (which takes ``pip install h5py``), and
+    else our drawing of them, which is not the same data set: the name says which it is.
 
     :raises ValueError: for another configuration, or if that file cannot be read.
     """
@@ -157,7 +184,9 @@ def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
     known = {name: factors[:, j] for j, name in enumerate(shapes.FACTORS) if name not in fixed}
     name = f"shapes3d-{configuration}" + ("" if original.is_file() else "-drawn")
     labels = ({factor: values[rows] for factor, values in known.items()} for rows in (train, test))
-    return Dataset(name, np.ascontiguousarray(x[train]), np.ascontiguousarray(x[test]), *labels, (3, 32, 32))
+    return Dataset(
+        name, np.ascontiguousarray(x[train]), np.ascontiguousarray(x[test]), *labels, (3, 32, 32)
+    )
 
 
 def drawn_shapes(root: str | Path | None = None, rows: int = 20_000, seed: int = 0) -> Dataset:
@@ -171,17 +200,22 @@ def drawn_shapes(root: str | Path | None = None, rows: int = 20_000, seed: int =
         raise ValueError(f"rows are split into train and test and must be 4 or more, got {rows}")
     rng = np.random.default_rng(seed)
     factors = np.stack([rng.integers(count, size=rows) for count in shapes.FACTORS.values()], 1)
-    parts = [shapes.halve(shapes.draw(part)) for part in np.array_split(factors, max(1, rows // 2048))]
+    parts = [
+        shapes.halve(shapes.draw(part)) for part in np.array_split(factors, max(1, rows // 2048))
+    ]
     x = np.ascontiguousarray(np.moveaxis(np.concatenate(parts), -1, 1))
     cut = round(0.75 * rows)
     labels = (
-        {name: factors[part, j] for j, name in enumerate(shapes.FACTORS)} for part in (slice(cut), slice(cut, None))
+        {name: factors[part, j] for j, name in enumerate(shapes.FACTORS)}
+        for part in (slice(cut), slice(cut, None))
     )
     return Dataset("shapes", x[:cut], x[cut:], *labels, (3, 32, 32))
 
 
 def _original_shapes(path: Path, factors: np.ndarray) -> np.ndarray:
-    """The images of these factors from the original file, whose rows run through all combinations in order."""
+    """The images of these factors from the original file, whose rows run through all combinations
+    in order.
+    """
     try:
         import h5py
     except ImportError as error:
@@ -201,7 +235,8 @@ def _original_shapes(path: Path, factors: np.ndarray) -> np.ndarray:
 def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Dataset:
     """Digits in ink of one hue on a background of another, 32x32: three groupings, all known.
 
-    A stand-in for SVHN where that cannot be had, and not SVHN: pale ink on a dark ground, hues drawn for each image.
+    A stand-in for SVHN where that cannot be had, and not SVHN: pale ink on a dark ground, hues
+    drawn for each image.
 
     :param data: digits ``[N, H * W]``, at most 32 pixels a side.
     :param num_hues: of ink and of background.
@@ -209,7 +244,9 @@ def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Data
     """
     check_count("num_hues", num_hues)
     if max(data.image_shape) > 32:
-        raise ValueError(f"digits of {data.image_shape} pixels are larger than 32 x 32: give smaller ones")
+        raise ValueError(
+            f"digits of {data.image_shape} pixels are larger than 32 x 32: give smaller ones"
+        )
     rng = np.random.default_rng(seed)
     splits = [
         _coloured_split(x, labels["digit"], data.image_shape, num_hues, rng)
@@ -220,7 +257,11 @@ def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Data
 
 
 def _coloured_split(
-    x: np.ndarray, digit: np.ndarray, shape: tuple[int, ...], num_hues: int, rng: np.random.Generator
+    x: np.ndarray,
+    digit: np.ndarray,
+    shape: tuple[int, ...],
+    num_hues: int,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, Labels]:
     grey = x.reshape(-1, *shape) / (255 if x.dtype == np.uint8 else 1)
     grey = np.kron(grey, np.ones((1, 32 // shape[0], 32 // shape[1])))  # small digits become large
@@ -231,7 +272,10 @@ def _coloured_split(
         "ink": rng.integers(num_hues, size=len(x)),
         "background": rng.integers(num_hues, size=len(x)),
     }
-    inks, grounds = shapes.palette(num_hues, saturation=0.45), shapes.palette(num_hues, saturation=0.9, value=0.5)
+    inks, grounds = (
+        shapes.palette(num_hues, saturation=0.45),
+        shapes.palette(num_hues, saturation=0.9, value=0.5),
+    )
     ink = inks.astype(np.float32)[labels["ink"]][:, :, None, None]
     ground = grounds.astype(np.float32)[labels["background"]][:, :, None, None]
     return (255 * (grey * ink + (1 - grey) * ground)).round().astype(np.uint8), labels
@@ -266,7 +310,9 @@ def some_rows(data: Dataset, rows: int) -> Dataset:
     """
     kept = np.random.default_rng(0).permutation(len(data.train))[: check_count("rows", rows)]
     return replace(
-        data, train=data.train[kept], train_labels={name: labels[kept] for name, labels in data.train_labels.items()}
+        data,
+        train=data.train[kept],
+        train_labels={name: labels[kept] for name, labels in data.train_labels.items()},
     )
 
 
@@ -278,8 +324,8 @@ def data_root(root: str | Path | None) -> Path:
 def torchvision_datasets():
     """torchvision's data sets, also where torchvision was built for CUDA and torch for the CPU.
 
-    That pair stops at ``import torchvision``, because two image operators were never registered. No data set needs
-    them, so their names are declared, without code, and the import goes through.
+    That pair stops at ``import torchvision``, because two image operators were never registered. No
+    data set needs them, so their names are declared, without code, and the import goes through.
     """
     try:
         from torchvision import datasets

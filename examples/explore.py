@@ -4,9 +4,10 @@
     python -m examples.explore runs/mfcvae --data-root DATA
     python -m examples.explore runs/mine --data X.npy --label classes.npy
 
-Cluster galleries, what each facet knows, facets swapped between two inputs, sliders along latents, samples of clusters,
-and the run's history. The run's data set is found by its name, and its test split shown; a run on data of your own
-needs --data. The page is served to this machine alone, and asks nothing of any network. Needs facetvae[explore].
+Cluster galleries, what each facet knows, facets swapped between two inputs, sliders along latents,
+samples of clusters, and the run's history. The run's data set is found by its name, and its test
+split shown; a run on data of your own needs --data. The page is served to this machine alone, and
+asks nothing of any network. Needs facetvae[explore].
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 
-# How far above a run's folder the description may lie that names its data: examples of many runs have one for all.
+# How far above a run's folder the description may lie that names its data: examples of many runs
+# have one for all.
 LEVELS_UP = 2
 
 
@@ -69,24 +71,58 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     port = reader("port", int, check_port)
-    parser.add_argument("run", type=Path, nargs="?", help="folder of a run, as SVIRunner.save writes it")
     parser.add_argument(
-        "--data", type=Path, metavar="FILE.npy", help="data of your own, in place of the run's data set"
+        "run", type=Path, nargs="?", help="folder of a run, as SVIRunner.save writes it"
     )
-    parser.add_argument("--label", metavar="NAME|FILE.npy", help="what a model takes as label=, and known beside it")
-    parser.add_argument("--group", metavar="NAME|FILE.npy", help="what a model takes as group= (default: one for each)")
-    parser.add_argument("--image-shape", type=int, nargs="+", metavar="N", help="[channels] height width of your data")
     parser.add_argument(
-        "--rows", type=reader("rows", int, check_count), default=3000, help="shown, at most (default: 3000)"
+        "--data",
+        type=Path,
+        metavar="FILE.npy",
+        help="data of your own, in place of the run's data set",
     )
-    parser.add_argument("--port", type=port, default=8050, help="to serve at; 0 for any that is free (default: 8050)")
+    parser.add_argument(
+        "--label", metavar="NAME|FILE.npy", help="what a model takes as label=, and known beside it"
+    )
+    parser.add_argument(
+        "--group",
+        metavar="NAME|FILE.npy",
+        help="what a model takes as group= (default: one for each)",
+    )
+    parser.add_argument(
+        "--image-shape",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="[channels] height width of your data",
+    )
+    parser.add_argument(
+        "--rows",
+        type=reader("rows", int, check_count),
+        default=3000,
+        help="shown, at most (default: 3000)",
+    )
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=8050,
+        help="to serve at; 0 for any that is free (default: 8050)",
+    )
     parser.add_argument("--no-browser", action="store_true", help="open none")
-    parser.add_argument("--smoke", action="store_true", help="train a tiny run, answer one request for it, and end")
-    parser.add_argument("--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)")
     parser.add_argument(
-        "--seed", type=reader("seed", int, check_seed), default=0, help="of rows and probes (default: 0)"
+        "--smoke", action="store_true", help="train a tiny run, answer one request for it, and end"
     )
-    parser.add_argument("--device", type=reader("device", str, check_device), default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=reader("seed", int, check_seed),
+        default=0,
+        help="of rows and probes (default: 0)",
+    )
+    parser.add_argument(
+        "--device", type=reader("device", str, check_device), default="cpu", help="default: cpu"
+    )
     args = parser.parse_args(argv)
     if (args.run is None) != args.smoke:
         parser.error("give the folder of a run, or --smoke, which makes its own")
@@ -119,11 +155,16 @@ def shown_data(args: argparse.Namespace, x_shape: tuple[int, ...]) -> Shown:
     :raises Refused: if they are not found, or not of the model's shape.
     """
     shown = own_data(args) if args.data is not None else named_data(args.run, args.data_root)
-    if shown.x.shape[1:] != x_shape and shown.x.ndim > 1 and np.prod(shown.x.shape[1:]) == np.prod(x_shape):
+    if (
+        shown.x.shape[1:] != x_shape
+        and shown.x.ndim > 1
+        and np.prod(shown.x.shape[1:]) == np.prod(x_shape)
+    ):
         shown = Shown(shown.name, shown.x.reshape(-1, *x_shape), shown.labels, shown.image_shape)
     if not len(shown.x) or shown.x.shape[1:] != x_shape:
         raise Refused(
-            f"data of shape {shown.x.shape} are not the run's, which is of {x_shape} a datum: give its own (--data)"
+            f"data of shape {shown.x.shape} are not the run's, which is of {x_shape} a datum: "
+            "give its own (--data)"
         )
     return shown
 
@@ -141,7 +182,9 @@ def read_array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise Refused(f"{path} cannot be read as an array of NumPy's (.npy): {one_line(error)}") from None
+        raise Refused(
+            f"{path} cannot be read as an array of NumPy's (.npy): {one_line(error)}"
+        ) from None
     if not isinstance(array, np.ndarray):
         raise Refused(f"{path} holds several arrays: save the one to show as a .npy file")
     return array
@@ -151,7 +194,10 @@ def named_data(folder: Path, root: Path | None) -> Shown:
     name = data_name(folder)
     known = name.removesuffix("-drawn")
     if known not in DATASETS:
-        raise Refused(f"the run's data are {name!r}, which cannot be loaded by name: give them as --data FILE.npy")
+        raise Refused(
+            f"the run's data are {name!r}, which cannot be loaded by name: give them as --data "
+            "FILE.npy"
+        )
     try:
         data = load(known, root)
     except (OSError, ValueError, ImportError) as error:
@@ -172,9 +218,12 @@ def data_name(folder: Path) -> str:
                 return str(json.loads((place / "run.json").read_text())["data"])
             except (ValueError, KeyError, TypeError):
                 raise Refused(
-                    f"{place / 'run.json'} does not say which data the run is on: give --data FILE.npy"
+                    f"{place / 'run.json'} does not say which data the run is on: give --data "
+                    "FILE.npy"
                 ) from None
-    raise Refused(f"{folder} does not say which data the run is on (no run.json): give --data FILE.npy")
+    raise Refused(
+        f"{folder} does not say which data the run is on (no run.json): give --data FILE.npy"
+    )
 
 
 def explorer_of(runner: SVIRunner, shown: Shown, args: argparse.Namespace) -> Explorer:
@@ -187,7 +236,10 @@ def explorer_of(runner: SVIRunner, shown: Shown, args: argparse.Namespace) -> Ex
         if (asked := getattr(args, name)) is None:
             continue
         if asked not in labels and not Path(asked).is_file():
-            raise Refused(f"--{name} {asked}: there is no such file, and the labels of the data are {list(labels)}")
+            raise Refused(
+                f"--{name} {asked}: there is no such file, and the labels of the data are "
+                f"{list(labels)}"
+            )
         values = labels[asked] if asked in labels else read_array(Path(asked))
         if len(values) != len(shown.x):
             raise Refused(f"--{name} has {len(values)} entries, and there are {len(shown.x)} data")
@@ -200,16 +252,24 @@ def explorer_of(runner: SVIRunner, shown: Shown, args: argparse.Namespace) -> Ex
         given = {"group": runner.guide.group_of_row.cpu().numpy(), "row": np.arange(len(shown.x))}
         args.rows = len(shown.x)  # a table has a row for each
     rows = np.random.default_rng(args.seed).permutation(len(shown.x))[: args.rows]
-    taken = {name: np.asarray(each[rows]) for name, each in given.items() if name in (*runner.guide.takes, "row")}
+    taken = {
+        name: np.asarray(each[rows])
+        for name, each in given.items()
+        if name in (*runner.guide.takes, "row")
+    }
     known = {name: np.asarray(each[rows]) for name, each in labels.items()}
     try:
-        return Explorer(runner.guide, np.asarray(shown.x[rows]), taken, known, shown.image_shape, args.seed)
+        return Explorer(
+            runner.guide, np.asarray(shown.x[rows]), taken, known, shown.image_shape, args.seed
+        )
     except ValueError as error:
         raise Refused(one_line(error)) from None
 
 
 def label_of(model: FacetModel, labels: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The first label with as many values as a model was built for that cannot do without one, if there is any."""
+    """The first label with as many values as a model was built for that cannot do without one, if
+    there is any.
+    """
     if not isinstance(model, IVAE | CVAE):
         return None
     fitting = (each for each in labels.values() if each.max() + 1 == model.num_label_features)
@@ -234,7 +294,9 @@ def bound(port: int) -> socket.socket:
         place.bind((HOST, port))
     except OSError as error:
         place.close()
-        raise Refused(f"port {port} cannot be used ({error.strerror}): give another --port, or 0 for any") from None
+        raise Refused(
+            f"port {port} cannot be used ({error.strerror}): give another --port, or 0 for any"
+        ) from None
     return place
 
 
@@ -269,9 +331,13 @@ def serving(args: argparse.Namespace) -> Iterator[BaseWSGIServer]:
         app = make_page(args)
         from werkzeug.serving import make_server
 
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request says nothing to the user
+        logging.getLogger("werkzeug").setLevel(
+            logging.ERROR
+        )  # a line for each request says nothing to the user
         place.listen()
-        server = make_server(HOST, place.getsockname()[1], app.server, threaded=True, fd=place.fileno())
+        server = make_server(
+            HOST, place.getsockname()[1], app.server, threaded=True, fd=place.fileno()
+        )
         try:
             yield server
         finally:
@@ -283,10 +349,14 @@ def address_of(server: BaseWSGIServer) -> str:
 
 
 def smoke(args: argparse.Namespace) -> None:
-    """Train a tiny run in a folder that is removed again, answer one request for its page, and end."""
+    """Train a tiny run in a folder that is removed again, answer one request for its page, and
+    end.
+    """
     with tempfile.TemporaryDirectory() as folder:
         args.run, args.port = Path(folder) / "quickstart", 0
-        runner = quickstart.train(digits(), quickstart.SMOKE, args.seed, args.device, progress=False)
+        runner = quickstart.train(
+            digits(), quickstart.SMOKE, args.seed, args.device, progress=False
+        )
         runner.save(args.run)
         write_json(args.run / "run.json", {"data": "digits"})
         with serving(args) as server:

@@ -29,8 +29,10 @@ __all__ = ["VIEWS", "build_app"]
 # The views by name, as the rail lists them, and what each says of itself.
 VIEWS = {
     "Clusters": "The data that each cluster is surest of; the surest clusters come first.",
-    "Knowledge": "How well each known label is read from a facet: from its latents alone, and from its clusters.",
-    "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or from the other.",
+    "Knowledge": "How well each known label is read from a facet: from its latents alone, and "
+    "from its clusters.",
+    "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
+    "from the other.",
     "Latents": "Start from input A and move its latents one by one; the other facets stay.",
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
     "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
@@ -40,7 +42,9 @@ WITH_INPUTS = ("Swaps", "Latents", "Samples")
 THUMBNAILS, SHOWN_CHOICES = 45, 10
 
 
-def build_app(explorer: Explorer, history: Sequence[Mapping[str, Any]], title: str, facts: Mapping[str, str]) -> Dash:
+def build_app(
+    explorer: Explorer, history: Sequence[Mapping[str, Any]], title: str, facts: Mapping[str, str]
+) -> Dash:
     """The page as an application that serves all it needs itself.
 
     :param history: of the run.
@@ -67,7 +71,9 @@ def build_app(explorer: Explorer, history: Sequence[Mapping[str, Any]], title: s
 
 
 def keep_to_itself(app: Dash) -> None:
-    """Browsers are told to ask nothing of any other place, and other sites' names for this machine are refused."""
+    """Browsers are told to ask nothing of any other place, and other sites' names for this machine
+    are refused.
+    """
     policy = {
         "default-src": "'none'",
         "script-src": " ".join(["'self'", *app.csp_hashes()]),
@@ -87,7 +93,9 @@ def keep_to_itself(app: Dash) -> None:
 
     @app.server.after_request
     def with_policy(response: Response) -> Response:
-        response.headers["Content-Security-Policy"] = "; ".join(f"{name} {value}" for name, value in policy.items())
+        response.headers["Content-Security-Policy"] = "; ".join(
+            f"{name} {value}" for name, value in policy.items()
+        )
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
 
@@ -102,10 +110,14 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
         [
             html.P("FacetVAE explorer", className="mark"),
             html.H1(title),
-            html.Dl([each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]),
+            html.Dl(
+                [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
+            ),
             html.H2("View"),
             radio("view", list(VIEWS), "Clusters", "menu"),
-            html.Div([html.H2("Facet"), radio("facet", explorer.facets, first, "menu")], id="facets"),
+            html.Div(
+                [html.H2("Facet"), radio("facet", explorer.facets, first, "menu")], id="facets"
+            ),
         ],
         className="rail",
     )
@@ -115,7 +127,11 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
             inputs(explorer),
             html.Section(id="Clusters"),
             html.Section(
-                [html.Button("Measure", id="measure"), dcc.Loading(html.Div(id="known"), type="dot")], id="Knowledge"
+                [
+                    html.Button("Measure", id="measure"),
+                    dcc.Loading(html.Div(id="known"), type="dot"),
+                ],
+                id="Knowledge",
             ),
             html.Section(id="Swaps"),
             latents(explorer),
@@ -136,7 +152,9 @@ def inputs(explorer: Explorer) -> html.Section:
             [
                 html.Span(letter, className="letter"),
                 html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
-                dcc.Input(id=f"input-{letter}", type="number", min=0, max=last, step=1, value=min(j, last)),
+                dcc.Input(
+                    id=f"input-{letter}", type="number", min=0, max=last, step=1, value=min(j, last)
+                ),
             ],
             id=f"slot-{letter}",
             className="slot",
@@ -157,15 +175,25 @@ def latents(explorer: Explorer) -> html.Section:
     labels = [{"label": f"decoded as {k}", "value": k} for k in range(explorer.num_classes)]
     shown = html.Div(
         [
-            html.Figure([html.Img(id="moved", className="large", alt="decoded"), html.Figcaption(id="moved-says")]),
+            html.Figure(
+                [
+                    html.Img(id="moved", className="large", alt="decoded"),
+                    html.Figcaption(id="moved-says"),
+                ]
+            ),
             html.Button("Back to the input", id="back", className="quiet"),
             dcc.Dropdown(
-                labels, id="label", placeholder="decoded as its own class", className="narrow" if labels else "absent"
+                labels,
+                id="label",
+                placeholder="decoded as its own class",
+                className="narrow" if labels else "absent",
             ),
         ],
         className="shown",
     )
-    return html.Section([shown, html.Div(id="sliders", className="sliders")], id="Latents", className="side-by-side")
+    return html.Section(
+        [shown, html.Div(id="sliders", className="sliders")], id="Latents", className="side-by-side"
+    )
 
 
 def samples() -> html.Section:
@@ -177,13 +205,24 @@ def samples() -> html.Section:
     controls = html.Div(
         [
             html.Div(
-                [html.Span(id="choices-of"), dcc.Checklist([], [], id="choices", className="chips", inline=True)],
+                [
+                    html.Span(id="choices-of"),
+                    dcc.Checklist([], [], id="choices", className="chips", inline=True),
+                ],
                 id="choose-clusters",
             ),
             html.Div(
                 [
                     html.Span("Temperature"),
-                    dcc.Slider(0, 1.5, 0.05, value=1, marks=marks, id="temperature", allow_direct_input=False),
+                    dcc.Slider(
+                        0,
+                        1.5,
+                        0.05,
+                        value=1,
+                        marks=marks,
+                        id="temperature",
+                        allow_direct_input=False,
+                    ),
                 ],
                 className="control",
             ),
@@ -215,9 +254,21 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
     )
     def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
         of_one, alone = view in OF_ONE_FACET, view != "Swaps"
-        needed = view in WITH_INPUTS and explorer.refusal is None and (view != "Samples" or held == "held")
+        needed = (
+            view in WITH_INPUTS
+            and explorer.refusal is None
+            and (view != "Samples" or held == "held")
+        )
         heading = [facet, html.Small(view.lower())] if of_one else view
-        return *[each != view for each in VIEWS], not needed, not of_one, heading, VIEWS[view], alone, alone
+        return (
+            *[each != view for each in VIEWS],
+            not needed,
+            not of_one,
+            heading,
+            VIEWS[view],
+            alone,
+            alone,
+        )
 
     @app.callback(Output("Clusters", "children"), Input("view", "value"), Input("facet", "value"))
     def clusters(view: str, facet: str) -> Any:
@@ -225,7 +276,9 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
 
     measured = cache(explorer.knowledge)
 
-    @app.callback(Output("known", "children"), Input("measure", "n_clicks"), prevent_initial_call=True)
+    @app.callback(
+        Output("known", "children"), Input("measure", "n_clicks"), prevent_initial_call=True
+    )
     def knowledge(clicks: int) -> Any:
         return knowledge_table(explorer, measured)
 
@@ -274,7 +327,10 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
             return png(explorer.pictures(explorer.x[[row]])[0]) if row is not None else no_update
 
     @app.callback(
-        Output("Swaps", "children"), Input("view", "value"), Input("input-A", "value"), Input("input-B", "value")
+        Output("Swaps", "children"),
+        Input("view", "value"),
+        Input("input-A", "value"),
+        Input("input-B", "value"),
     )
     def swaps(view: str, first: int | None, second: int | None) -> Any:
         return swap_table(explorer, first, second) if view == "Swaps" else no_update
@@ -289,7 +345,9 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Input("label", "value"),
         Input("back", "n_clicks"),
     )
-    def sliders(view: str, facet: str, row: int | None, label: int | None, clicks: int | None) -> Any:
+    def sliders(
+        view: str, facet: str, row: int | None, label: int | None, clicks: int | None
+    ) -> Any:
         return slider_list(explorer, facet, row, label) if view == "Latents" else no_update
 
     @app.callback(
@@ -301,12 +359,18 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         State("input-A", "value"),
         State("label", "value"),
     )
-    def moved(values: list[float], ids: list[dict], facet: str, row: int | None, label: int | None) -> Any:
+    def moved(
+        values: list[float], ids: list[dict], facet: str, row: int | None, label: int | None
+    ) -> Any:
         if not ids or row is None:
             return no_update, no_update
         places = {each["place"]: value for each, value in zip(ids, values, strict=True)}
         found = explorer.moved(facet, row, places, label)
-        says = "" if found.cluster is None else f"cluster {found.cluster}, {percent(found.probability or 0)}"
+        says = (
+            ""
+            if found.cluster is None
+            else f"cluster {found.cluster}, {percent(found.probability or 0)}"
+        )
         return png(explorer.pictures(found.datum[None])[0]), says
 
 
@@ -334,8 +398,16 @@ def answer_samples(app: Dash, explorer: Explorer) -> None:
         State("facet", "value"),
     )
     def drawn(
-        view: str, chosen: list[int], t: float, held: str, row: int | None, clicks: int | None, facet: str
+        view: str,
+        chosen: list[int],
+        t: float,
+        held: str,
+        row: int | None,
+        clicks: int | None,
+        facet: str,
     ) -> Any:
         if view != "Samples":
             return no_update
-        return sample_rows(explorer, facet, sorted(chosen), t, row if held == "held" else None, clicks or 0)
+        return sample_rows(
+            explorer, facet, sorted(chosen), t, row if held == "held" else None, clicks or 0
+        )

@@ -32,7 +32,12 @@ __all__ = [
 
 GALLERY_COLUMNS, SAMPLE_COLUMNS, SAMPLE_ROWS = 10, 20, 8
 # Scores of clusters, and how the table is headed.
-SCORES = {"accuracy": "Clusters, majority", "accuracy_hungarian": "one to one", "nmi": "NMI", "ari": "ARI"}
+SCORES = {
+    "accuracy": "Clusters, majority",
+    "accuracy_hungarian": "one to one",
+    "nmi": "NMI",
+    "ari": "ARI",
+}
 COLOURS = ("#1f5e66", "#c4693d", "#6a5d8f", "#8a9a3b", "#b04a66", "#4a82b0", "#7d6b52", "#3c8a5d")
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
@@ -45,7 +50,9 @@ def png(picture: np.ndarray) -> str:
 
 
 def strip(pictures: np.ndarray, columns: int) -> str:
-    """Pictures ``[n, H, W]`` or ``[n, H, W, 3]`` in a row of ``columns``, a line of ground between them."""
+    """Pictures ``[n, H, W]`` or ``[n, H, W, 3]`` in a row of ``columns``, a line of ground between
+    them.
+    """
     width = pictures.shape[2] + 1
     row = np.full((pictures.shape[1], columns * width, *pictures.shape[3:]), 255, np.uint8)
     for j, picture in enumerate(pictures[:columns]):
@@ -78,7 +85,10 @@ def tile_size(explorer: Explorer) -> dict[str, str]:
     """Height and width of a small picture on the page, as the style sheet's variables."""
     height, width = explorer.pictures(explorer.x[:1]).shape[1:3]
     tall = 36 if explorer.pictures.shape else 40
-    return {"--tile-height": f"{tall}px", "--tile-width": f"{min(96, max(24, round(tall * width / height)))}px"}
+    return {
+        "--tile-height": f"{tall}px",
+        "--tile-width": f"{min(96, max(24, round(tall * width / height)))}px",
+    }
 
 
 @told
@@ -87,10 +97,16 @@ def gallery(explorer: Explorer, facet: str) -> html.Div:
         html.Div(
             [
                 html.Div(
-                    [html.Strong(f"{each.number}"), html.Span(f"{each.count} data, {100 * each.certainty:.0f} % sure")],
+                    [
+                        html.Strong(f"{each.number}"),
+                        html.Span(f"{each.count} data, {100 * each.certainty:.0f} % sure"),
+                    ],
                     className="caption",
                 ),
-                html.Img(src=strip(explorer.pictures(explorer.x[each.rows]), GALLERY_COLUMNS), className="strip"),
+                html.Img(
+                    src=strip(explorer.pictures(explorer.x[each.rows]), GALLERY_COLUMNS),
+                    className="strip",
+                ),
             ],
             className="row",
         )
@@ -111,24 +127,38 @@ def knowledge_table(explorer: Explorer, measured: Callable[[str, str], Any]) -> 
         except ValueError as error:
             cells = [html.Td(str(error), colSpan=len(heads) - 2)]
         lines.append(html.Tr([html.Th(facet), html.Td(label), *cells]))
-    table = html.Table([html.Thead(html.Tr([html.Th(head) for head in heads])), html.Tbody(lines)], className="known")
+    table = html.Table(
+        [html.Thead(html.Tr([html.Th(head) for head in heads])), html.Tbody(lines)],
+        className="known",
+    )
     rows = min(PROBED_ROWS, len(explorer.x))
     how = (
-        f"Read by a classifier from draws of the latents: {rows:,} of the data, two thirds to train it, the rest to "
-        "test it. The mark in each bar is chance: the commonest label. Clusters are scored on all data shown."
+        f"Read by a classifier from draws of the latents: {rows:,} of the data, two thirds to "
+        "train it, the rest to "
+        "test it. The mark in each bar is chance: the commonest label. Clusters are scored on all "
+        "data shown."
     )
     return [table, note(how)]
 
 
 def knowledge_cells(found: Knowledge) -> list[html.Td]:
     """A bar with chance marked in it, and the numbers."""
-    fill, tick = ({name: f"{100 * share:.1f}%"} for name, share in (("width", found.probe), ("left", found.chance)))
-    bar = html.Div([html.Div(className="fill", style=fill), html.Div(className="tick", style=tick)], className="bar")
+    fill, tick = (
+        {name: f"{100 * share:.1f}%"}
+        for name, share in (("width", found.probe), ("left", found.chance))
+    )
+    bar = html.Div(
+        [html.Div(className="fill", style=fill), html.Div(className="tick", style=tick)],
+        className="bar",
+    )
     cells = [html.Td(cell) for cell in (bar, percent(found.probe), percent(found.chance))]
     if not found.clustering:
         return [*cells, html.Td("no clusters are inferred", colSpan=len(SCORES))]
     scores = {name: found.clustering[name] for name in SCORES}
-    return cells + [html.Td(percent(s) if name.startswith("accuracy") else f"{s:.2f}") for name, s in scores.items()]
+    return cells + [
+        html.Td(percent(s) if name.startswith("accuracy") else f"{s:.2f}")
+        for name, s in scores.items()
+    ]
 
 
 def curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Any:
@@ -143,19 +173,35 @@ def curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Any:
             line = {"color": COLOURS[k % len(COLOURS)], "width": 1.8}
             legend = "legend" if column == 1 else f"legend{column}"
             figure.add_trace(
-                Scatter(x=epochs, y=values, name=name, mode=mode, line=line, legend=legend), row=1, col=column
+                Scatter(x=epochs, y=values, name=name, mode=mode, line=line, legend=legend),
+                row=1,
+                col=column,
             )
         figure.update_yaxes(title_text=label, row=1, col=column)
         left = (column - 1) * (1 + 0.09) / len(shown)
-        figure.update_layout({legend: {"x": left, "y": 1.02, "yanchor": "bottom", "orientation": "v"}})
-    figure.update_xaxes(title_text="epoch", showgrid=False, linecolor="#d6d3cc", ticks="outside", tickcolor="#d6d3cc")
+        figure.update_layout(
+            {legend: {"x": left, "y": 1.02, "yanchor": "bottom", "orientation": "v"}}
+        )
+    figure.update_xaxes(
+        title_text="epoch",
+        showgrid=False,
+        linecolor="#d6d3cc",
+        ticks="outside",
+        tickcolor="#d6d3cc",
+    )
     figure.update_yaxes(gridcolor="#ebe8e2", zeroline=False)
     low, high = elbo_range(history)
     if low < high:
         figure.update_yaxes(range=(low, high), row=1, col=1)
-    plain = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "hovermode": "x unified"}
+    plain = {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "x unified",
+    }
     margin = {"l": 10, "r": 10, "t": 90, "b": 10}
-    figure.update_layout(**plain, margin=margin, font={"family": FONT, "size": 12, "color": "#23282d"}, height=460)
+    figure.update_layout(
+        **plain, margin=margin, font={"family": FONT, "size": 12, "color": "#23282d"}, height=460
+    )
     return dcc.Graph(figure=figure, config={"displayModeBar": False}, className="curves")
 
 
@@ -170,14 +216,25 @@ def swap_table(explorer: Explorer, first: int | None, second: int | None) -> htm
     heads = [html.Th(of_letters(over, k, columns)) for k in range(columns)] if over else []
     rows = []
     for i in range(2 ** len(left)):
-        cells = [html.Td(html.Img(src=each, className="swap")) for each in pictures[i * columns : (i + 1) * columns]]
+        cells = [
+            html.Td(html.Img(src=each, className="swap"))
+            for each in pictures[i * columns : (i + 1) * columns]
+        ]
         rows.append(html.Tr([html.Th(of_letters(left, i, 2 ** len(left))), *cells]))
     size = {"--swap-height": f"{min(170, 480 // len(rows))}px"}
-    table = html.Table([html.Thead(html.Tr([html.Th(), *heads])), html.Tbody(rows)], className="swaps", style=size)
+    table = html.Table(
+        [html.Thead(html.Tr([html.Th(), *heads])), html.Tbody(rows)], className="swaps", style=size
+    )
     if len(parts) > 1:
         return html.Div(table)
     return html.Div(
-        [table, note(f"{parts[0]} is all that is decoded: these are reconstructions, with nothing to swap.")]
+        [
+            table,
+            note(
+                f"{parts[0]} is all that is decoded: these are reconstructions, with nothing to "
+                "swap."
+            ),
+        ]
     )
 
 
@@ -191,7 +248,9 @@ def of_letters(parts: Sequence[str], number: int, count: int) -> list[Any]:
 
 
 def whole(explorer: Explorer, *rows: int | None) -> list[int]:
-    """:raises ValueError: if a field for the number of an input is empty, or holds another number."""
+    """:raises ValueError: if a field for the number of an input is empty, or holds another
+        number.
+    """
     if None in rows:
         raise ValueError(f"Choose an input, or give its number, from 0 to {len(explorer.x) - 1}.")
     return [row for row in rows if row is not None]
@@ -203,7 +262,9 @@ def slider_list(explorer: Explorer, facet: str, row: int | None, label: int | No
     axes = explorer.axes(facet, row, label)
     dim = explorer.model.prior(facet).dim
     told_of = (
-        [] if len(axes) == dim else [note(f"{len(axes)} of the {dim} latents of {facet}: those that can tell most.")]
+        []
+        if len(axes) == dim
+        else [note(f"{len(axes)} of the {dim} latents of {facet}: those that can tell most.")]
     )
     return told_of + [
         html.Div(
@@ -229,7 +290,12 @@ def slider_list(explorer: Explorer, facet: str, row: int | None, label: int | No
 
 @told
 def sample_rows(
-    explorer: Explorer, facet: str, chosen: Sequence[int], temperature: float, held: int | None, seed: int
+    explorer: Explorer,
+    facet: str,
+    chosen: Sequence[int],
+    temperature: float,
+    held: int | None,
+    seed: int,
 ) -> html.Div:
     if explorer.choices(facet) and not chosen:
         return html.Div(note("Choose a cluster."))
@@ -239,6 +305,10 @@ def sample_rows(
         own = 1000 * seed + (len(rows) if choice is None else choice)
         data = explorer.samples(facet, choice, SAMPLE_COLUMNS, temperature, held, own)
         image = html.Img(src=strip(explorer.pictures(data), SAMPLE_COLUMNS), className="strip")
-        caption = [] if choice is None else [html.Div(html.Strong(str(choice)), className="caption short")]
+        caption = (
+            []
+            if choice is None
+            else [html.Div(html.Strong(str(choice)), className="caption short")]
+        )
         rows.append(html.Div([*caption, image], className="row"))
     return html.Div(rows, className="drawn")

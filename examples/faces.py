@@ -16,20 +16,26 @@ SIDE, WIDEST = 64, 100
 
 
 def read_faces(folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Images ``[N, 1, 64, 64]`` as uint8, and labels ``[N]``: ``person`` from 0 on, ``azimuth`` and ``elevation``.
+    """Images ``[N, 1, 64, 64]`` as uint8, and labels ``[N]``: ``person`` from 0 on, ``azimuth`` and
+    ``elevation``.
 
-    Files are ``yaleBxx/yaleBxx_P00A+aaaE+ee.pgm``. As in N-VAE, those lit from 100 degrees or more are left out; so are
-    ambient light and damaged files (``.bad``).
+    Files are ``yaleBxx/yaleBxx_P00A+aaaE+ee.pgm``. As in N-VAE, those lit from 100 degrees or more
+    are left out; so are ambient light and damaged files (``.bad``).
 
     :raises FileNotFoundError: if there are none, saying what is needed.
     :raises ValueError: if an image cannot be read.
     """
     found = [(path, LIGHT.search(path.name)) for path in sorted(folder.glob("yaleB*/*.pgm"))]
     lit = [(path, int(match[1]), int(match[2])) for path, match in found if match]
-    lit = [(path, azimuth, elevation) for path, azimuth, elevation in lit if max(abs(azimuth), abs(elevation)) < WIDEST]
+    lit = [
+        (path, azimuth, elevation)
+        for path, azimuth, elevation in lit
+        if max(abs(azimuth), abs(elevation)) < WIDEST
+    ]
     if not lit:
         raise FileNotFoundError(
-            f"no faces in {folder}: the cropped Extended Yale Face Database B is needed, a folder for each person, as "
+            f"no faces in {folder}: the cropped Extended Yale Face Database B is needed, a folder "
+            "for each person, as "
             "in yaleB01/yaleB01_P00A+000E+00.pgm\n"
             "  Try: --data-root FOLDER, or FACETVAE_DATA=FOLDER, where the folder CroppedYale is"
         )

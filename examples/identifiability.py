@@ -1,11 +1,13 @@
-"""Are true sources found? VaDE, iVAE and a flow over a mixture, on mixed sources (Willetts and Paige, 2021; 4.1, D).
+"""Are true sources found? VaDE, iVAE and a flow over a mixture, on mixed sources (Willetts and
+Paige, 2021; 4.1, D).
 
 python -m examples.identifiability --full
 
-Ten seeds of each model are trained side by side on mixed sources, for data sets of several sizes. The measure, chosen
-before any run: mean absolute correlation of posterior means with the true sources on rows that were not trained on,
-coordinates matched (with signs) on one half of these and scored on the other, Pearson's, without a linear map before.
-What is in the run folder already, made with the same settings, is not trained again.
+Ten seeds of each model are trained side by side on mixed sources, for data sets of several sizes.
+The measure, chosen before any run: mean absolute correlation of posterior means with the true
+sources on rows that were not trained on, coordinates matched (with signs) on one half of these and
+scored on the other, Pearson's, without a linear map before. What is in the run folder already, made
+with the same settings, is not trained again.
 """
 
 from __future__ import annotations
@@ -49,9 +51,10 @@ NUM_SEGMENTS, DIM = 20, 5
 class Settings:
     """The paper's, but for the steps: it has 70,000 (``--full``).
 
-    What the paper leaves open: three layers, ten units wide, and a likelihood of variance 0.01, as in the iVAE authors'
-    code; the flow's widths, its steps and when a rate falls are ours. Means of the mixture start as in the paper
-    (Glorot's uniform), its standard deviations all at 1, where the paper draws log-variances in the same way.
+    What the paper leaves open: three layers, ten units wide, and a likelihood of variance 0.01, as
+    in the iVAE authors' code; the flow's widths, its steps and when a rate falls are ours. Means of
+    the mixture start as in the paper (Glorot's uniform), its standard deviations all at 1, where
+    the paper draws log-variances in the same way.
     """
 
     per_segment: tuple[int, ...] = (100, 200, 500, 1000, 2000)
@@ -74,12 +77,24 @@ class Settings:
 OF_THE_FLOW = {"flow_components", "flow_layers", "flow_widths", "flow_steps"}
 OF_THE_VAES = {"widths", "num_components", "steps"}
 
-SMOKE = Settings((20, 30), 2, (8,), flow_components=12, flow_layers=2, steps=60, flow_steps=20, held_out=10, records=2)
+SMOKE = Settings(
+    (20, 30),
+    2,
+    (8,),
+    flow_components=12,
+    flow_layers=2,
+    steps=60,
+    flow_steps=20,
+    held_out=10,
+    records=2,
+)
 
 
 def ivae(settings: Settings) -> FacetGuide:
     network = MLP(settings.widths, init="glorot_uniform", dropout=0)
-    return ConditionalGuide(IVAE((DIM,), NUM_SEGMENTS, DIM, Normal(0.1), network, scale=1.0, name="source"))
+    return ConditionalGuide(
+        IVAE((DIM,), NUM_SEGMENTS, DIM, Normal(0.1), network, scale=1.0, name="source")
+    )
 
 
 def vade(settings: Settings) -> FacetGuide:
@@ -121,7 +136,9 @@ def primary(guide: FacetGuide, test: Segments) -> float:
 
 def split(per_segment: int, settings: Settings) -> tuple[Segments, Segments]:
     """Rows to train on and rows to test on."""
-    rows = time_contrastive(per_segment + settings.held_out, NUM_SEGMENTS, DIM, seed=settings.data_seed)
+    rows = time_contrastive(
+        per_segment + settings.held_out, NUM_SEGMENTS, DIM, seed=settings.data_seed
+    )
     return rows.split(settings.held_out)
 
 
@@ -130,7 +147,10 @@ def train(
 ) -> dict[str, Any]:
     """All seeds of one model on one data set; scores and curves of each."""
     data, test = split(per_segment, settings)
-    runners = [build(name, settings, seed, device) for seed in range(first_seed, first_seed + settings.seeds)]
+    runners = [
+        build(name, settings, seed, device)
+        for seed in range(first_seed, first_seed + settings.seeds)
+    ]
     steps = settings.flow_steps if name == "GMM-flow" else settings.steps
     epochs = max(1, round(steps / -(-len(data.x) // settings.batch_size)))
 
@@ -138,7 +158,12 @@ def train(
         place = folder / f"seed-{runner.seed}"
         place.mkdir(parents=True, exist_ok=True)
         measure = Evaluate(lambda runner: {"mcc": primary(runner.guide, test)})
-        return [ReduceOnPlateau(0.1, 10), KeepIdentifiable(), measure, JSONLines(place / "metrics.jsonl")]
+        return [
+            ReduceOnPlateau(0.1, 10),
+            KeepIdentifiable(),
+            measure,
+            JSONLines(place / "metrics.jsonl"),
+        ]
 
     fit_together(
         runners,
@@ -155,28 +180,40 @@ def train(
     return {
         "scores": [score(runner.guide, data, test) for runner in runners],
         "curves": [
-            {key: [record[key] for record in runner.history] for key in ("step", "elbo", "mcc")} for runner in runners
+            {key: [record[key] for record in runner.history] for key in ("step", "elbo", "mcc")}
+            for runner in runners
         ],
-        "condition": [[record["condition_source"] for record in runner.history] for runner in runners],
+        "condition": [
+            [record["condition_source"] for record in runner.history] for runner in runners
+        ],
     }
 
 
 def score(guide: FacetGuide, data: Segments, test: Segments) -> dict[str, float]:
-    """Every variant of the measure, the declared one as ``mcc``, and the ELBO of the training rows."""
+    """Every variant of the measure, the declared one as ``mcc``, and the ELBO of the training
+    rows.
+    """
     z = latents(guide, test)
     scores = {"mcc": primary(guide, test)}
     for method in ("pearson", "spearman"):
         for align in (False, True):
             found = held_out_correlation(test.sources, z, method, align)
             name = method + (", aligned" if align else "")
-            scores |= {f"{name}, in sample": found.in_sample, f"{name}, out of sample": found.out_of_sample}
+            scores |= {
+                f"{name}, in sample": found.in_sample,
+                f"{name}, out of sample": found.out_of_sample,
+            }
     scores["pearson, training rows"] = mean_correlation(data.sources, latents(guide, data))
     scores["elbo"] = elbo(guide.model, guide, data.x, num_draws=10, **given(guide, data))[0]
     return scores
 
 
-def collect(name: str, per_segment: int, settings: Settings, first_seed: int, device: str, out: Path) -> dict[str, Any]:
-    """What the run folder has of one model and data set, trained where it has nothing made with these settings."""
+def collect(
+    name: str, per_segment: int, settings: Settings, first_seed: int, device: str, out: Path
+) -> dict[str, Any]:
+    """What the run folder has of one model and data set, trained where it has nothing made with
+    these settings.
+    """
     folder = out / f"{name}-{per_segment}"
     others = OF_THE_VAES if name == "GMM-flow" else OF_THE_FLOW
     described = {**asdict(replace(settings, per_segment=(per_segment,))), "first_seed": first_seed}
@@ -185,7 +222,9 @@ def collect(name: str, per_segment: int, settings: Settings, first_seed: int, de
     return once(folder / "results.json", described, make)
 
 
-def report(results: Mapping[str, Mapping[int, dict[str, Any]]], settings: Settings, out: Path) -> None:
+def report(
+    results: Mapping[str, Mapping[int, dict[str, Any]]], settings: Settings, out: Path
+) -> None:
     """Medians as a table, with what the mixed data themselves would score, and the figures."""
     sizes = list(next(iter(results.values())))
     print(f"{'median MCC':12s}" + "".join(f"{size:>9d}" for size in sizes))
@@ -198,8 +237,12 @@ def report(results: Mapping[str, Mapping[int, dict[str, Any]]], settings: Settin
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
     label = "MCC with the true sources"
-    grouped_boxes(mcc, "rows in each of 20 segments", label).savefig(folder / "recovery.png", dpi=150)
-    curves = {name: {n: _median_curve(r["curves"]) for n, r in of.items()} for name, of in results.items()}
+    grouped_boxes(mcc, "rows in each of 20 segments", label).savefig(
+        folder / "recovery.png", dpi=150
+    )
+    curves = {
+        name: {n: _median_curve(r["curves"]) for n, r in of.items()} for name, of in results.items()
+    }
     grouped_curves(curves, "steps", f"median {label}").savefig(folder / "training.png", dpi=150)
     for name, of in results.items():
         points = {f"{n} rows": (_column(r, "elbo"), _column(r, "mcc")) for n, r in of.items()}
@@ -217,7 +260,9 @@ def _median_curve(curves: list[dict[str, list[float]]]) -> tuple[list[float], li
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "identifiability")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="default: all")
+    parser.add_argument(
+        "--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="default: all"
+    )
     parser.add_argument("--full", action="store_true", help="the paper's 70,000 steps")
     flags = {
         "seeds": {"help": "runs of each model, from --seed on"},
@@ -228,7 +273,13 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     }
     add_setting_flags(parser, Settings(), **flags)
     rows = reader("per_segment", int, check_count)
-    parser.add_argument("--per-segment", type=rows, nargs="+", default=argparse.SUPPRESS, help="rows, a data set each")
+    parser.add_argument(
+        "--per-segment",
+        type=rows,
+        nargs="+",
+        default=argparse.SUPPRESS,
+        help="rows, a data set each",
+    )
     args = parser.parse_args(argv)
     full = replace(Settings(), steps=70_000, flow_steps=70_000)
     return args, resolve(args, full if args.full else Settings(), SMOKE)
@@ -238,8 +289,12 @@ def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
     begin(args.out, args.resume)
-    gather = partial(collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out)
-    results = {name: {size: gather(name, size) for size in settings.per_segment} for name in args.models}
+    gather = partial(
+        collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out
+    )
+    results = {
+        name: {size: gather(name, size) for size in settings.per_segment} for name in args.models
+    }
     report(results, settings, args.out)
 
 

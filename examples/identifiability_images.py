@@ -1,11 +1,12 @@
-"""Do runs from other seeds find the same latents? VaDE, iVAE and others on images (Willetts and Paige, 2021; 4.2).
+"""Do runs from other seeds find the same latents? VaDE, iVAE and others on images (Willetts and
+Paige, 2021; 4.2).
 
 python -m examples.identifiability_images --dataset mnist --data-root DATA --models VaDE iVAE
 
-Several seeds of each model are trained; then the posterior means of the test images are compared between every two of
-them. The measure, chosen before any run: mean correlation after alignment by CCA, the linear map found on one half of
-the test images and scored on the other, Pearson's. What is in the run folder already, made with the same settings, is
-not trained again.
+Several seeds of each model are trained; then the posterior means of the test images are compared
+between every two of them. The measure, chosen before any run: mean correlation after alignment by
+CCA, the linear map found on one half of the test images and scored on the other, Pearson's. What is
+in the run folder already, made with the same settings, is not trained again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from examples.common import (
     resolve,
 )
 from examples.datasets import Dataset, load
-from guides import CodebookGuide, ConditionalGuide, FacetGuide, MarginalGuide, PointGuide, RademacherHash
+from guides import (
+    CodebookGuide,
+    ConditionalGuide,
+    FacetGuide,
+    MarginalGuide,
+    PointGuide,
+    RademacherHash,
+)
 from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
 from inference.evaluation.identifiability import KeepIdentifiable
@@ -61,11 +69,13 @@ NETWORKS: dict[str, type[Architecture]] = {"mlp": MLP, "convnet": ConvNet, "resn
 
 @dataclass(frozen=True)
 class Settings:
-    """The paper's, but for seeds and epochs: it has 10 and 200 (``--full``), and d_z of 90 and 200 as well.
+    """The paper's, but for seeds and epochs: it has 10 and 200 (``--full``), and d_z of 90 and 200
+    as well.
 
-    The rate is that of the authors' code for the MLP; for the other networks they have 1e-3. ``--models`` also has a
-    random partition for u (appendix C, of 2 ** 7 parts, beside a VaDE of as many: ``--num-components 128``) and the
-    relaxed VQ-VAE with its autoencoder (appendix B), compared place by place.
+    The rate is that of the authors' code for the MLP; for the other networks they have 1e-3.
+    ``--models`` also has a random partition for u (appendix C, of 2 ** 7 parts, beside a VaDE of as
+    many: ``--num-components 128``) and the relaxed VQ-VAE with its autoencoder (appendix B),
+    compared place by place.
     """
 
     network: str = "mlp"
@@ -84,7 +94,15 @@ class Settings:
 
 
 SMOKE = Settings(
-    dim=4, num_components=5, hash_bits=2, num_codes=6, code_dim=3, grid_widths=(4, 5), seeds=2, epochs=2, looks=2
+    dim=4,
+    num_components=5,
+    hash_bits=2,
+    num_codes=6,
+    code_dim=3,
+    grid_widths=(4, 5),
+    seeds=2,
+    epochs=2,
+    looks=2,
 )
 
 # A guide to train, and what it is given beside x.
@@ -93,11 +111,15 @@ Built = tuple[FacetGuide, Callable[[np.ndarray, np.ndarray], dict[str, np.ndarra
 
 def vade(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
     prior = GaussianMixture(settings.num_components, settings.dim, scale=1.0)
-    return MarginalGuide(VaDE(shape, prior, likelihood, NETWORKS[settings.network](), name="z")), nothing
+    return MarginalGuide(
+        VaDE(shape, prior, likelihood, NETWORKS[settings.network](), name="z")
+    ), nothing
 
 
 def ivae(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
-    model = IVAE(shape, 10, settings.dim, likelihood, NETWORKS[settings.network](), scale=1.0, name="z")
+    model = IVAE(
+        shape, 10, settings.dim, likelihood, NETWORKS[settings.network](), scale=1.0, name="z"
+    )
     return ConditionalGuide(model), lambda x, digit: {"label": digit}
 
 
@@ -109,12 +131,23 @@ def hashed(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, s
 
 
 def vqvae(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
-    model = VQVAE(shape, settings.num_codes, settings.code_dim, likelihood, ConvGrid(settings.grid_widths), name="z")
+    model = VQVAE(
+        shape,
+        settings.num_codes,
+        settings.code_dim,
+        likelihood,
+        ConvGrid(settings.grid_widths),
+        name="z",
+    )
     return CodebookGuide(model), nothing
 
 
-def autoencoder(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
-    model = Autoencoder(shape, settings.code_dim, likelihood, ConvGrid(settings.grid_widths), name="z")
+def autoencoder(
+    shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int
+) -> Built:
+    model = Autoencoder(
+        shape, settings.code_dim, likelihood, ConvGrid(settings.grid_widths), name="z"
+    )
     return PointGuide(model), nothing
 
 
@@ -130,11 +163,14 @@ MODELS: dict[str, Callable[..., Built]] = {
     "autoencoder": autoencoder,
 }
 ON_GRID = ("VQ-VAE", "autoencoder")
-# Of the canonical variates, how many the paper's authors count, whatever the length of the latent vector.
+# Of the canonical variates, how many the paper's authors count, whatever the length of the latent
+# vector.
 VARIATES = 20
 
 
-def train(name: str, data: Dataset, settings: Settings, seed: int, args: argparse.Namespace) -> dict[int, np.ndarray]:
+def train(
+    name: str, data: Dataset, settings: Settings, seed: int, args: argparse.Namespace
+) -> dict[int, np.ndarray]:
     """One run; the latents of the test images on the way and at the end, ``{epoch: [N, d]}``."""
     shape, folder = data.train.shape[1:], args.out / name.replace(" ", "-") / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +179,14 @@ def train(name: str, data: Dataset, settings: Settings, seed: int, args: argpars
     guide, given = MODELS[name](shape, likelihood, settings, seed)
     for prior in guide.model.mixtures.values():
         xavier_uniform_(prior.loc.data)
-    runner = SVIRunner(guide.model, guide, lr=settings.lr, seed=seed, device=args.device, precision=settings.precision)
+    runner = SVIRunner(
+        guide.model,
+        guide,
+        lr=settings.lr,
+        seed=seed,
+        device=args.device,
+        precision=settings.precision,
+    )
     looks = 1 if name in ON_GRID else settings.looks
     every = max(1, settings.epochs // looks)
 
@@ -152,16 +195,32 @@ def train(name: str, data: Dataset, settings: Settings, seed: int, args: argpars
             z = guide.embed(data.test, **given(data.test, data.test_labels["digit"]))["z"]
             np.save(folder / f"latents-{record['epoch']}.npy", z)
 
-    callbacks = [ReduceOnPlateau(0.8, 5), KeepIdentifiable(), look, JSONLines(folder / "metrics.jsonl")]
+    callbacks = [
+        ReduceOnPlateau(0.8, 5),
+        KeepIdentifiable(),
+        look,
+        JSONLines(folder / "metrics.jsonl"),
+    ]
     beside = given(data.train, data.train_labels["digit"])
     kept = checkpointing(args.out, folder.parent.name, folder.name)
-    runner.fit(data.train, settings.epochs, settings.batch_size, callbacks=callbacks, checkpoints=kept, **beside)
+    runner.fit(
+        data.train,
+        settings.epochs,
+        settings.batch_size,
+        callbacks=callbacks,
+        checkpoints=kept,
+        **beside,
+    )
     runner.save(folder)
-    looked = sorted({epoch for epoch in range(every, settings.epochs + 1, every)} | {settings.epochs})
+    looked = sorted(
+        {epoch for epoch in range(every, settings.epochs + 1, every)} | {settings.epochs}
+    )
     return {epoch: np.load(folder / f"latents-{epoch}.npy") for epoch in looked}
 
 
-def pairs(name: str, data: Dataset, settings: Settings, args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+def pairs(
+    name: str, data: Dataset, settings: Settings, args: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
     """Correlations between all seeds of a model, by epoch; of models on a grid, at the end only."""
     seeds = range(args.seed, args.seed + settings.seeds)
     runs = [train(name, data, settings, seed, args) for seed in seeds]
@@ -173,7 +232,9 @@ def compare(latents: list[np.ndarray], places: int) -> dict[str, list[float]]:
     """Correlations of every two seeds' latents, place by place for those on a grid."""
     scores: dict[str, list[float]] = {}
     for one, other in combinations(latents, 2):
-        for a, b in zip(np.split(one, places, axis=1), np.split(other, places, axis=1), strict=True):
+        for a, b in zip(
+            np.split(one, places, axis=1), np.split(other, places, axis=1), strict=True
+        ):
             variants: dict[str, dict[str, Any]] = {"aligned": {"align": True}, "as they are": {}}
             if a.shape[1] > VARIATES:
                 variants[f"{VARIATES} variates"] = {"align": True, "num_variates": VARIATES}
@@ -191,22 +252,33 @@ def report(results: Mapping[str, Mapping[str, dict[str, list[float]]]], out: Pat
     width = max(map(len, measures)) + 2
     print(f"{'median (mean)':14s}" + "".join(f"{measure:>{width}s}" for measure in measures))
     for name, scores in last.items():
-        cells = (f"{median(scores[measure]):.3f} ({mean(scores[measure]):.3f})" for measure in measures)
+        cells = (
+            f"{median(scores[measure]):.3f} ({mean(scores[measure]):.3f})" for measure in measures
+        )
         print(f"{name:14s}" + "".join(f"{cell:>{width}s}" for cell in cells))
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
-    aligned = {name: {m.split(", ")[1]: scores[m] for m in measures[:2]} for name, scores in last.items()}
+    aligned = {
+        name: {m.split(", ")[1]: scores[m] for m in measures[:2]} for name, scores in last.items()
+    }
     label = "MCC of two seeds, aligned"
     grouped_boxes(aligned, "test images", label).savefig(folder / "pairs.png", dpi=150)
     curves = {
-        name: {m: ([int(epoch) for epoch in of], [median(scores[m]) for scores in of.values()]) for m in measures}
+        name: {
+            m: ([int(epoch) for epoch in of], [median(scores[m]) for scores in of.values()])
+            for m in measures
+        }
         for name, of in results.items()
     }
-    grouped_curves(curves, "epochs", "median MCC of two seeds").savefig(folder / "training.png", dpi=150)
+    grouped_curves(curves, "epochs", "median MCC of two seeds").savefig(
+        folder / "training.png", dpi=150
+    )
 
 
 def as_images(data: Dataset) -> Dataset:
-    """The same data as ``[N, C, H, W]``, the test images in random order: halves of MNIST's differ as they lie."""
+    """The same data as ``[N, C, H, W]``, the test images in random order: halves of MNIST's differ
+    as they lie.
+    """
     shape = data.image_shape if len(data.image_shape) == 3 else (1, *data.image_shape)
     order = np.random.default_rng(0).permutation(len(data.test))
     return replace(
@@ -221,11 +293,19 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "identifiability_images")
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
     parser.add_argument(
-        "--models", nargs="+", choices=list(MODELS), default=["VaDE", "iVAE"], help="default: these two"
+        "--models",
+        nargs="+",
+        choices=list(MODELS),
+        default=["VaDE", "iVAE"],
+        help="default: these two",
     )
     parser.add_argument("--full", action="store_true", help="the paper's 10 seeds and 200 epochs")
     flags = {
-        "network": {"help": "of the paper's appendix A", "choices": tuple(NETWORKS), "metavar": None},
+        "network": {
+            "help": "of the paper's appendix A",
+            "choices": tuple(NETWORKS),
+            "metavar": None,
+        },
         "dim": {"help": "length of the latent vector"},
         "num_components": {"help": "of VaDE"},
         "seeds": {"help": "runs of each model, from --seed on"},
@@ -234,7 +314,9 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
-    return args, resolve(args, replace(Settings(), seeds=10, epochs=200) if args.full else Settings(), SMOKE)
+    return args, resolve(
+        args, replace(Settings(), seeds=10, epochs=200) if args.full else Settings(), SMOKE
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -246,7 +328,9 @@ def main(argv: list[str] | None = None) -> None:
     results = {}
     for name in args.models:
         path = args.out / name.replace(" ", "-") / "results.json"
-        results[name] = once(path, described, lambda name=name: {"pairs": pairs(name, data, settings, args)})["pairs"]
+        results[name] = once(
+            path, described, lambda name=name: {"pairs": pairs(name, data, settings, args)}
+        )["pairs"]
     report(results, args.out)
 
 

@@ -1,10 +1,12 @@
-"""MFCVAE as in the paper (Falck et al., 2021; Tables 3 to 5): on MNIST, 3DShapes, SVHN, or digits that stand in for it.
+"""MFCVAE as in the paper (Falck et al., 2021; Tables 3 to 5): on MNIST, 3DShapes, SVHN, or digits
+that stand in for it.
 
     python -m examples.mfcvae --dataset mnist --data-root DATA
     python -m examples.mfcvae --dataset shapes3d-1
 
-MNIST, 3DShapes and SVHN have the paper's settings, and their phases the lengths of the authors' code, which the paper
-does not give; the small data sets have shorter ones. 3DShapes is our drawing of it where DATA has no 3dshapes.h5.
+MNIST, 3DShapes and SVHN have the paper's settings, and their phases the lengths of the authors'
+code, which the paper does not give; the small data sets have shorter ones. 3DShapes is our drawing
+of it where DATA has no 3dshapes.h5.
 """
 
 from __future__ import annotations
@@ -29,14 +31,23 @@ from examples.common import (
 )
 from examples.datasets import DATASETS, Dataset, load
 from guides import VaDEGuide
-from inference import ProgressiveFadeIn, SVIRunner, cold_start, data_dependent_start, neighbor_start, warm_start
+from inference import (
+    ProgressiveFadeIn,
+    SVIRunner,
+    cold_start,
+    data_dependent_start,
+    neighbor_start,
+    warm_start,
+)
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, Bernoulli, ConvLadder, GaussianMixture, MLPLadder, Normal
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Tables 3 and 4 for MNIST, and how long to train. Pairs are shallow facet, deep facet; phases are deep first."""
+    """Tables 3 and 4 for MNIST, and how long to train. Pairs are shallow facet, deep facet; phases
+    are deep first.
+    """
 
     facets: tuple[str, str] = ("style", "digit")
     num_components: tuple[int, int] = (25, 25)
@@ -48,16 +59,25 @@ class Settings:
     convolutional: bool = False
     widths: tuple[int, int] = (500, 2000)
     init: str = "pytorch"  # what the authors' code does; the paper says Glorot normal for MNIST
-    merge: str = "concatenate"  # what the paper says; the authors' code adds a tenth of the rung on MNIST
+    merge: str = (
+        "concatenate"  # what the paper says; the authors' code adds a tenth of the rung on MNIST
+    )
     batch_size: int = 512
     lr: float = 5e-4
     epochs: tuple[int, int] = (201, 201)
     fade_steps: int = 15_000
     waiting_weight: float = 0.0  # of the second facet's KL terms before it is let in
-    warm_epochs: tuple[int, int] = (0, 0)  # phases of a warm start, after which both facets are in; the paper has none
-    neighbor_epochs: tuple[int, int] = (0, 0)  # phases in which the deep facet is taught neighbours' clusters; as above
+    warm_epochs: tuple[int, int] = (
+        0,
+        0,
+    )  # phases of a warm start, after which both facets are in; the paper has none
+    neighbor_epochs: tuple[int, int] = (
+        0,
+        0,
+    )  # phases in which the deep facet is taught neighbours' clusters; as above
     label_weight: float = 30.0  # of these
-    restarts: int = 0  # fits of the deep facet's mixture when the second is let in, or of both after a warm start
+    # fits of the deep facet's mixture when the second is let in, or of both after a warm start
+    restarts: int = 0
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
@@ -97,7 +117,13 @@ SETTINGS = {
     "colour-digits": replace(SVHN, batch_size=50, epochs=(60, 140), fade_steps=3000),
     "colour-mnist": SVHN,
 }
-SMOKE = {"num_components": (10, 10), "dim": (5, 5), "batch_size": 256, "epochs": (2, 3), "fade_steps": 12}
+SMOKE = {
+    "num_components": (10, 10),
+    "dim": (5, 5),
+    "batch_size": 256,
+    "epochs": (2, 3),
+    "fade_steps": 12,
+}
 
 
 def build(data: Dataset, settings: Settings) -> VaDEGuide:
@@ -123,37 +149,57 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "epochs": {"help": "of each phase, deep facet first"},
         "fade_steps": {"help": "to let the second facet in"},
         "waiting_weight": {"help": "of the second facet's KL terms before that"},
-        "warm_epochs": {"help": "of each phase under standard normal priors, before mixtures are fitted"},
+        "warm_epochs": {
+            "help": "of each phase under standard normal priors, before mixtures are fitted"
+        },
         "neighbor_epochs": {
-            "help": "of each phase in which the deep facet is taught the clusters of nearest neighbours"
+            "help": "of each phase in which the deep facet is taught the clusters of nearest "
+            "neighbours"
         },
         "label_weight": {"help": "of these clusters in the objective"},
         "restarts": {
-            "help": "fits of the deep facet's mixture when the second is let in, or after a warm start of both"
+            "help": "fits of the deep facet's mixture when the second is let in, or after a warm "
+            "start of both"
         },
-        "merge": {"help": "of the decoder's rungs", "choices": ("concatenate", "gated_add"), "metavar": None},
+        "merge": {
+            "help": "of the decoder's rungs",
+            "choices": ("concatenate", "gated_add"),
+            "metavar": None,
+        },
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **flags)
     args = parser.parse_args(argv)
     if args.smoke:
         args.dataset = "digits"
     settings = SETTINGS[args.dataset]
-    settings = resolve(args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE))
+    settings = resolve(
+        args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE)
+    )
     if any(settings.warm_epochs) and any(settings.neighbor_epochs):
         parser.error("--warm-epochs and --neighbor-epochs are two starts: give one of them")
     if any(settings.neighbor_epochs) and not settings.label_weight:
-        parser.error("with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight above 0")
+        parser.error(
+            "with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight "
+            "above 0"
+        )
     if any(settings.neighbor_epochs) and settings.restarts:
-        parser.error("--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: leave it out")
+        parser.error(
+            "--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: "
+            "leave it out"
+        )
     return args, settings
 
 
 def starts(settings: Settings) -> tuple[tuple[int, int], Callable[..., SVIRunner] | None]:
     """Phases in which facets are let in, and the start that they belong to, if they are of one."""
     how = {"batch_size": settings.batch_size}
-    if any(settings.warm_epochs):  # both facets under standard normal priors, and mixtures fitted to them
+    if any(
+        settings.warm_epochs
+    ):  # both facets under standard normal priors, and mixtures fitted to them
         phases = settings.warm_epochs
-        return phases, partial(warm_start, epochs=sum(phases), restarts=max(settings.restarts, 1), **how)
+        return phases, partial(
+            warm_start, epochs=sum(phases), restarts=max(settings.restarts, 1), **how
+        )
     if any(settings.neighbor_epochs):
         phases = settings.neighbor_epochs
         return phases, partial(neighbor_start, epochs=sum(phases), facet=settings.facets[1], **how)
@@ -171,7 +217,12 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     if settings.convolutional:
         data_dependent_start(guide, data.train, seed=args.seed)
-    options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
+    options = {
+        "lr": settings.lr,
+        "seed": args.seed,
+        "device": args.device,
+        "precision": settings.precision,
+    }
     refit: list[FitMixtures] = []
     if start is not None:  # after which both facets are in
         runner = train_first(start, guide, data, out, schedule, **options)
@@ -179,7 +230,9 @@ def main(argv: list[str] | None = None) -> None:
         cold_start(guide, data.train, seed=args.seed)
         runner = SVIRunner(guide.model, guide, schedule=schedule, **options)
         if settings.restarts:
-            refit = [FitMixtures(data.train, settings.epochs[0], [settings.facets[1]], settings.restarts)]
+            refit = [
+                FitMixtures(data.train, settings.epochs[0], [settings.facets[1]], settings.restarts)
+            ]
     fit_and_report(
         runner,
         data,

@@ -4,10 +4,11 @@ python -m examples.nvae --dataset mnist --data-root DATA
 python -m examples.nvae --dataset mnist --data-root DATA --labels 600
 python -m examples.nvae --dataset shapes
 
-With --labels, that many training images keep their label (as many of each class); the others are of any class, and a
-classifier that is trained on the labelled images alone is scored beside. --objective dirichlet is the exact bound
-(Eq. 3), sampled the same with pi drawn (Eq. 2), simplified the paper's (Eq. 6, which bounds nothing). --model cvae and
-vae are the baselines, in the same parts; --beta makes a beta-VAE of the latter.
+With --labels, that many training images keep their label (as many of each class); the others are of
+any class, and a classifier that is trained on the labelled images alone is scored beside.
+--objective dirichlet is the exact bound (Eq. 3), sampled the same with pi drawn (Eq. 2), simplified
+the paper's (Eq. 6, which bounds nothing). --model cvae and vae are the baselines, in the same
+parts; --beta makes a beta-VAE of the latter.
 """
 
 from __future__ import annotations
@@ -52,7 +53,13 @@ from ppl_models import CVAE, MLP, NVAE, VAE, StridedConvNet
 from ppl_models.networks import Architecture
 
 # The label that classes are made of, by data set.
-CLASS_OF = {"mnist": "digit", "digits": "digit", "shapes": "shape", "fashion-mnist": "article", "yale": "person"}
+CLASS_OF = {
+    "mnist": "digit",
+    "digits": "digit",
+    "shapes": "shape",
+    "fashion-mnist": "article",
+    "yale": "person",
+}
 OBJECTIVES = ("simplified", "dirichlet", "sampled")
 MODELS = ("nvae", "cvae", "vae")
 
@@ -61,8 +68,8 @@ MODELS = ("nvae", "cvae", "vae")
 class Settings:
     """The paper gives beta_c alone; sizes, networks, rate and epochs are our choice.
 
-    With many shared latents the classes' own say nothing: what several classes can tell is cheaper told by all. The
-    baselines have as many latents as N-VAE's decoder sees of one datum.
+    With many shared latents the classes' own say nothing: what several classes can tell is cheaper
+    told by all. The baselines have as many latents as N-VAE's decoder sees of one datum.
     """
 
     class_dim: int = 4
@@ -75,7 +82,9 @@ class Settings:
     epochs: int = 40
     precision: str = "float32"
     labels: int = 0  # training images whose label is known; 0 for all
-    label_weight: float = 20.0  # of log q(y | x) in the simplified objective where some labels are unknown
+    label_weight: float = (
+        20.0  # of log q(y | x) in the simplified objective where some labels are unknown
+    )
     labelled_share: float = 0.1  # of the rows of a pass: labelled rows are repeated to make so many
 
 
@@ -90,7 +99,12 @@ def network(data: Dataset, settings: Settings) -> Architecture:
 
 
 def build(
-    model: str, objective: str, data: Dataset, num_classes: int, settings: Settings, class_bias: bool = True
+    model: str,
+    objective: str,
+    data: Dataset,
+    num_classes: int,
+    settings: Settings,
+    class_bias: bool = True,
 ) -> FacetGuide:
     x_shape, parts = data.train.shape[1:], {"network": network(data, settings)}
     dim = settings.shared_dim + settings.class_dim
@@ -102,16 +116,21 @@ def build(
     dims = (num_classes, settings.class_dim, settings.shared_dim)
     weight = settings.label_weight if settings.labels and objective == "simplified" else None
     return ClassifierGuide(
-        NVAE(x_shape, *dims, **parts, concentration=concentration, class_bias=class_bias), label_weight=weight
+        NVAE(x_shape, *dims, **parts, concentration=concentration, class_bias=class_bias),
+        label_weight=weight,
     )
 
 
-def make_runner(guide: FacetGuide, objective: str, settings: Settings, seed: int, device: str = "cpu") -> SVIRunner:
+def make_runner(
+    guide: FacetGuide, objective: str, settings: Settings, seed: int, device: str = "cpu"
+) -> SVIRunner:
     divides = isinstance(guide, ClassifierGuide)
     return SVIRunner(
         guide.model,
         guide,
-        objective=GuideEnum_ELBO(max_plate_nesting=1) if divides and objective == "sampled" else None,
+        objective=GuideEnum_ELBO(max_plate_nesting=1)
+        if divides and objective == "sampled"
+        else None,
         lr=settings.lr,
         schedule=Constant({"z_class": settings.beta_c} if divides else settings.beta),
         seed=seed,
@@ -120,27 +139,39 @@ def make_runner(guide: FacetGuide, objective: str, settings: Settings, seed: int
     )
 
 
-def some_labels(label: np.ndarray, known: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of a pass, their labels (-1 where unknown), and which rows are labelled: repeated to make up ``share``.
+def some_labels(
+    label: np.ndarray, known: int, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of a pass, their labels (-1 where unknown), and which rows are labelled: repeated to
+    make up ``share``.
 
     :raises ValueError: if there are fewer labels than classes, or more than data.
     """
     classes = np.unique(label)
     if not len(classes) <= known <= len(label):
-        raise ValueError(f"--labels must be from {len(classes)}, the number of classes, to {len(label)}, got {known}")
+        raise ValueError(
+            f"--labels must be from {len(classes)}, the number of classes, to {len(label)}, got "
+            f"{known}"
+        )
     order = np.random.default_rng(seed).permutation(len(label))
     place = np.empty(len(label), int)  # of each row among those of its class
     for k in classes:
         own = order[label[order] == k]
         place[own] = np.arange(len(own))
-    labelled = order[np.argsort(place[order], kind="stable")][:known]  # as many of each class as can be
+    labelled = order[np.argsort(place[order], kind="stable")][
+        :known
+    ]  # as many of each class as can be
     repeated = np.resize(labelled, max(known, round(share / (1 - share) * (len(label) - known))))
     rows = np.concatenate([np.setdiff1d(np.arange(len(label)), labelled), repeated])
     return rows, np.concatenate([np.full(len(label) - known, -1), label[repeated]]), labelled
 
 
-def classifier_alone(x: np.ndarray, label: np.ndarray, settings: Settings, seed: int) -> MLPClassifier:
-    """A fully connected classifier of the same widths, trained on these images alone, to a loss that stands still."""
+def classifier_alone(
+    x: np.ndarray, label: np.ndarray, settings: Settings, seed: int
+) -> MLPClassifier:
+    """A fully connected classifier of the same widths, trained on these images alone, to a loss
+    that stands still.
+    """
     return MLPClassifier(settings.widths, max_iter=500, random_state=seed).fit(flat(x), label)
 
 
@@ -149,11 +180,16 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 def score(guide: FacetGuide, data: Dataset, of: str) -> dict[str, Any]:
-    """Test error, and nats of every latent: shared ones, those of the right class and those of the others."""
+    """Test error, and nats of every latent: shared ones, those of the right class and those of the
+    others.
+    """
     x, label = data.test, data.test_labels[of]
     if not isinstance(guide, ClassifierGuide):
         return {
-            "kl": {name: kl.mean(0).tolist() for name, kl in kl_by_dimension(guide, x, **beside(guide, label)).items()}
+            "kl": {
+                name: kl.mean(0).tolist()
+                for name, kl in kl_by_dimension(guide, x, **beside(guide, label)).items()
+            }
         }
     kl, blocks = kl_by_dimension(guide, x), guide.model.blocks  # type: ignore[union-attr]
     by_block = kl["class"].reshape(len(x), blocks.num_components, blocks.block_dim)
@@ -170,15 +206,26 @@ def score(guide: FacetGuide, data: Dataset, of: str) -> dict[str, Any]:
 
 
 def traversals_keep_class(guide: ClassifierGuide) -> dict[str, float]:
-    """Share of the traversals' images, from -3 to 3, that the guide's classifier takes for the class they are of."""
+    """Share of the traversals' images, from -3 to 3, that the guide's classifier takes for the
+    class they are of.
+    """
     blocks, shared = guide.model.blocks, guide.model.prior("shared")  # type: ignore[union-attr]
     of = {
-        "class_traversals_keep_class": [class_latents(guide, j, 9) for j in range(blocks.block_dim)],
+        "class_traversals_keep_class": [
+            class_latents(guide, j, 9) for j in range(blocks.block_dim)
+        ],
         "shared_traversals_keep_class": [shared_latents(guide, j, 9) for j in range(shared.dim)],
     }
     wanted = np.arange(blocks.num_components).repeat(9)
     return {
-        name: float(np.mean([guide.predict(np.concatenate(traversed(guide, z)))["class"] == wanted for z in latents]))
+        name: float(
+            np.mean(
+                [
+                    guide.predict(np.concatenate(traversed(guide, z)))["class"] == wanted
+                    for z in latents
+                ]
+            )
+        )
         for name, latents in of.items()
     }
 
@@ -187,7 +234,15 @@ def beside(guide: FacetGuide, label: np.ndarray) -> dict[str, np.ndarray]:
     return {"label": label} if guide.takes else {}
 
 
-def draw(guide: FacetGuide, runner: SVIRunner, data: Dataset, of: str, name: str, found: dict, folder: Path) -> None:
+def draw(
+    guide: FacetGuide,
+    runner: SVIRunner,
+    data: Dataset,
+    of: str,
+    name: str,
+    found: dict,
+    folder: Path,
+) -> None:
     folder.mkdir(exist_ok=True)
     x, label, shape = data.test, data.test_labels[of], data.image_shape
     figures = {
@@ -197,7 +252,9 @@ def draw(guide: FacetGuide, runner: SVIRunner, data: Dataset, of: str, name: str
     latents = guide.embed(x, **beside(guide, label))
     figures["scatter"] = latent_scatter(latents.get("shared", next(iter(latents.values()))), label)
     if guide.model.decodes:
-        figures |= {f"samples_{scale:g}": class_samples(guide, shape, scale=scale) for scale in (1.0, 1.4)}
+        figures |= {
+            f"samples_{scale:g}": class_samples(guide, shape, scale=scale) for scale in (1.0, 1.4)
+        }
     if isinstance(guide, ClassifierGuide):
         blocks, kl = guide.model.blocks, kl_by_dimension(guide, x)  # type: ignore[union-attr]
         figures["kl_by_class"] = kl_by_class(kl["class"], label, blocks.block_dim)
@@ -205,15 +262,25 @@ def draw(guide: FacetGuide, runner: SVIRunner, data: Dataset, of: str, name: str
         by_class = kl["class"].reshape(len(x), blocks.num_components, blocks.block_dim)
         own = np.stack([by_class[label == k, k].mean(0) for k in range(blocks.num_components)])
         most = np.argsort(-own, 1)  # of each class its latents, the most telling first
-        figures |= {f"class_{j + 1}": class_traversals(guide, most[:, j], shape) for j in range(blocks.block_dim)}
+        figures |= {
+            f"class_{j + 1}": class_traversals(guide, most[:, j], shape)
+            for j in range(blocks.block_dim)
+        }
         figures |= {f"shared_{j + 1}": shared_traversals(guide, int(j), shape) for j in telling[:4]}
     for file, figure in figures.items():
         figure.savefig(folder / f"{file}.png", dpi=130)
 
 
 def format_table(found: dict[str, Any]) -> str:
-    lines = [f"{name.replace('_', ' '):28s}{value:8.4f}" for name, value in found.items() if isinstance(value, float)]
-    lines += [f"{f'KL of {name}':28s}{sum(kl):8.3f} nats in {len(kl)} latents" for name, kl in found["kl"].items()]
+    lines = [
+        f"{name.replace('_', ' '):28s}{value:8.4f}"
+        for name, value in found.items()
+        if isinstance(value, float)
+    ]
+    lines += [
+        f"{f'KL of {name}':28s}{sum(kl):8.3f} nats in {len(kl)} latents"
+        for name, kl in found["kl"].items()
+    ]
     return "\n".join(lines)
 
 
@@ -221,8 +288,12 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "nvae")
     parser.add_argument("--dataset", choices=tuple(CLASS_OF), default="mnist")
     parser.add_argument("--model", choices=MODELS, default="nvae", help="or a baseline")
-    parser.add_argument("--objective", choices=OBJECTIVES, default="simplified", help="how known labels teach")
-    parser.add_argument("--no-class-bias", action="store_true", help="the decoder does not see the class (Fig. 10)")
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="simplified", help="how known labels teach"
+    )
+    parser.add_argument(
+        "--no-class-bias", action="store_true", help="the decoder does not see the class (Fig. 10)"
+    )
     flags = {
         "epochs": {"help": "passes over the data"},
         "labels": {"help": "training images whose label is known (default: all)"},
@@ -248,20 +319,32 @@ def main(argv: list[str] | None = None) -> None:
     label = data.train_labels[of]
     rows, given = np.arange(len(label)), label
     if settings.labels:
-        rows, given, labelled = some_labels(label, settings.labels, settings.labelled_share, args.seed)
+        rows, given, labelled = some_labels(
+            label, settings.labels, settings.labelled_share, args.seed
+        )
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
-    guide = build(args.model, args.objective, data, int(label.max()) + 1, settings, not args.no_class_bias)
+    guide = build(
+        args.model, args.objective, data, int(label.max()) + 1, settings, not args.no_class_bias
+    )
     runner = make_runner(guide, args.objective, settings, args.seed, args.device)
     callbacks = [JSONLines(out / "metrics.jsonl")]
-    options = {"callbacks": callbacks, "checkpoints": checkpointing(out), "fabric": fabric_on(runner.device.type)}
-    runner.fit(data.train[rows], settings.epochs, settings.batch_size, **options, **beside(guide, given))
+    options = {
+        "callbacks": callbacks,
+        "checkpoints": checkpointing(out),
+        "fabric": fabric_on(runner.device.type),
+    }
+    runner.fit(
+        data.train[rows], settings.epochs, settings.batch_size, **options, **beside(guide, given)
+    )
     first_goes_on()
     runner.save(out)
     found = score(guide, data, of)
     if settings.labels:
         alone = classifier_alone(data.train[labelled], label[labelled], settings, args.seed)
-        found["error_of_a_classifier_alone"] = float(1 - alone.score(flat(data.test), data.test_labels[of]))
+        found["error_of_a_classifier_alone"] = float(
+            1 - alone.score(flat(data.test), data.test_labels[of])
+        )
     write_json(out / "scores.json", found)
     print(format_table(found))
     draw(guide, runner, data, of, args.model, found, out / "figures")

@@ -2,9 +2,9 @@
 
     python -m examples.quickstart
 
-Needs no files. On so few data a mixture trained from the start collapses into one cluster. So the digit facet is first
-taught the clusters of images that are neighbours of each other, while the style facet is let in to say what is left;
-then both train on without them.
+Needs no files. On so few data a mixture trained from the start collapses into one cluster. So the
+digit facet is first taught the clusters of images that are neighbours of each other, while the
+style facet is let in to say what is left; then both train on without them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ SMOKE = Settings((2, 3), 2, (16, 16), start_epochs=(1, 2), fade_steps=20, epochs
 
 
 def train(
-    data: Dataset, settings: Settings, seed: int, device: str, progress: bool = True, out: Path | None = None
+    data: Dataset,
+    settings: Settings,
+    seed: int,
+    device: str,
+    progress: bool = True,
+    out: Path | None = None,
 ) -> SVIRunner:
     """The whole recipe; returns the runner, its history holding both stages.
 
@@ -72,9 +77,16 @@ def train(
     schedule = ProgressiveFadeIn(settings.start_epochs, settings.fade_steps)
     first = SVIRunner(model, guide, lr=settings.lr, schedule=schedule, seed=seed, device=device)
     fabric = fabric_on(first.device.type)
-    options = {"batch_size": settings.batch_size, "log_every": 5, "progress": progress, "fabric": fabric}
+    options = {
+        "batch_size": settings.batch_size,
+        "log_every": 5,
+        "progress": progress,
+        "fabric": fabric,
+    }
     kept = [None if out is None else checkpointing(out, phase) for phase in ("start", "training")]
-    neighbor_start(first, data.train, sum(settings.start_epochs), seed=seed, checkpoints=kept[0], **options)
+    neighbor_start(
+        first, data.train, sum(settings.start_epochs), seed=seed, checkpoints=kept[0], **options
+    )
     runner = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
     runner.history = first.history
     return runner.fit(data.train, settings.epochs, checkpoints=kept[1], **options)
@@ -85,7 +97,9 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     add_setting_flags(
         parser,
         Settings(),
-        start_epochs={"help": "with the clusters of neighbours, the digit facet alone and both facets"},
+        start_epochs={
+            "help": "with the clusters of neighbours, the digit facet alone and both facets"
+        },
         epochs={"help": "after these, without them"},
         lr={"help": "Adam's rate"},
     )
@@ -102,10 +116,15 @@ def main(argv: list[str] | None = None) -> None:
     runner.save(out)
     scores = score_facets(runner.guide, data)
     for facet in scores:
-        scores[facet]["digit"]["mutual_information"] = runner.history[-1][f"mutual_information_{facet}"]
+        scores[facet]["digit"]["mutual_information"] = runner.history[-1][
+            f"mutual_information_{facet}"
+        ]
     write_json(out / "scores.json", scores)
     paths = save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape)
-    print(f"\n{len(data.test)} test images; how well each facet's clusters match the digit that was written:")
+    print(
+        f"\n{len(data.test)} test images; how well each facet's clusters match the digit that was "
+        "written:"
+    )
     print(format_scores(scores))
     print("figures:", *paths, sep="\n  ")
 

@@ -1,11 +1,11 @@
 """A drawn stand-in for 3DShapes: one object in a room, every factor known.
 
-The factors are those of 3DShapes (Burgess and Kim, 2018), with as many values each: hue of floor, wall and object (10
-each), scale (8), shape (4) and orientation (15). It is *not* that data set: the room, the light and the camera are
-ours, and numbers measured on one are not numbers on the other.
+The factors are those of 3DShapes (Burgess and Kim, 2018), with as many values each: hue of floor,
+wall and object (10 each), scale (8), shape (4) and orientation (15). It is *not* that data set: the
+room, the light and the camera are ours, and numbers measured on one are not numbers on the other.
 
-Images are drawn by NumPy: rays through every pixel, marched to the object by its signed distance. The geometry is
-drawn once for each scale, shape and orientation; hues only colour it.
+Images are drawn by NumPy: rays through every pixel, marched to the object by its signed distance.
+The geometry is drawn once for each scale, shape and orientation; hues only colour it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ SURFACES = ("floor", "wall", "object")
 
 
 def factor_grid(**fixed: int) -> np.ndarray:
-    """Every combination of factors, ``[N, 6]`` in the order of ``FACTORS``, with some of them fixed.
+    """Every combination of factors, ``[N, 6]`` in the order of ``FACTORS``, with some of them
+    fixed.
 
     :raises ValueError: for an unknown factor or a value that it does not have.
     """
@@ -53,11 +54,17 @@ def draw(factors: np.ndarray) -> np.ndarray:
     factors = np.asarray(factors)
     geometry = _geometry()  # [8, 4, 15, 64, 64, 3]: the light that each surface sends to each pixel
     scale, shape, orientation = factors.T[3:]
-    hues = np.stack([palette(FACTORS[surface])[factors[:, j]] for j, surface in enumerate(SURFACES)], 1)  # [N, 3, 3]
+    hues = np.stack(
+        [palette(FACTORS[surface])[factors[:, j]] for j, surface in enumerate(SURFACES)], 1
+    )  # [N, 3, 3]
     images = np.empty((len(factors), SIZE, SIZE, 3), np.uint8)
     for rows in np.array_split(np.arange(len(factors)), max(len(factors) // 256, 1)):
         shares = geometry[scale[rows], shape[rows], orientation[rows]]
-        images[rows] = (255 * np.einsum("nhws,nsc->nhwc", shares, hues[rows], optimize=True)).clip(0, 255).round()
+        images[rows] = (
+            (255 * np.einsum("nhws,nsc->nhwc", shares, hues[rows], optimize=True))
+            .clip(0, 255)
+            .round()
+        )
     return images
 
 
@@ -74,8 +81,14 @@ def palette(num_hues: int, saturation: float = 0.85, value: float = 1.0) -> np.n
 
 
 def _geometry() -> np.ndarray:
-    """The drawn geometry from the cache, or drawn and put there; without a cache that can be written, just drawn."""
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "facetvae" / "shapes-1.npy"
+    """The drawn geometry from the cache, or drawn and put there; without a cache that can be
+    written, just drawn.
+    """
+    path = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "facetvae"
+        / "shapes-1.npy"
+    )
     try:
         found = np.load(path)
         if found.shape == (8, 4, 15, SIZE, SIZE, len(SURFACES)):
@@ -87,7 +100,9 @@ def _geometry() -> np.ndarray:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             np.save(Path(folder) / path.name, drawn)
-            os.replace(Path(folder) / path.name, path)  # whole or absent, whoever else draws meanwhile
+            os.replace(
+                Path(folder) / path.name, path
+            )  # whole or absent, whoever else draws meanwhile
     return drawn
 
 
@@ -100,19 +115,27 @@ def _draw_geometry() -> np.ndarray:
         room, is_floor = _meet_room(origin, rays)
         for i, scale in enumerate(scales):
             for j, distance in enumerate(DISTANCES):
-                out[i, j, k] = _shade(origin, rays, room, is_floor, lambda p, d=distance, s=scale: s * d(p / s))
+                out[i, j, k] = _shade(
+                    origin, rays, room, is_floor, lambda p, d=distance, s=scale: s * d(p / s)
+                )
     return out
 
 
 def _camera(angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Where the rays start, ``[3]``, and their directions ``[P, 3]``: the camera turned about the object."""
+    """Where the rays start, ``[3]``, and their directions ``[P, 3]``: the camera turned about the
+    object.
+    """
     side = SIZE * SUPERSAMPLING
     steps = (np.arange(side) + 0.5) / side * 2 - 1
     right, up = np.meshgrid(steps, -steps)
     forward = (TARGET - CAMERA) / np.linalg.norm(TARGET - CAMERA)
     x_axis = np.cross(forward, [0, 1, 0])
     y_axis = np.cross(x_axis / np.linalg.norm(x_axis), forward)
-    rays = FOCAL * forward + right[..., None] * x_axis / np.linalg.norm(x_axis) + up[..., None] * y_axis
+    rays = (
+        FOCAL * forward
+        + right[..., None] * x_axis / np.linalg.norm(x_axis)
+        + up[..., None] * y_axis
+    )
     rays = rays.reshape(-1, 3) / np.linalg.norm(rays.reshape(-1, 3), axis=-1, keepdims=True)
     cos, sin = np.cos(angle), np.sin(angle)
     turn = np.array([[cos, 0, sin], [0, 1, 0], [-sin, 0, cos]])
@@ -155,7 +178,9 @@ def _march(origin: np.ndarray, rays: np.ndarray, distance: Callable, steps: int 
     # Only rays that pass within the object's bounding sphere can meet it.
     to_centre = CENTRE - origin
     along = (to_centre * rays).sum(-1)
-    under_way = np.flatnonzero((np.square(to_centre).sum(-1) - along**2 < RADIUS**2) & (along > -RADIUS))
+    under_way = np.flatnonzero(
+        (np.square(to_centre).sum(-1) - along**2 < RADIUS**2) & (along > -RADIUS)
+    )
     out = np.full(len(origin), np.inf)
     travelled = np.maximum(along - RADIUS, 0)  # nothing is met before that sphere
     for _ in range(steps):
@@ -170,7 +195,9 @@ def _march(origin: np.ndarray, rays: np.ndarray, distance: Callable, steps: int 
 def _normal(points: np.ndarray, distance: Callable, step: float = 1e-3) -> np.ndarray:
     """Outward unit normals ``[P, 3]``, by central differences of the distance."""
     shifts = step * np.eye(3)
-    return _unit(np.stack([distance(points + shift) - distance(points - shift) for shift in shifts], -1))
+    return _unit(
+        np.stack([distance(points + shift) - distance(points - shift) for shift in shifts], -1)
+    )
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""Data whose truth is known: sources with segments, mixed without noise, and labellings in subspaces of their own.
+"""Data whose truth is known: sources with segments, mixed without noise, and labellings in
+subspaces of their own.
 
-The first are the time-contrastive data of nonlinear ICA, after Hyvarinen and Morioka (2016) with the settings of
-Willetts and Paige (*I Don't Need u*, 4.1): within a segment the sources are independent Gaussians; their means and
-deviations are drawn anew for each segment, and the means are varied (older code fixes them at 0). An invertible network
-of square layers mixes them. Its matrices are orthogonal, as in the iVAE authors' code: random ones, even such as are
-each well conditioned, are together so ill conditioned that some sources are lost in any noise.
+The first are the time-contrastive data of nonlinear ICA, after Hyvarinen and Morioka (2016) with
+the settings of Willetts and Paige (*I Don't Need u*, 4.1): within a segment the sources are
+independent Gaussians; their means and deviations are drawn anew for each segment, and the means are
+varied (older code fixes them at 0). An invertible network of square layers mixes them. Its matrices
+are orthogonal, as in the iVAE authors' code: random ones, even such as are each well conditioned,
+are together so ill conditioned that some sources are lost in any noise.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Segments:
-    """Mixed sources ``x`` ``[N, d]``, the ``sources`` ``[N, d]``, and the ``segment`` ``[N]`` that each row is of."""
+    """Mixed sources ``x`` ``[N, d]``, the ``sources`` ``[N, d]``, and the ``segment`` ``[N]`` that
+    each row is of.
+    """
 
     x: np.ndarray
     sources: np.ndarray
@@ -55,13 +59,19 @@ class Segments:
     mixing: Mixing
 
     def split(self, held_out: int) -> tuple[Segments, Segments]:
-        """Two data sets in random order (the same in every call), the second with ``held_out`` rows of each segment."""
+        """Two data sets in random order (the same in every call), the second with ``held_out`` rows
+        of each segment.
+        """
         rng = np.random.default_rng(0)
-        last = [rng.choice(np.flatnonzero(self.segment == k), held_out, replace=False) for k in np.unique(self.segment)]
+        last = [
+            rng.choice(np.flatnonzero(self.segment == k), held_out, replace=False)
+            for k in np.unique(self.segment)
+        ]
         test = rng.permutation(np.concatenate(last))
         train = rng.permutation(np.setdiff1d(np.arange(len(self.x)), test))
         first, second = (
-            Segments(self.x[rows], self.sources[rows], self.segment[rows], self.mixing) for rows in (train, test)
+            Segments(self.x[rows], self.sources[rows], self.segment[rows], self.mixing)
+            for rows in (train, test)
         )
         return first, second
 
@@ -69,14 +79,21 @@ class Segments:
 def time_contrastive(
     per_segment: int, num_segments: int = 20, dim: int = 5, num_layers: int = 4, seed: int = 0
 ) -> Segments:
-    """``num_segments * per_segment`` rows, segment after segment: shuffle them before they are split.
+    """``num_segments * per_segment`` rows, segment after segment: shuffle them before they are
+    split.
 
-    Means are uniform on [-3, 3] and deviations on [0.01, 3], one of each per source and segment. The mixing and the
-    segments' parameters depend on ``seed`` alone, so that data sets of several sizes differ in their draws only.
+    Means are uniform on [-3, 3] and deviations on [0.01, 3], one of each per source and segment.
+    The mixing and the segments' parameters depend on ``seed`` alone, so that data sets of several
+    sizes differ in their draws only.
 
     :raises ValueError: if a size is below 1.
     """
-    sizes = {"per_segment": per_segment, "num_segments": num_segments, "dim": dim, "num_layers": num_layers}
+    sizes = {
+        "per_segment": per_segment,
+        "num_segments": num_segments,
+        "dim": dim,
+        "num_layers": num_layers,
+    }
     for name, value in sizes.items():
         check_count(name, value)
     rng = np.random.default_rng(seed)
@@ -84,7 +101,9 @@ def time_contrastive(
     mean = rng.uniform(-3, 3, (num_segments, 1, dim))
     scale = rng.uniform(0.01, 3, (num_segments, 1, dim))
     sources = (mean + scale * rng.normal(size=(num_segments, per_segment, dim))).reshape(-1, dim)
-    return Segments(mixing(sources), sources, np.repeat(np.arange(num_segments), per_segment), mixing)
+    return Segments(
+        mixing(sources), sources, np.repeat(np.arange(num_segments), per_segment), mixing
+    )
 
 
 @dataclass(frozen=True)
@@ -92,9 +111,11 @@ class Labellings:
     """Data with several independent labellings, each with a subspace of its own.
 
     :ivar x: ``[N, D]``, mixed, with noise.
-    :ivar sources: ``[N, D]``, before that: the labellings' coordinates one after the other, then zeros.
+    :ivar sources: ``[N, D]``, before that: the labellings' coordinates one after the other, then
+        zeros.
     :ivar labels: integers ``[N]`` of each labelling.
-    :ivar centres: of each labelling's clusters in its own coordinates, before its scale, ``[K, d]``.
+    :ivar centres: of each labelling's clusters in its own coordinates, before its scale, ``[K,
+        d]``.
     """
 
     x: np.ndarray
@@ -117,10 +138,11 @@ def labellings(
 ) -> Labellings:
     """``n`` rows, each with a cluster of every labelling, chosen independently and all as likely.
 
-    A labelling's clusters are Gaussians of unit deviation on a circle in its ``dims`` coordinates, or on a line if it
-    has one, neighbours ``separation`` apart, all times its scale. All coordinates, and zeros up to ``width`` of them,
-    are mixed by a random rotation, or by a network of such with leaky ReLU between; last comes Gaussian noise. The
-    mixing and the circles depend on ``seed`` alone.
+    A labelling's clusters are Gaussians of unit deviation on a circle in its ``dims`` coordinates,
+    or on a line if it has one, neighbours ``separation`` apart, all times its scale. All
+    coordinates, and zeros up to ``width`` of them, are mixed by a random rotation, or by a network
+    of such with leaky ReLU between; last comes Gaussian noise. The mixing and the circles depend on
+    ``seed`` alone.
 
     :param clusters: of each labelling, at least 2.
     :param dims: of each labelling's subspace.
@@ -130,11 +152,15 @@ def labellings(
     :param noise: its standard deviation, 0 for none.
     :raises ValueError: if a number is out of range, or ``width`` is less than ``dims`` together.
     """
-    clusters, dims = check_counts("clusters", clusters, "(3, 4)"), check_counts("dims", dims, "(2, 2)")
+    clusters, dims = (
+        check_counts("clusters", clusters, "(3, 4)"),
+        check_counts("dims", dims, "(2, 2)"),
+    )
     scales = tuple(1.0 for _ in clusters) if scales is None else tuple(scales)
     if not len(clusters) == len(dims) == len(scales) or min(clusters) < 2:
         raise ValueError(
-            f"clusters, dims and scales have a number for each labelling, clusters 2 or more: got {clusters}, {dims}, "
+            "clusters, dims and scales have a number for each labelling, clusters 2 or more: got "
+            f"{clusters}, {dims}, "
             f"{scales}"
         )
     for name, count in (("n", n), ("width", width), ("num_layers", num_layers)):
@@ -142,7 +168,9 @@ def labellings(
     for name, value in (("separation", separation), *(("scales", scale) for scale in scales)):
         check_positive(name, value)
     if width < sum(dims) or not 0 <= number(noise) < np.inf:
-        raise ValueError(f"width must be at least {sum(dims)}, noise at least 0: got {width!r} and {noise!r}")
+        raise ValueError(
+            f"width must be at least {sum(dims)}, noise at least 0: got {width!r} and {noise!r}"
+        )
     check_seed("seed", seed)
     rng = np.random.default_rng(seed)
     mixing = Mixing([_orthogonal(width, rng) for _ in range(num_layers)])
@@ -153,11 +181,15 @@ def labellings(
         for scale, each, label in zip(scales, centres, labels, strict=True)
     ]
     sources = np.concatenate([*own, np.zeros((n, width - sum(dims)))], 1)
-    return Labellings(mixing(sources) + noise * rng.normal(size=sources.shape), sources, labels, centres, mixing)
+    return Labellings(
+        mixing(sources) + noise * rng.normal(size=sources.shape), sources, labels, centres, mixing
+    )
 
 
 def _spread(K: int, dim: int, separation: float, rng: np.random.Generator) -> np.ndarray:
-    """K points around 0, neighbours ``separation`` apart: on a circle in a random plane, or on a line: ``[K, dim]``."""
+    """K points around 0, neighbours ``separation`` apart: on a circle in a random plane, or on a
+    line: ``[K, dim]``.
+    """
     if dim == 1:
         return separation * (np.arange(K) - (K - 1) / 2)[:, None]
     angle = 2 * np.pi * np.arange(K) / K

@@ -1,19 +1,23 @@
-"""One example over seeds and settings, on this machine or on a Slurm cluster, gathered into one table.
+"""One example over seeds and settings, on this machine or on a Slurm cluster, gathered into one
+table.
 
     python -m examples.sweep quickstart --seeds 0 1 2 --set lr=5e-4,1e-3 --out runs/sweep
 
-Each combination is a job of its own (through submitit, which takes pip install 'facetvae[cluster]'): the example's run,
-in a folder below --out. When all have ended, sweep.json has mean and sample deviation of every score over the seeds,
-and which runs failed, why, and where their logs are. Called again, it goes on with what is not finished: a run that has
-its scores is not run again, and one that was stopped goes on from its checkpoints. On a cluster, from a folder that all
-its machines see:
+Each combination is a job of its own (through submitit, which takes pip install
+'facetvae[cluster]'): the example's run, in a folder below --out. When all have ended, sweep.json
+has mean and sample deviation of every score over the seeds, and which runs failed, why, and where
+their logs are. Called again, it goes on with what is not finished: a run that has its scores is not
+run again, and one that was stopped goes on from its checkpoints. On a cluster, from a folder that
+all its machines see:
 
-    python -m examples.sweep vade --seeds 0 1 2 --set "widths=200 400,500 2000" --device cuda --data-root DATA \\
-        --cluster slurm --slurm timeout_min=240 gpus_per_node=1 cpus_per_task=4 slurm_partition=gpu
+    python -m examples.sweep vade --seeds 0 1 2 --set "widths=200 400,500 2000" --device cuda \\
+        --data-root DATA --cluster slurm \\
+        --slurm timeout_min=240 gpus_per_node=1 cpus_per_task=4 slurm_partition=gpu
 
-A job that is preempted or reaches its time limit is queued again, and goes on from its last checkpoint, which is at
-most a minute old; at its fourth limit it has failed, and a further call goes on with it. Where the sweep itself is
-stopped, so are jobs on this machine; a cluster's go on, and the next call waits for those that it finds at work.
+A job that is preempted or reaches its time limit is queued again, and goes on from its last
+checkpoint, which is at most a minute old; at its fourth limit it has failed, and a further call
+goes on with it. Where the sweep itself is stopped, so are jobs on this machine; a cluster's go on,
+and the next call waits for those that it finds at work.
 """
 
 from __future__ import annotations
@@ -41,10 +45,13 @@ if TYPE_CHECKING:
     from submitit import AutoExecutor, Job
     from submitit.helpers import DelayedSubmission
 
-# Those that leave the scores of one seed in scores.json; the others take several seeds by themselves.
+# Those that leave the scores of one seed in scores.json; the others take several seeds by
+# themselves.
 EXAMPLES = ("quickstart", "mfcvae", "vade", "vlac", "mlvae", "nvae")
 OWN_FLAGS = {"seed", "out", "resume", "smoke", "data-root", "device", "help"}
-FOREVER = 60 * 24 * 365  # minutes; submitit ends jobs on this machine after two of them, if it is not told
+FOREVER = (
+    60 * 24 * 365
+)  # minutes; submitit ends jobs on this machine after two of them, if it is not told
 POLL = 0.5  # seconds between looks at what goes on
 
 
@@ -83,7 +90,9 @@ class Run:
         argv = [*self.flags, f"--seed={self.seed}", f"--out={self.folder}", "--resume"]
         for name, value in self.setting:
             # A lone value may begin with a minus; of several, each is a word.
-            argv += [f"--{name}={value}"] if len(value.split()) == 1 else [f"--{name}", *value.split()]
+            argv += (
+                [f"--{name}={value}"] if len(value.split()) == 1 else [f"--{name}", *value.split()]
+            )
         return argv
 
     def __call__(self) -> None:
@@ -93,7 +102,8 @@ class Run:
         try:
             importlib.import_module(f"examples.{self.example}").main(self.argv)
         except SystemExit as stop:
-            # What is refused is a result. Ends with a number are signals', after which the job may be started again.
+            # What is refused is a result. Ends with a number are signals', after which the job may
+            # be started again.
             if isinstance(stop.code, str):
                 raise RuntimeError(stop.code) from None
             raise
@@ -112,11 +122,14 @@ class Run:
         words = io.StringIO()
         try:
             with contextlib.redirect_stderr(words):
-                return describe(*importlib.import_module(f"examples.{self.example}").parse(self.argv))
+                return describe(
+                    *importlib.import_module(f"examples.{self.example}").parse(self.argv)
+                )
         except SystemExit:
             said = words.getvalue().strip().splitlines()[-1].partition("error: ")[2]
             raise ValueError(
-                f"{self.example} does not take {self.label}: {said} (its flags: python -m examples.{self.example} "
+                f"{self.example} does not take {self.label}: {said} (its flags: python -m "
+                f"examples.{self.example} "
                 "--help)"
             ) from None
 
@@ -151,23 +164,34 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("example", choices=EXAMPLES, help="to run; the others take several seeds by themselves")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of each setting (default: 0)")
+    parser.add_argument(
+        "example", choices=EXAMPLES, help="to run; the others take several seeds by themselves"
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], help="of each setting (default: 0)"
+    )
     parser.add_argument(
         "--set",
         nargs="+",
         action="extend",
         default=[],
         metavar="NAME=VALUES",
-        help='a flag of the example and its values, as lr=5e-4,1e-3 or "widths=200 400,500 2000"; of several flags, '
+        help='a flag of the example and its values, as lr=5e-4,1e-3 or "widths=200 400,500 2000"; '
+        "of several flags, "
         "every combination",
     )
     parser.add_argument("--out", type=Path, help="folder of all runs (default: runs/sweep-EXAMPLE)")
-    parser.add_argument("--cluster", choices=("local", "slurm"), default="local", help="default: local, this machine")
+    parser.add_argument(
+        "--cluster",
+        choices=("local", "slurm"),
+        default="local",
+        help="default: local, this machine",
+    )
     parser.add_argument(
         "--at-once",
         type=int,
-        help="jobs side by side, at most (default: 1 on this machine, where OMP_NUM_THREADS bounds each one's threads; "
+        help="jobs side by side, at most (default: 1 on this machine, where OMP_NUM_THREADS "
+        "bounds each one's threads; "
         "256 on a cluster)",
     )
     parser.add_argument(
@@ -176,22 +200,31 @@ def build_parser() -> argparse.ArgumentParser:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="of each job, as submitit's AutoExecutor names them: timeout_min, mem_gb, slurm_partition, ...",
+        help="of each job, as submitit's AutoExecutor names them: timeout_min, mem_gb, "
+        "slurm_partition, ...",
     )
     parser.add_argument("--smoke", action="store_true", help="each run with its --smoke")
-    parser.add_argument("--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)")
-    parser.add_argument("--device", default="cpu", help='of each run, such as "cpu" or "cuda" (default: cpu)')
+    parser.add_argument(
+        "--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)"
+    )
+    parser.add_argument(
+        "--device", default="cpu", help='of each run, such as "cpu" or "cuda" (default: cpu)'
+    )
     return parser
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, list[Run], dict[str, Any]]:
-    """Flags, the runs that they ask for, and the parameters of jobs; ends with an error where one cannot be."""
+    """Flags, the runs that they ask for, and the parameters of jobs; ends with an error where one
+    cannot be.
+    """
     parser = build_parser()
     args = parser.parse_args(argv)
     args.out = args.out or Path("runs") / f"sweep-{args.example}"
     try:
         if importlib.util.find_spec("submitit") is None:
-            raise ValueError("submitit, which starts the jobs, is not installed: pip install 'facetvae[cluster]'")
+            raise ValueError(
+                "submitit, which starts the jobs, is not installed: pip install 'facetvae[cluster]'"
+            )
         if len(set(args.seeds)) < len(args.seeds):
             raise ValueError("--seeds: one is given twice")
         if args.at_once is not None and args.at_once < 1:
@@ -259,7 +292,9 @@ def place(out: Path, setting: tuple[tuple[str, str], ...], seed: int) -> Path:
 
 
 def check_runs(runs: list[Run]) -> None:
-    """:raises ValueError: if the example refuses one, two are the same, or a folder has another run."""
+    """:raises ValueError: if the example refuses one, two are the same, or a folder has another
+        run.
+    """
     seen: list[tuple[Run, dict[str, Any]]] = []
     for run in runs:
         described = run.described()
@@ -270,7 +305,8 @@ def check_runs(runs: list[Run]) -> None:
         with contextlib.suppress(OSError, json.JSONDecodeError):
             if names := differing(json.loads((run.folder / "run.json").read_text()), described):
                 raise ValueError(
-                    f"{run.folder} has a run that was called with another {' and '.join(sorted(names))}: give another "
+                    f"{run.folder} has a run that was called with another "
+                    f"{' and '.join(sorted(names))}: give another "
                     "--out, or remove it"
                 )
 
@@ -281,11 +317,13 @@ def check_runs(runs: list[Run]) -> None:
 def make_executor(args: argparse.Namespace, parameters: Mapping[str, Any]) -> AutoExecutor:
     """What jobs are handed to.
 
-    :raises SystemExit: if the folder cannot be written, or the cluster is not there or refuses a parameter.
+    :raises SystemExit: if the folder cannot be written, or the cluster is not there or refuses a
+        parameter.
     """
     from submitit import AutoExecutor
 
-    # A folder for each call: on this machine jobs are named by their processes, and such numbers come back.
+    # A folder for each call: on this machine jobs are named by their processes, and such numbers
+    # come back.
     folder = args.out / "jobs" / time.strftime("%Y%m%d-%H%M%S")
     of_slurm = {} if args.at_once is None else {"slurm_array_parallelism": args.at_once}
     try:
@@ -302,7 +340,9 @@ def make_executor(args: argparse.Namespace, parameters: Mapping[str, Any]) -> Au
 
 
 def submitted(out: Path) -> dict[str, list[str]]:
-    """Of each run by its folder: the cluster's job that it was handed to last, and where its files are."""
+    """Of each run by its folder: the cluster's job that it was handed to last, and where its files
+    are.
+    """
     path = out / "jobs" / "submitted.json"
     return json.loads(path.read_text()) if path.is_file() else {}
 
@@ -314,7 +354,9 @@ def note(out: Path, jobs: Mapping[str, list[str]]) -> None:
 
 
 def at_work(out: Path, runs: list[Run]) -> list[tuple[Run, Job]]:
-    """Runs that an earlier call handed to the cluster, and that have not ended: to be waited for."""
+    """Runs that an earlier call handed to the cluster, and that have not ended: to be waited
+    for.
+    """
     from submitit import SlurmJob
 
     before = submitted(out)
@@ -322,14 +364,18 @@ def at_work(out: Path, runs: list[Run]) -> list[tuple[Run, Job]]:
     return [(run, job) for run, job in found if not job.done(force_check=True)]
 
 
-def work_off(args: argparse.Namespace, runs: list[Run], executor: AutoExecutor) -> Iterator[tuple[Run, Job]]:
+def work_off(
+    args: argparse.Namespace, runs: list[Run], executor: AutoExecutor
+) -> Iterator[tuple[Run, Job]]:
     """Hand in what is to be run and yield each run when its job has ended."""
     local = args.cluster == "local"
     waiting, going = list(runs), []
     if not local:  # one array of jobs, which the cluster works off by itself
         going = at_work(args.out, runs)
         for run, job in going:
-            print(f"{run.name}: job {job.job_id} of an earlier call is at work or queued", flush=True)
+            print(
+                f"{run.name}: job {job.job_id} of an earlier call is at work or queued", flush=True
+            )
         waiting = [run for run in runs if run not in [run for run, _ in going]]
         fresh = list(zip(waiting, executor.submit_array(waiting), strict=True)) if waiting else []
         handed = {run.key: [str(job.paths.folder), job.job_id] for run, job in fresh}
@@ -349,7 +395,9 @@ def work_off(args: argparse.Namespace, runs: list[Run], executor: AutoExecutor) 
 
 
 def start(executor: AutoExecutor, run: Run) -> Job:
-    """Hand a run to this machine. Ctrl-C is kept from it: the sweep passes it on in a way that leaves a checkpoint."""
+    """Hand a run to this machine. Ctrl-C is kept from it: the sweep passes it on in a way that
+    leaves a checkpoint.
+    """
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return executor.submit(run)
@@ -358,10 +406,14 @@ def start(executor: AutoExecutor, run: Run) -> Job:
 
 
 def stop(jobs: list[Job]) -> None:
-    """End jobs on this machine: each writes a checkpoint and goes, or is asked again if it was not training yet."""
+    """End jobs on this machine: each writes a checkpoint and goes, or is asked again if it was not
+    training yet.
+    """
     while going := [job for job in jobs if not job.done()]:
         for job in going:
-            os.kill(int(job.job_id), signal.SIGTERM)  # submitit names them by their processes, which pass this on
+            os.kill(
+                int(job.job_id), signal.SIGTERM
+            )  # submitit names them by their processes, which pass this on
         until = time.monotonic() + 5
         while time.monotonic() < until and not all(job.done() for job in going):
             time.sleep(POLL)
@@ -378,7 +430,9 @@ def failure(job: Job) -> dict[str, str] | None:
     return {"error": f"it ended without a word ({job.state})", "log": str(job.paths.folder)}
 
 
-def carry_out(args: argparse.Namespace, runs: list[Run], executor: AutoExecutor) -> list[dict[str, Any]]:
+def carry_out(
+    args: argparse.Namespace, runs: list[Run], executor: AutoExecutor
+) -> list[dict[str, Any]]:
     """Carry out the runs, telling of each as it ends; returns those that failed."""
     failed: list[dict[str, Any]] = []
     with contextlib.closing(work_off(args, runs, executor)) as ended:
@@ -388,7 +442,10 @@ def carry_out(args: argparse.Namespace, runs: list[Run], executor: AutoExecutor)
                 wrong = {"error": "it ended without scores", "log": str(job.paths.stdout)}
             if wrong is not None:
                 failed.append({"setting": run.label, "seed": run.seed, **wrong})
-            print(f"{done} of {len(runs)}: {run.name}: {'finished' if wrong is None else 'FAILED'}", flush=True)
+            print(
+                f"{done} of {len(runs)}: {run.name}: {'finished' if wrong is None else 'FAILED'}",
+                flush=True,
+            )
     return failed
 
 
@@ -396,7 +453,9 @@ def carry_out(args: argparse.Namespace, runs: list[Run], executor: AutoExecutor)
 
 
 def gather(runs: list[Run]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each setting and score: mean, sample deviation where there are several seeds, and the value of each seed."""
+    """Of each setting and score: mean, sample deviation where there are several seeds, and the
+    value of each seed.
+    """
     table: dict[str, dict[str, dict[str, Any]]] = {run.label: {} for run in runs}
     for run in runs:
         for score, value in (run.scores() or {}).items():
@@ -414,13 +473,19 @@ def format_table(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     left = max(len(name) for name in ["finished runs", *names])
 
     def cell(row: Mapping[str, Any]) -> str:
-        return f"{row['mean']:.3f}" + ("" if row["deviation"] is None else f" ({row['deviation']:.3f})")
+        return f"{row['mean']:.3f}" + (
+            "" if row["deviation"] is None else f" ({row['deviation']:.3f})"
+        )
 
     def ended(rows: Mapping[str, Mapping[str, Any]]) -> str:
         return str(max([len(row["seeds"]) for row in rows.values()], default=0))
 
     columns = {
-        setting: [setting, ended(rows), *(cell(rows[name]) if name in rows else "" for name in names)]
+        setting: [
+            setting,
+            ended(rows),
+            *(cell(rows[name]) if name in rows else "" for name in names),
+        ]
         for setting, rows in table.items()
     }
     for setting, cells in columns.items():
@@ -433,25 +498,36 @@ def format_table(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     args, runs, parameters = parse(argv)
     left = [run for run in runs if run.scores() is None]
-    print(f"{len(runs)} runs of {args.example}, {len(runs) - len(left)} of them finished before", flush=True)
+    print(
+        f"{len(runs)} runs of {args.example}, {len(runs) - len(left)} of them finished before",
+        flush=True,
+    )
     failed = []
     if left:
         executor = make_executor(args, parameters)
-        heard = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that jobs are stopped, too
+        heard = signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # so that jobs are stopped, too
         try:
             failed = carry_out(args, left, executor)
         except KeyboardInterrupt:
-            raise SystemExit("stopped: the same command goes on with what is not finished") from None
+            raise SystemExit(
+                "stopped: the same command goes on with what is not finished"
+            ) from None
         finally:
             signal.signal(signal.SIGTERM, heard)
     table = gather(runs)
     found = {"example": args.example, "seeds": args.seeds, "settings": table, "failed": failed}
     (args.out / "sweep.json").write_text(json.dumps(found, indent=2) + "\n")
-    print(f"\nmean (sample deviation) over seeds:\n{format_table(table)}\n\n{args.out / 'sweep.json'}")
+    print(
+        f"\nmean (sample deviation) over seeds:\n{format_table(table)}\n\n{args.out / 'sweep.json'}"
+    )
     if failed:
         print(f"\n{len(failed)} of {len(runs)} runs failed; the same command goes on with them:")
         for each in failed:
-            print(f"  {each['setting']}, seed {each['seed']}: {each['error']}\n    log: {each['log']}")
+            print(
+                f"  {each['setting']}, seed {each['seed']}: {each['error']}\n    log: {each['log']}"
+            )
         raise SystemExit(1)
 
 

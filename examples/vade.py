@@ -1,4 +1,5 @@
-"""VaDE without pre-training: MFCVAE with one facet on its shared architecture (Falck et al., 2021; D.5, Table 6).
+"""VaDE without pre-training: MFCVAE with one facet on its shared architecture (Falck et al., 2021;
+D.5, Table 6).
 
 python -m examples.vade --dataset mnist --data-root DATA
 """
@@ -29,7 +30,8 @@ from ppl_models import Bernoulli, GaussianMixture, SharedMLP, VaDE
 class Settings:
     """Table 6's network with the sizes of Table 3; the rate and the number of epochs are ours.
 
-    With the sizes of appendix C.3 (500-500-2000, K = 50, d = 10, rate 0.002) the one run tried fell into one cluster.
+    With the sizes of appendix C.3 (500-500-2000, K = 50, d = 10, rate 0.002) the one run tried fell
+    into one cluster.
     """
 
     num_components: int = 25
@@ -63,13 +65,20 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load("digits" if args.smoke else args.dataset, args.data_root)  # before anything is written
+    data = load(
+        "digits" if args.smoke else args.dataset, args.data_root
+    )  # before anything is written
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     cold_start(guide, data.train, seed=args.seed)
     runner = SVIRunner(
-        guide.model, guide, lr=settings.lr, seed=args.seed, device=args.device, precision=settings.precision
+        guide.model,
+        guide,
+        lr=settings.lr,
+        seed=args.seed,
+        device=args.device,
+        precision=settings.precision,
     )
     fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 

@@ -1,11 +1,13 @@
-"""VLAC, its one-layer baseline GM-DGM, and MFCVAE on the same convolutional ladder (Willetts et al., 2019).
+"""VLAC, its one-layer baseline GM-DGM, and MFCVAE on the same convolutional ladder (Willetts et
+al., 2019).
 
     python -m examples.vlac --model vlac --dataset colour-mnist --data-root DATA
 
-All are trained by one recipe: first with a standard normal in every mixture's place, then mixtures fitted to the
-latents, then the model's own objective. In the first stage MFCVAE lets its facets in one after the other, as its paper
-does, and the others have all layers from the start, as theirs do; --schedule has it otherwise. VLAC's paper gives
-neither sizes of the networks nor how long it trained.
+All are trained by one recipe: first with a standard normal in every mixture's place, then mixtures
+fitted to the latents, then the model's own objective. In the first stage MFCVAE lets its facets in
+one after the other, as its paper does, and the others have all layers from the start, as theirs do;
+--schedule has it otherwise. VLAC's paper gives neither sizes of the networks nor how long it
+trained.
 """
 
 from __future__ import annotations
@@ -47,14 +49,25 @@ class Settings:
     train_rows: int = 6000  # of the training images, at most
     batch_size: int = 50
     lr: float = 1e-3
-    phases: tuple[int, ...] = (5, 6, 6, 6)  # of a progressive first stage, deepest facet first; their sum for all
+    phases: tuple[int, ...] = (
+        5,
+        6,
+        6,
+        6,
+    )  # of a progressive first stage, deepest facet first; their sum for all
     fade_steps: int = 600
     epochs: int = 8  # of the second stage
     precision: str = "float32"  # of the networks
     evaluate_every: int = 4
 
 
-SMOKE = {"widths": (4, 4, 4, 4), "train_rows": 300, "phases": (1, 1, 1, 1), "fade_steps": 5, "epochs": 1}
+SMOKE = {
+    "widths": (4, 4, 4, 4),
+    "train_rows": 300,
+    "phases": (1, 1, 1, 1),
+    "fade_steps": 5,
+    "epochs": 1,
+}
 RESTARTS = 3  # fits of each mixture
 LAYER = 2  # of GM-DGM: VLAC's third, where the paper found the digit
 
@@ -86,15 +99,23 @@ MODELS = {"vlac": vlac, "gmdgm": gmdgm, "mfcvae": mfcvae}
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vlac")
     parser.add_argument(
-        "--dataset", choices=[name for name in DATASETS if name not in ("digits", "mnist")], default="colour-mnist"
+        "--dataset",
+        choices=[name for name in DATASETS if name not in ("digits", "mnist")],
+        default="colour-mnist",
     )
     parser.add_argument("--model", choices=MODELS, default="vlac")
-    parser.add_argument("--schedule", choices=("together", "progressive"), help="of the layers (default: the paper's)")
+    parser.add_argument(
+        "--schedule",
+        choices=("together", "progressive"),
+        help="of the layers (default: the paper's)",
+    )
     flags = {
         "num_components": {"help": "of each layer, shallow to deep; 1 for a plain one"},
         "widths": {"help": "of the network's levels"},
         "train_rows": {"help": "training images, at most"},
-        "phases": {"help": "of the first stage, deepest layer first; their sum where all train together"},
+        "phases": {
+            "help": "of the first stage, deepest layer first; their sum where all train together"
+        },
         "fade_steps": {"help": "to let a facet in"},
         "epochs": {"help": "of the second stage"},
     }
@@ -110,13 +131,24 @@ def main(argv: list[str] | None = None) -> None:
     data = some_rows(load(args.dataset, args.data_root), settings.train_rows)
     pyro.set_rng_seed(args.seed)
     guide = MODELS[args.model](data, settings)
-    progressive = args.schedule == "progressive" or (args.schedule is None and args.model == "mfcvae")
-    schedule = ProgressiveFadeIn(settings.phases, settings.fade_steps) if progressive else Constant()
+    progressive = args.schedule == "progressive" or (
+        args.schedule is None and args.model == "mfcvae"
+    )
+    schedule = (
+        ProgressiveFadeIn(settings.phases, settings.fade_steps) if progressive else Constant()
+    )
     check_schedule(schedule, guide.model, data, sum(settings.phases), settings.batch_size)
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     data_dependent_start(guide, data.train, seed=args.seed)
-    options = {"lr": settings.lr, "seed": args.seed, "device": args.device, "precision": settings.precision}
-    start = partial(warm_start, epochs=sum(settings.phases), restarts=RESTARTS, batch_size=settings.batch_size)
+    options = {
+        "lr": settings.lr,
+        "seed": args.seed,
+        "device": args.device,
+        "precision": settings.precision,
+    }
+    start = partial(
+        warm_start, epochs=sum(settings.phases), restarts=RESTARTS, batch_size=settings.batch_size
+    )
     runner = train_first(start, guide, data, out, schedule, **options)
     fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 

@@ -20,21 +20,25 @@ __all__ = ["AmortizedGuide"]
 class AmortizedGuide(NetworkGuide):
     r"""Posteriors from the encoder alone, of the clusters too.
 
-    .. math:: c_j \sim q(c_j \mid x), \quad z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
+    .. math::
 
-    Without ``conditional`` this is the mean-field posterior of MFCVAE's Eq. 3 with a free q(c given x), which at its
-    best equals the responsibilities of :class:`~guides.vade.VaDEGuide` (Theorem 2) and is never better. With it, z
-    has one Normal per cluster, q(z given x) is their mixture, and facets are still independent given x: the
-    posterior of a Gaussian-mixture VAE. The cluster enters linearly, where the latent's head reads the features.
+        c_j \sim q(c_j \mid x), \quad
+        z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
+
+    Without ``conditional`` this is the mean-field posterior of MFCVAE's Eq. 3 with a free q(c given
+    x), which at its best equals the responsibilities of :class:`~guides.vade.VaDEGuide` (Theorem 2)
+    and is never better. With it, z has one Normal per cluster, q(z given x) is their mixture, and
+    facets are still independent given x: the posterior of a Gaussian-mixture VAE. The cluster
+    enters linearly, where the latent's head reads the features.
 
     :param model: any model of mixture (or other) facets.
     :param num_samples: L draws of z, all given the same cluster.
-    :param discrete: how clusters are handled: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each
-        guide needs its own.
-    :param conditional: whether z is inferred given x and c. Enumeration then decodes every combination of clusters:
-        the product of the facets' K times the work.
-    :raises ValueError: if ``num_samples`` is below 1, or ``conditional`` meets a VampPrior, whose components are
-        posteriors given x alone.
+    :param discrete: how clusters are handled: ``Enumerate()``, ``GumbelSoftmax(...)`` or
+        ``ScoreFunction(...)``. Each guide needs its own.
+    :param conditional: whether z is inferred given x and c. Enumeration then decodes every
+        combination of clusters: the product of the facets' K times the work.
+    :raises ValueError: if ``num_samples`` is below 1, or ``conditional`` meets a VampPrior, whose
+        components are posteriors given x alone.
     """
 
     def __init__(
@@ -46,11 +50,16 @@ class AmortizedGuide(NetworkGuide):
     ) -> None:
         check_model(model)
         if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
-            raise ValueError("a VampPrior is made of q(z given x), which a conditional guide does not have")
+            raise ValueError(
+                "a VampPrior is made of q(z given x), which a conditional guide does not have"
+            )
         super().__init__(model, num_samples, discrete)
         self.conditional = conditional
         self.shifts = nn.ModuleDict(
-            {name: nn.Linear(p.num_components, 2 * p.dim, bias=False) for name, p in model.mixtures.items()}
+            {
+                name: nn.Linear(p.num_components, 2 * p.dim, bias=False)
+                for name, p in model.mixtures.items()
+            }
             if conditional
             else {}
         )
@@ -65,16 +74,24 @@ class AmortizedGuide(NetworkGuide):
             c: dict[str, Tensor] = {}
             for name in () if marginal else self.model.mixtures:
                 with self.model.weighted(f"c_{name}"):
-                    c[name] = self.discrete.sample(name, self.cluster_logits(name, heads[name]), seen, self.reach(name))
+                    c[name] = self.discrete.sample(
+                        name, self.cluster_logits(name, heads[name]), seen, self.downstream(name)
+                    )
             with self.model.draws(L):
                 for name, head in heads.items():
                     # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
-                    q = self.latent_given(name, head, c[name]) if name in c else self.latent_posterior(name, head)
+                    q = (
+                        self.latent_given(name, head, c[name])
+                        if name in c
+                        else self.latent_posterior(name, head)
+                    )
                     with self.model.weighted(f"z_{name}"):
                         pyro.sample(f"z_{name}", q)
 
-    def reach(self, name: str) -> tuple[str, ...]:
-        """The other sites that see facet ``name``'s cluster: its latent, and through a latent that depends on it, x."""
+    def downstream(self, name: str) -> tuple[str, ...]:
+        """The other sites that see facet ``name``'s cluster: its latent, and through a latent that
+        depends on it, x.
+        """
         return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
 
     def forget_clusters(self, name: str) -> None:
@@ -88,17 +105,22 @@ class AmortizedGuide(NetworkGuide):
         return 2 * prior.dim + (prior.num_components if name in self.model.mixtures else 0)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x, c_j), or q(z_j given x) where the guide is not conditional or the facet has no cluster."""
+        """q(z_j given x, c_j), or q(z_j given x) where the guide is not conditional or the facet
+        has no cluster.
+        """
         raw = head[..., : 2 * self.model.priors[name].dim]
         shift = self.shifts[name](c) if self.conditional and c is not None else 0.0
         return diagonal_normal(raw + shift)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x); for a conditional guide the mixture of q(z_j given x, c_j) over q(c_j given x)."""
+        """q(z_j given x); for a conditional guide the mixture of q(z_j given x, c_j) over q(c_j
+        given x).
+        """
         if not (self.conditional and name in self.model.mixtures):
             return self.latent_given(name, head, None)
         component = Component(logits=self.cluster_logits(name, head))
         every = torch.eye(component.event_shape[0], dtype=head.dtype, device=head.device)
         return dist.MixtureSameFamily(
-            dist.Categorical(logits=component.logits), self.latent_given(name, head.unsqueeze(-2), every)
+            dist.Categorical(logits=component.logits),
+            self.latent_given(name, head.unsqueeze(-2), every),
         )

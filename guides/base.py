@@ -36,7 +36,8 @@ class FacetGuide(Configurable, nn.Module):
 
     :param model: the generative program.
     :param num_samples: L, draws of z per datum in the objective.
-    :raises ValueError: if ``num_samples`` is below 1, or the model takes other things beside x than the guide.
+    :raises ValueError: if ``num_samples`` is below 1, or the model takes other things beside x than
+        the guide.
     """
 
     #: keywords, beside x, that the posterior is given by: those of the models that the guide is for
@@ -50,9 +51,12 @@ class FacetGuide(Configurable, nn.Module):
         super().__init__()
         check_model(model)
         if set(model.takes) != set(self.takes):
-            needed, taken = (" and ".join(names) or "nothing" for names in (model.takes, self.takes))
+            needed, taken = (
+                " and ".join(names) or "nothing" for names in (model.takes, self.takes)
+            )
             raise ValueError(
-                f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes {taken}: "
+                f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes "
+                f"{taken}: "
                 f"take a guide that suits the model, such as {model.suitable_guide}"
             )
         self.model = model
@@ -63,7 +67,9 @@ class FacetGuide(Configurable, nn.Module):
 
     @property
     def needs(self) -> str:
-        """What an objective must do with the guide's discrete sites; a key of ``inference.objectives.NEEDS``."""
+        """What an objective must do with the guide's discrete sites; a key of
+        ``inference.objectives.NEEDS``.
+        """
         return "nothing"
 
     @property
@@ -80,8 +86,9 @@ class FacetGuide(Configurable, nn.Module):
     def forward(self, x: Tensor, *args: Any, **options: Any) -> None:
         """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``.
 
-        By keyword, the same for every guide: ``num_samples``, L, the guide's own where not given; ``marginal``, whether
-        the model leaves its clusters out; and what model and guide take beside x, ``[B, ...]`` each.
+        By keyword, the same for every guide: ``num_samples``, L, the guide's own where not given;
+        ``marginal``, whether the model leaves its clusters out; and what model and guide take
+        beside x, ``[B, ...]`` each.
         """
 
     @property
@@ -90,7 +97,9 @@ class FacetGuide(Configurable, nn.Module):
         return 1 if self.num_samples == 1 else 2
 
     def at_step(self, step: Tensor) -> None:
-        """Told by the runner before each optimiser step; for guides that change while they train."""
+        """Told by the runner before each optimiser step; for guides that change while they
+        train.
+        """
 
     def without_relaxation(self) -> AbstractContextManager:
         """Within this context every draw follows the posterior itself, so that an ELBO is one."""
@@ -99,15 +108,21 @@ class FacetGuide(Configurable, nn.Module):
     # How the encoder is built and its output is read.
 
     def build_encoder(self) -> Encoder:
-        """The network that reads x ``[..., *x_shape]``, with a head of :meth:`head_size` numbers per facet."""
-        return self.model.network.encoder(self.model.x_shape, [self.head_size(name) for name in self.model.priors])
+        """The network that reads x ``[..., *x_shape]``, with a head of :meth:`head_size` numbers
+        per facet.
+        """
+        return self.model.network.encoder(
+            self.model.x_shape, [self.head_size(name) for name in self.model.priors]
+        )
 
     def head_size(self, name: str) -> int:
         """How many numbers the encoder's head for a facet gives."""
         return 2 * self.model.priors[name].dim
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x) from the encoder's output ``[..., size]``: batch ``[...]``, event ``[d]``."""
+        """q(z_j given x) from the encoder's output ``[..., size]``: batch ``[...]``, event
+        ``[d]``.
+        """
         return diagonal_normal(head)
 
     def cluster_probs(self, name: str, head: Tensor) -> Tensor:
@@ -123,7 +138,9 @@ class FacetGuide(Configurable, nn.Module):
 
     def encode(self, x: Tensor, **given: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
-        return {name: self.latent_posterior(name, head) for name, head in self.heads(x, **given).items()}
+        return {
+            name: self.latent_posterior(name, head) for name, head in self.heads(x, **given).items()
+        }
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
@@ -137,7 +154,9 @@ class FacetGuide(Configurable, nn.Module):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
     def draw_latents(self, x: Tensor, num_samples: int, **given: Tensor) -> dict[str, Tensor]:
-        """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector, ``[(L,) B, d]``."""
+        """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector,
+        ``[(L,) B, d]``.
+        """
         posterior = self.encode(x, **given)
         z = {}
         with self.model.draws(num_samples):
@@ -146,15 +165,17 @@ class FacetGuide(Configurable, nn.Module):
                     z[name] = pyro.sample(f"z_{name}", q)
         return z
 
-    # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in batches; what model and
-    # guide take beside x is given by keyword, one entry per datum.
+    # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in
+    # batches; what model and guide take beside x is given by keyword, one entry per datum.
 
     def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
         """Data with what model and guide take beside them, checked.
 
         :raises ValueError: if something does not fit.
         """
-        return as_observed(x, given, self.model, [name for name in self.accepts if name in self.model.accepts])
+        return as_observed(
+            x, given, self.model, [name for name in self.accepts if name in self.model.accepts]
+        )
 
     @torch.no_grad()
     def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
@@ -163,7 +184,10 @@ class FacetGuide(Configurable, nn.Module):
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
         :raises ValueError: if ``x``, or what is given beside it, does not fit the model.
         """
-        return {name: self.latent_posterior(name, head) for name, head in self._all_heads(x, given).items()}
+        return {
+            name: self.latent_posterior(name, head)
+            for name, head in self._all_heads(x, given).items()
+        }
 
     def embed(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
         """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""
@@ -171,13 +195,17 @@ class FacetGuide(Configurable, nn.Module):
 
     @torch.no_grad()
     def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        """Probability of every cluster, for each facet whose clusters are inferred: ``{name: [N, K]}``.
+        """Probability of every cluster, for each facet whose clusters are inferred: ``{name: [N,
+        K]}``.
 
         By the guide's own rule for the cluster, see :meth:`cluster_probs`.
         """
         heads = self._all_heads(x, given)
         with evaluating(self):
-            return {name: self.cluster_probs(name, heads[name]).cpu().numpy() for name in self.model.inferred}
+            return {
+                name: self.cluster_probs(name, heads[name]).cpu().numpy()
+                for name in self.model.inferred
+            }
 
     def predict(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet whose clusters are inferred: ``{name: [N]}``."""
@@ -199,7 +227,9 @@ class FacetGuide(Configurable, nn.Module):
         return torch.cat(parts).cpu().numpy()
 
     def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What the decoder reads beside latents, for data and what is given beside them: ``[N, ...]`` each."""
+        """What the decoder reads beside latents, for data and what is given beside them: ``[N,
+        ...]`` each.
+        """
         if not self.model.decodes:
             return {}
         data = self.observed(x, given)
@@ -224,6 +254,8 @@ def check_model(model: Any) -> None:
 
 
 def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
-    """:raises ValueError: if that is no guide, such as where a runner was given, or none of this kind."""
+    """:raises ValueError: if that is no guide, such as where a runner was given, or none of this
+        kind.
+    """
     what = "guide" if kind is FacetGuide else kind.__name__
     check_kind("guide", guide, kind, f"a {what}, such as runner.guide")

@@ -1,4 +1,6 @@
-"""Baselines of the score function: a guess of what a draw will cost, which takes noise out of its gradient."""
+"""Baselines of the score function: a guess of what a draw will cost, which takes noise out of its
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class NoBaseline(nn.Module):
         """The guess for each datum of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
         return x.new_zeros(())
 
-    def lesson(self, guess: Tensor, cost: Tensor) -> Tensor:
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
         """Learn from what the draws did cost, ``[B]``: a term whose gradient improves the guess."""
         return cost.new_zeros(())
 
@@ -42,7 +44,7 @@ class DecayingAverage(NoBaseline):
     def forward(self, x: Tensor) -> Tensor:
         return self.average
 
-    def lesson(self, guess: Tensor, cost: Tensor) -> Tensor:
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
         if self.training:  # looking at a fitted guide must not change it
             self.average.mul_(self.decay).add_((1 - self.decay) * cost.mean())
         return cost.new_zeros(())
@@ -54,13 +56,17 @@ class LearnedBaseline(NoBaseline):
     def __init__(self, x_shape: Sequence[int], width: int = 100) -> None:
         super().__init__(x_shape)
         self.network = nn.Sequential(
-            nn.Flatten(), nn.Linear(prod(x_shape), width), nn.ReLU(), nn.Linear(width, 1), nn.Flatten(0)
+            nn.Flatten(),
+            nn.Linear(prod(x_shape), width),
+            nn.ReLU(),
+            nn.Linear(width, 1),
+            nn.Flatten(0),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
 
-    def lesson(self, guess: Tensor, cost: Tensor) -> Tensor:
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
         return mse_loss(guess, cost, reduction="sum")
 
 

@@ -26,36 +26,46 @@ __all__ = ["ClassifierGuide"]
 class ClassifierGuide(SupervisedGuide):
     r"""z ~ q(z given x) and y ~ q(y given x) from one encoder, where the class is not known.
 
-    .. math:: q(z_c, z_s, y, \pi \mid x) = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
+    .. math::
 
-    (N-VAE, Eq. 4 and 5.) Three objectives that differ in how the classifier learns from known labels:
+        q(z_c, z_s, y, \pi \mid x)
+        = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
 
-    * Eq. 6, the paper's: a model without :math:`\pi`, and log q(y given x) is added to the ELBO. That is *not a bound*
-      on anything; ``elbo`` and the history's ``elbo`` are without it.
-    * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y \mid x))`, and the KL
-      in closed form, as the default objective has it.
+    (N-VAE, Eq. 4 and 5.) Three objectives that differ in how the classifier learns from known
+    labels:
+
+    * Eq. 6, the paper's: a model without :math:`\pi`, and log q(y given x) is added to the ELBO.
+      That is *not a bound* on anything; ``elbo`` and the history's ``elbo`` are without it.
+    * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y
+      \mid x))`, and the KL in closed form, as the default objective has it.
     * Eq. 2: the same with :math:`\pi` drawn, by ``objective=GuideEnum_ELBO(...)``.
 
-    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the best posterior is within reach: the expectation
-    of Eq. 3 over y given x is at its highest where q(y given x) is the class's true probability.
+    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the best posterior is within
+    reach: the expectation of Eq. 3 over y given x is at its highest where q(y given x) is the
+    class's true probability.
 
-    Labels are integers from 0 to L - 1, and -1 where unknown, or left out; a datum whose class is unknown is seen as of
-    every class, weighted by q(y given x). (``known=``, truth values, may say so instead of -1.) Predictions never look
-    at labels.
+    Labels are integers from 0 to L - 1, and -1 where unknown, or left out; a datum whose class is
+    unknown is seen as of every class, weighted by q(y given x). (``known=``, truth values, may say
+    so instead of -1.) Predictions never look at labels.
 
     :param model: an :class:`~ppl_models.nvae.NVAE`.
     :param num_samples: draws of z.
-    :param label_weight: of log q(y given x) in the objective; where not given, 1 for a model without :math:`\pi` (Eq.
-        6), else 0.
+    :param label_weight: of log q(y given x) in the objective; where not given, 1 for a model
+        without :math:`\pi` (Eq. 6), else 0.
     :raises ValueError: if the model is another, or the weight is negative.
     """
 
     takes = ("label",)
 
-    def __init__(self, model: FacetModel, num_samples: int = 1, label_weight: float | None = None) -> None:
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, label_weight: float | None = None
+    ) -> None:
         check_model(model)
         if not isinstance(model, NVAE):
-            raise ValueError(f"ClassifierGuide is for NVAE, got {type(model).__name__}: take {model.suitable_guide}")
+            raise ValueError(
+                f"ClassifierGuide is for NVAE, got {type(model).__name__}: take "
+                f"{model.suitable_guide}"
+            )
         if label_weight is None:
             label_weight = 1.0 if model.concentration is None else 0.0
         super().__init__(model, num_samples, label_weight)
@@ -64,7 +74,14 @@ class ClassifierGuide(SupervisedGuide):
     def needs(self) -> str:
         return "classification"
 
-    def forward(self, x: Tensor, *, label: Tensor, known: Tensor | None = None, num_samples: int | None = None) -> None:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        label: Tensor,
+        known: Tensor | None = None,
+        num_samples: int | None = None,
+    ) -> None:
         model = cast(NVAE, self.model)
         heads = self.heads(x)
         logits = self.class_logits(heads["class"])
@@ -75,18 +92,23 @@ class ClassifierGuide(SupervisedGuide):
                     q = Component(logits=clamp_to_labels(logits, found))
                     pyro.sample("c_class", q, infer={"enumerate": "parallel"})
                 if model.concentration is not None:
-                    pyro.sample("pi", Proportions(model.concentration + logits.softmax(-1)))  # Eq. 4
-            self.teach("classified", logits, found)
+                    pyro.sample(
+                        "pi", Proportions(model.concentration + logits.softmax(-1))
+                    )  # Eq. 4
+            self.add_label_loss("classified", logits, found)
             L = self.num_samples if num_samples is None else num_samples
             with model.draws(L):
                 for name, head in heads.items():
                     with model.weighted(f"z_{name}"):
                         pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
 
-    # How the encoder's output is read: 2 d numbers for z, and L for the class behind those of the classes' latents.
+    # How the encoder's output is read: 2 d numbers for z, and L for the class behind those of the
+    # classes' latents.
 
     def head_size(self, name: str) -> int:
-        return super().head_size(name) + (cast(NVAE, self.model).num_classes if name == "class" else 0)
+        return super().head_size(name) + (
+            cast(NVAE, self.model).num_classes if name == "class" else 0
+        )
 
     def class_logits(self, head: Tensor) -> Tensor:
         """Logits of q(y given x): ``[..., size] -> [..., L]``."""
@@ -105,7 +127,9 @@ class ClassifierGuide(SupervisedGuide):
             beside["label"] = np.full(len(as_data(x, self.model)), -1)
         data = super().observed(x, beside)
         label = data.given["label"]
-        known = (label >= 0) & (True if known is None else as_mask("known", known, len(label)).to(label.device))
+        known = (label >= 0) & (
+            True if known is None else as_mask("known", known, len(label)).to(label.device)
+        )
         if bool(known.all()):
             return data
         return Observed(data.x, {"label": label.clamp_min(0), "known": known})

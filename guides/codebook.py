@@ -26,8 +26,8 @@ __all__ = ["CodebookGuide", "PointGuide"]
 class PointGuide(FacetGuide):
     """z is a point that the encoder gives, without spread: with a flat prior, an autoencoder.
 
-    Its "ELBO" is the likelihood of the reconstructions, not a bound on log p(x), and ``kl_z_NAME`` is minus the prior's
-    log-density at the point.
+    Its "ELBO" is the likelihood of the reconstructions, not a bound on log p(x), and ``kl_z_NAME``
+    is minus the prior's log-density at the point.
 
     :param model: any model whose facets have no clusters.
     :raises ValueError: if a facet has clusters.
@@ -38,7 +38,10 @@ class PointGuide(FacetGuide):
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         check_model(model)
         if model.mixtures or isinstance(model, VQVAE):
-            raise ValueError(f"PointGuide is for facets without clusters, such as an Autoencoder's, got {model.priors}")
+            raise ValueError(
+                "PointGuide is for facets without clusters, such as an Autoencoder's, got "
+                f"{model.priors}"
+            )
         super().__init__(model, num_samples)
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
@@ -53,13 +56,15 @@ class PointGuide(FacetGuide):
 
 
 class CodebookGuide(FacetGuide):
-    r"""A code at each place by how near the encoder's point is to each: the relaxed VQ-VAE (Sonderby et al., 2017).
+    r"""A code at each place by how near the encoder's point is to each: the relaxed VQ-VAE
+    (Sonderby et al., 2017).
 
     .. math:: q(c_p = k \mid x) \propto \exp(-\lVert e_p(x) - e_k \rVert^2 / 2)
 
-    the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B). Codes are drawn relaxed
-    (Gumbel-softmax), their KL is in closed form; what the history and :func:`inference.elbo` report is drawn hard.
-    ``posterior`` and ``embed`` give the mean of z, the codes' vectors averaged by their probabilities.
+    the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B).
+    Codes are drawn relaxed (Gumbel-softmax), their KL is in closed form; what the history and
+    :func:`inference.elbo` report is drawn hard. ``posterior`` and ``embed`` give the mean of z, the
+    codes' vectors averaged by their probabilities.
 
     :param model: a :class:`~ppl_models.vqvae.VQVAE`.
     :param num_samples: L draws of the codes.
@@ -69,11 +74,15 @@ class CodebookGuide(FacetGuide):
 
     needs = "relaxation"
 
-    def __init__(self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None) -> None:
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None
+    ) -> None:
         if not isinstance(model, VQVAE):
             raise ValueError(f"CodebookGuide is for VQVAE, got {type(model).__name__}")
         if not isinstance(discrete, GumbelSoftmax | None):
-            raise ValueError(f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}")
+            raise ValueError(
+                f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}"
+            )
         super().__init__(model, num_samples)
         self.discrete = discrete if discrete is not None else GumbelSoftmax()
 

@@ -17,8 +17,9 @@ __all__ = ["ConditionalGuide"]
 class ConditionalGuide(FacetGuide):
     r"""z ~ q(z given x, u) for a model whose prior is given by u (*I Don't Need u*, Eq. 3).
 
-    The encoder reads x and the label's features (one-hot, or the vector itself) together, so that what it makes of one
-    depends on the other: a network that reads images gets a plane for each feature, others all in a row.
+    The encoder reads x and the label's features (one-hot, or the vector itself) together, so that
+    what it makes of one depends on the other: a network that reads images gets a plane for each
+    feature, others all in a row.
 
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
         :class:`~ppl_models.cvae.CVAE`.
@@ -32,18 +33,23 @@ class ConditionalGuide(FacetGuide):
         check_model(model)
         if not isinstance(model, Labelled):
             raise ValueError(
-                f"ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got {type(model).__name__}: "
+                "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got "
+                f"{type(model).__name__}: "
                 f"take {model.suitable_guide}"
             )
         super().__init__(model, num_samples)
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):
-            self.draw_latents(x, self.num_samples if num_samples is None else num_samples, label=label)
+            self.draw_latents(
+                x, self.num_samples if num_samples is None else num_samples, label=label
+            )
 
     def build_encoder(self) -> Encoder:
         network = self.model.network
-        shape = network.joined_shape(self.model.x_shape, cast(Labelled, self.model).num_label_features)
+        shape = network.joined_shape(
+            self.model.x_shape, cast(Labelled, self.model).num_label_features
+        )
         return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,6 @@
-"""How a guide handles clusters whose probabilities a network gives: enumerated, relaxed, or drawn and scored."""
+"""How a guide handles clusters whose probabilities a network gives: enumerated, relaxed, or drawn
+and scored.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,11 @@ class Discrete(Configurable, nn.Module):
         """Build what depends on the model; called once, by the guide."""
 
     @abstractmethod
-    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+    def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         """Sample the cluster of facet ``name``: one-hot or relaxed, event ``[K]``.
 
         :param logits: of q(c given x), ``[B, K]``.
-        :param reaches: other sites whose densities, in model or guide, depend on the value.
+        :param downstream: other sites whose densities, in model or guide, depend on the value.
         """
 
     def at_step(self, step: Tensor) -> None:
@@ -49,16 +51,19 @@ class Discrete(Configurable, nn.Module):
 
 
 class Enumerate(Discrete):
-    """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z depends on c."""
+    """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z
+    depends on c.
+    """
 
     needs = "free enumeration"
 
-    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+    def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         return pyro.sample(f"c_{name}", Component(logits=logits), infer={"enumerate": "parallel"})
 
 
 class Annealed(Options):
-    """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps`` optimiser steps.
+    """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps``
+    optimiser steps.
 
     In a shorter run it does not reach ``end``.
 
@@ -79,9 +84,10 @@ class Annealed(Options):
 class GumbelSoftmax(Discrete):
     """Relaxed draws that are differentiated by the probabilities, with the KL of c in closed form.
 
-    The density of a relaxed draw is no bound together with a categorical prior, so the relaxed value stands only
-    inside the other sites' expectations; there it biases their value (soft) or their gradient (hard). What the
-    history and :func:`inference.elbo` report is drawn hard, and so the ELBO.
+    The density of a relaxed draw is no bound together with a categorical prior, so the relaxed
+    value stands only inside the other sites' expectations; there it biases their value (soft) or
+    their gradient (hard). What the history and :func:`inference.elbo` report is drawn hard, and so
+    the ELBO.
 
     :param temperature: positive, or :class:`Annealed`.
     :param hard: straight-through: one-hot values, relaxed gradients.
@@ -95,12 +101,14 @@ class GumbelSoftmax(Discrete):
         start = temperature.start if isinstance(temperature, Annealed) else temperature
         if not 0 < number(start) < inf:
             raise ValueError(f"temperature must be positive, got {temperature!r}")
-        self.schedule: Callable[[Tensor], Tensor] | None = temperature if isinstance(temperature, Annealed) else None
+        self.schedule: Callable[[Tensor], Tensor] | None = (
+            temperature if isinstance(temperature, Annealed) else None
+        )
         self.hard = hard
         self.register_buffer("temperature", torch.tensor(float(start)))
         self.temperature: Tensor
 
-    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+    def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         return pyro.sample(f"c_{name}", self.relaxed(logits))
 
     def relaxed(self, logits: Tensor) -> RelaxedComponent:
@@ -124,10 +132,11 @@ class GumbelSoftmax(Discrete):
 
 
 class ScoreFunction(Discrete):
-    """One drawn cluster, its probability's gradient from the score function (REINFORCE): unbiased, and noisy.
+    """One drawn cluster, its probability's gradient from the score function (REINFORCE): unbiased,
+    and noisy.
 
-    :param baseline: subtracted from what a draw cost before it is scored: ``"none"``, ``"average"`` (decaying mean
-        of past costs) or ``"learned"`` (a network of x).
+    :param baseline: subtracted from what a draw cost before it is scored: ``"none"``, ``"average"``
+        (decaying mean of past costs) or ``"learned"`` (a network of x).
     :raises ValueError: for another baseline.
     """
 
@@ -139,10 +148,14 @@ class ScoreFunction(Discrete):
 
     def attach(self, model: FacetModel) -> None:
         if hasattr(self, "baselines"):
-            raise ValueError("this ScoreFunction holds the baselines of another guide: give each guide its own")
-        self.baselines = nn.ModuleDict({name: BASELINES[self.baseline](model.x_shape) for name in model.mixtures})
+            raise ValueError(
+                "this ScoreFunction holds the baselines of another guide: give each guide its own"
+            )
+        self.baselines = nn.ModuleDict(
+            {name: BASELINES[self.baseline](model.x_shape) for name in model.mixtures}
+        )
 
-    def sample(self, name: str, logits: Tensor, x: Tensor, reaches: Sequence[str]) -> Tensor:
+    def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         baseline = self.baselines[name]
-        infer = {"baseline": baseline, "baseline_input": x, "reaches": frozenset(reaches)}
+        infer = {"baseline": baseline, "baseline_input": x, "downstream": frozenset(downstream)}
         return pyro.sample(f"c_{name}", Component(logits=logits), infer=infer)

@@ -1,8 +1,9 @@
-"""How what each member of a group says of its content becomes one posterior (ML-VAE, 3.3, and supplement 1).
+"""How what each member of a group says of its content becomes one posterior (ML-VAE, 3.3, and
+supplement 1).
 
-Groups are ragged: ``group`` ``[B]`` holds for each row the number of its group, from 0 on, and all sums run over these
-numbers, without padding. A batch of B rows has B groups at most, so results have B slots, of which the first are used;
-no size is ever read back to the host.
+Groups are ragged: ``group`` ``[B]`` holds for each row the number of its group, from 0 on, and all
+sums run over these numbers, without padding. A batch of B rows has B groups at most, so results
+have B slots, of which the first are used; no size is ever read back to the host.
 """
 
 from __future__ import annotations
@@ -18,14 +19,22 @@ from ppl_models.arrays import group_sizes
 from ppl_models.configurable import Options
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 
-__all__ = ["Evidence", "GroupMean", "GroupMixture", "MixtureOfNormals", "ProductOfNormals", "product_of_normals"]
+__all__ = [
+    "Evidence",
+    "GroupMean",
+    "GroupMixture",
+    "MixtureOfNormals",
+    "ProductOfNormals",
+    "product_of_normals",
+]
 
 
 def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and log-variance of the normalised product of each group's densities (Eq. 7), by slot.
 
-    Log-precisions are added by logsumexp and means are averaged with weights that sum to one, so that very unequal or
-    very many precisions neither overflow nor vanish. Slots that are not used get a standard normal.
+    Log-precisions are added by logsumexp and means are averaged with weights that sum to one, so
+    that very unequal or very many precisions neither overflow nor vanish. Slots that are not used
+    get a standard normal.
 
     :param loc: means of the rows, ``[..., B, d]``.
     :param log_variance: ``[..., B, d]``.
@@ -64,7 +73,10 @@ class Evidence(Options):
 class ProductOfNormals(Evidence):
     r"""Precisions add up (Eq. 7).
 
-    .. math:: \Sigma_G^{-1} = \sum_i \Sigma_i^{-1}, \quad \mu_G = \Sigma_G \sum_i \Sigma_i^{-1} \mu_i
+    .. math::
+
+        \Sigma_G^{-1} = \sum_i \Sigma_i^{-1}, \quad
+        \mu_G = \Sigma_G \sum_i \Sigma_i^{-1} \mu_i
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -81,7 +93,9 @@ class GroupMean(Evidence):
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
         share = (1 / group_sizes(group, loc.dtype))[group][:, None]
-        mean, log_variance = (torch.zeros_like(loc).index_add(0, group, share * each) for each in (loc, log_variance))
+        mean, log_variance = (
+            torch.zeros_like(loc).index_add(0, group, share * each) for each in (loc, log_variance)
+        )
         return DiagonalNormal(mean, (0.5 * log_variance).exp())
 
     def by_member(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -89,10 +103,11 @@ class GroupMean(Evidence):
 
 
 class MixtureOfNormals(Evidence):
-    r"""Any member may be right: :math:`q(c) = \frac{1}{|G|} \sum_i \mathrm{Normal}(c; \mu_i, \Sigma_i)` (supplement 1).
+    r"""Any member may be right: :math:`q(c) = \frac{1}{|G|} \sum_i \mathrm{Normal}(c; \mu_i,
+    \Sigma_i)` (supplement 1).
 
-    With a draw for each member there are ``|G|`` of them, as in the paper's experiments (supplement, Eq. 3). A density
-    asks every row about every draw, which is quadratic in the batch.
+    With a draw for each member there are ``|G|`` of them, as in the paper's experiments
+    (supplement, Eq. 3). A density asks every row about every draw, which is quadratic in the batch.
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -104,10 +119,11 @@ class MixtureOfNormals(Evidence):
 
 
 class GroupMixture(dist.TorchDistribution):
-    """For each of M variables, the equally weighted mixture of one group's Normals: batch ``[M]``, event ``[d]``.
+    """For each of M variables, the equally weighted mixture of one group's Normals: batch ``[M]``,
+    event ``[d]``.
 
-    Draws are differentiable: a member is chosen at random, whose Normal is reparameterised; weights are constant.
-    A slot without members has a standard normal.
+    Draws are differentiable: a member is chosen at random, whose Normal is reparameterised; weights
+    are constant. A slot without members has a standard normal.
 
     :param loc: means of the rows, ``[B, d]``.
     :param scale: standard deviations, ``[B, d]``.
@@ -119,11 +135,15 @@ class GroupMixture(dist.TorchDistribution):
     support = constraints.real_vector
     has_rsample = True
 
-    def __init__(self, loc: Tensor, scale: Tensor, group: Tensor, of: Tensor, leading: torch.Size = NO_SHAPE) -> None:
+    def __init__(
+        self, loc: Tensor, scale: Tensor, group: Tensor, of: Tensor, leading: torch.Size = NO_SHAPE
+    ) -> None:
         self.loc, self.scale, self.group, self.of = loc, scale, group, of
         super().__init__(torch.Size([*leading, len(of)]), loc.shape[-1:], validate_args=False)
 
-    def expand(self, batch_shape: torch.Size, _instance: dist.Distribution | None = None) -> GroupMixture:
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> GroupMixture:
         return GroupMixture(self.loc, self.scale, self.group, self.of, torch.Size(batch_shape[:-1]))
 
     @property

@@ -17,12 +17,13 @@ __all__ = ["FlowGuide"]
 
 
 class FlowGuide(MarginalGuide):
-    r"""z is the point :math:`f^{-1}(x)`: the exact posterior of a :class:`~ppl_models.flow.GMMFlow`.
+    r"""z is the point :math:`f^{-1}(x)`: the exact posterior of a
+    :class:`~ppl_models.flow.GMMFlow`.
 
-    At any precision of the runner the map is run as its parameters are stored: its Jacobian is a part of the density.
-    As a density of z it is that of a point under the map, so that log q(z given x) is minus the log-determinant of
-    :math:`\partial f^{-1} / \partial x` and the ELBO is log p(x). It has nothing to learn: all parameters are the
-    model's.
+    At any precision of the runner the map is run as its parameters are stored: its Jacobian is a
+    part of the density. As a density of z it is that of a point under the map, so that log q(z
+    given x) is minus the log-determinant of :math:`\partial f^{-1} / \partial x` and the ELBO is
+    log p(x). It has nothing to learn: all parameters are the model's.
 
     :param model: a :class:`~ppl_models.flow.GMMFlow`.
     :raises ValueError: if the model is another.
@@ -33,7 +34,8 @@ class FlowGuide(MarginalGuide):
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         if not isinstance(model, GMMFlow):
             raise ValueError(
-                f"FlowGuide is for GMMFlow, whose decoder can be run backwards, got {type(model).__name__}"
+                "FlowGuide is for GMMFlow, whose decoder can be run backwards, got "
+                f"{type(model).__name__}"
             )
         super().__init__(model, num_samples)
 

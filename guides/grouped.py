@@ -25,30 +25,39 @@ __all__ = ["GroupedGuide", "SimilarContentGuide"]
 
 
 class GroupedGuide(FacetGuide):
-    r"""q(content given the group) from what the encoder reads in each member, q(style given x) from each alone.
+    r"""q(content given the group) from what the encoder reads in each member, q(style given x) from
+    each alone.
 
     .. math:: q(C_G, S_G \mid X_G) = q(C_G \mid X_G) \prod_{i \in G} q(S_i \mid X_i)
 
-    Groups may be of any size, at training and after: ``embed(x, group=ids)`` uses all of a group's rows, and distinct
-    ids for all rows ask what each says alone.
+    Groups may be of any size, at training and after: ``embed(x, group=ids)`` uses all of a group's
+    rows, and distinct ids for all rows ask what each says alone.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param num_samples: L draws of content and style.
-    :param evidence: how members' Normals become one posterior; ``ProductOfNormals()`` where not given.
-    :param content: what a draw of the content is for, ``"member"``, ``"group"`` or ``"untied"``; see
-        :meth:`MLVAE.forward <ppl_models.mlvae.MLVAE.forward>`.
+    :param evidence: how members' Normals become one posterior; ``ProductOfNormals()`` where not
+        given.
+    :param content: what a draw of the content is for, ``"member"``, ``"group"`` or ``"untied"``;
+        see :meth:`MLVAE.forward <ppl_models.mlvae.MLVAE.forward>`.
     :raises ValueError: if the model is another, or an option is unknown.
     """
 
     takes = ("group",)
 
     def __init__(
-        self, model: FacetModel, num_samples: int = 1, evidence: Evidence | None = None, content: str = "member"
+        self,
+        model: FacetModel,
+        num_samples: int = 1,
+        evidence: Evidence | None = None,
+        content: str = "member",
     ) -> None:
         if not isinstance(model, MLVAE):
             raise ValueError(f"{type(self).__name__} is for MLVAE, got {type(model).__name__}")
         if not isinstance(evidence, Evidence | None):
-            raise ValueError(f"evidence must be such as ProductOfNormals() or MixtureOfNormals(), got {evidence!r}")
+            raise ValueError(
+                "evidence must be such as ProductOfNormals() or MixtureOfNormals(), got "
+                f"{evidence!r}"
+            )
         super().__init__(model, num_samples)
         self.evidence = evidence if evidence is not None else ProductOfNormals()
         self.content = check_one_of("content", content, CONTENT_DRAWS)
@@ -78,7 +87,14 @@ class GroupedGuide(FacetGuide):
         L = self.num_samples if num_samples is None else num_samples
         self.draw(self.heads(x, **beside), group, L, content, size)
 
-    def draw(self, heads: dict[str, Tensor], group: Tensor, num_samples: int, content: str, size: float | None) -> None:
+    def draw(
+        self,
+        heads: dict[str, Tensor],
+        group: Tensor,
+        num_samples: int,
+        content: str,
+        size: float | None,
+    ) -> None:
         """The program, given what the encoder makes of each row.
 
         :param size: how many data the batch stands for, where that is not its number of rows.
@@ -90,8 +106,12 @@ class GroupedGuide(FacetGuide):
             with model.plate(group, len(group)), model.weighted("z_style"):
                 pyro.sample("z_style", self.latent_posterior("style", heads["style"]))
 
-    def content_posterior(self, head: Tensor, group: Tensor, content: str) -> dist.TorchDistribution:
-        """q(content given the group) from the members' heads ``[B, 2 d]``: batch ``[B]``, by member or by slot."""
+    def content_posterior(
+        self, head: Tensor, group: Tensor, content: str
+    ) -> dist.TorchDistribution:
+        """q(content given the group) from the members' heads ``[B, 2 d]``: batch ``[B]``, by member
+        or by slot.
+        """
         if content == "untied":
             return diagonal_normal(head)
         rule = self.evidence.by_group if content == "group" else self.evidence.by_member
@@ -99,13 +119,16 @@ class GroupedGuide(FacetGuide):
 
     @torch.no_grad()
     def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
-        """q(style given x) and q(content given the whole group), for every row: batch ``[N]``, event ``[d]``.
+        """q(style given x) and q(content given the whole group), for every row: batch ``[N]``,
+        event ``[d]``.
 
         :param x: ``[N, *x_shape]``.
         :param given: ``group``, ``[N]``.
         """
         heads = self._all_heads(x, given)
-        group = as_groups("group", given["group"], len(heads["content"])).to(self.model.gates.device)
+        group = as_groups("group", given["group"], len(heads["content"])).to(
+            self.model.gates.device
+        )
         content = "untied" if self.content == "untied" else "member"
         return {
             "style": self.latent_posterior("style", heads["style"]),
@@ -117,11 +140,13 @@ class GroupedGuide(FacetGuide):
 
 
 class SimilarContentGuide(GroupedGuide):
-    r"""A VAE whose members of a group are pressed to have similar contents (ML-VAE's supplement, 8, Eq. 18).
+    r"""A VAE whose members of a group are pressed to have similar contents (ML-VAE's supplement, 8,
+    Eq. 18).
 
-    Every row has a content of its own. The objective is less, for each group, by the mean symmetrised KL divergence
-    between the posteriors of its members, taken two by two in the order of the rows; with groups of one nothing is
-    pressed. What the history and :func:`inference.elbo` report is the VAE's ELBO, without this.
+    Every row has a content of its own. The objective is less, for each group, by the mean
+    symmetrised KL divergence between the posteriors of its members, taken two by two in the order
+    of the rows; with groups of one nothing is pressed. What the history and :func:`inference.elbo`
+    report is the VAE's ELBO, without this.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param penalty: lambda, at least 0.
@@ -135,11 +160,19 @@ class SimilarContentGuide(GroupedGuide):
         self.penalty = penalty
         self.pressing = True
 
-    def draw(self, heads: dict[str, Tensor], group: Tensor, num_samples: int, content: str, size: float | None) -> None:
+    def draw(
+        self,
+        heads: dict[str, Tensor],
+        group: Tensor,
+        num_samples: int,
+        content: str,
+        size: float | None,
+    ) -> None:
         super().draw(heads, group, num_samples, content, size)
         if self.pressing:
             distances = self.distances(heads["content"], group)
-            # A mean over groups, where the rest of Eq. 18 is one over the data that the batch stands for.
+            # A mean over groups, where the rest of Eq. 18 is one over the data that the batch
+            # stands for.
             groups = (group_sizes(group, distances.dtype) > 0).sum()
             weight = self.penalty * (len(group) if size is None else size) / groups
             pyro.factor("similarity", weight * distances.sum(), has_rsample=True)
@@ -156,10 +189,15 @@ class SimilarContentGuide(GroupedGuide):
         """Of each slot, the mean symmetrised KL divergence over its pairs: ``[B]``, nats."""
         order = group.argsort(stable=True)
         sizes = group_sizes(group, head.dtype)
-        place = torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
+        place = (
+            torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
+        )
         one, other = order[:-1], order[1:]
         paired = (group[one] == group[other]) & (place[:-1] % 2 == 0)
         p, q = diagonal_normal(head[one]), diagonal_normal(head[other])
         symmetric = 0.5 * (kl_divergence(p, q) + kl_divergence(q, p))
         pairs = (sizes / 2).floor().clamp_min(1)
-        return torch.zeros_like(sizes).index_add(0, group[one], torch.where(paired, symmetric, 0.0)) / pairs
+        return (
+            torch.zeros_like(sizes).index_add(0, group[one], torch.where(paired, symmetric, 0.0))
+            / pairs
+        )

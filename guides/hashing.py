@@ -1,4 +1,6 @@
-"""Labels out of the data themselves: a fixed random partition of them (*I Don't Need u*, appendix C)."""
+"""Labels out of the data themselves: a fixed random partition of them (*I Don't Need u*, appendix
+C).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from guides.base import EVALUATION_BATCH
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count, check_shape
 from ppl_models.configurable import Configurable
@@ -18,10 +21,11 @@ __all__ = ["RademacherHash"]
 
 
 class RademacherHash(Configurable):
-    r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, A of random signs.
+    r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, A of
+    random signs.
 
-    Eq. C.1 to C.3. The posterior of u is one-hot and has nothing to learn, so that a model with it is an
-    :class:`~ppl_models.ivae.IVAE` whose labels are these::
+    Eq. C.1 to C.3. The posterior of u is one-hot and has nothing to learn, so that a model with it
+    is an :class:`~ppl_models.ivae.IVAE` whose labels are these::
 
         hash = RademacherHash((784,), num_bits=7, seed=0)
         runner.fit(x, epochs=10, label=hash(x))
@@ -39,7 +43,9 @@ class RademacherHash(Configurable):
             raise ValueError(f"num_bits={num_bits} makes {2**num_bits} labels: 24 bits at most")
         self.seed = seed
         signs = torch.Generator().manual_seed(seed)
-        self.projection = torch.randint(0, 2, (num_bits, prod(self.x_shape)), generator=signs).double() * 2 - 1
+        self.projection = (
+            torch.randint(0, 2, (num_bits, prod(self.x_shape)), generator=signs).double() * 2 - 1
+        )
 
     @property
     def num_labels(self) -> int:
@@ -54,11 +60,18 @@ class RademacherHash(Configurable):
         data = as_numbers(x)
         if tuple(data.shape[1:]) != self.x_shape:
             needed = ", ".join(map(str, ("N", *self.x_shape)))
-            raise ValueError(f"x has shape {list(data.shape)}, but the hash was built for [{needed}]")
+            raise ValueError(
+                f"x has shape {list(data.shape)}, but the hash was built for [{needed}]"
+            )
         if not len(data) or not data.isfinite().all():
-            raise ValueError(f"x is empty, or holds NaN or infinity (shape {list(data.shape)}): drop those rows")
+            raise ValueError(
+                f"x is empty, or holds NaN or infinity (shape {list(data.shape)}): drop those rows"
+            )
         powers = 2 ** torch.arange(self.num_bits)
-        parts = [part.cpu().flatten(1).double() @ self.projection.T > 0 for part in data.split(4096)]
+        parts = [
+            part.cpu().flatten(1).double() @ self.projection.T > 0
+            for part in data.split(EVALUATION_BATCH)
+        ]
         return torch.cat([(positive * powers).sum(1) for positive in parts]).numpy()
 
     def __repr__(self) -> str:

@@ -1,4 +1,6 @@
-"""VLAC's posterior: clusters from x, latents from x and the clusters of their own layer and of those before."""
+"""VLAC's posterior: clusters from x, latents from x and the clusters of their own layer and of
+those before.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,30 @@ class LadderGuide(NetworkGuide):
     .. math:: y_l \sim q(y_l \mid x), \quad h_1 = g_1(x), \; h_l = g_l(h_{l-1}, y_{l-1}), \quad
               z_l \sim q(z_l \mid h_l, y_l)
 
-    Where the paper leaves it open: q(y given x) has a ladder of its own, up to the last layer with clusters, and a
-    cluster is fed in as a learned shift of its layer's features, which starts at none.
+    Where the paper leaves it open: q(y given x) has a ladder of its own, up to the last layer with
+    clusters, and a cluster is fed in as a learned shift of its layer's features, which starts at
+    none.
 
-    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, KL of every y in closed form
-    and of every z given y). ``Enumerate`` is exact, at the product of all layers' K passes through the layers above
-    and the decoder. What a fitted guide tells of z (``embed``, ``posterior``, ``reconstruct``) is told for each
-    layer's most probable cluster.
+    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, KL of every
+    y in closed form and of every z given y). ``Enumerate`` is exact, at the product of all layers'
+    K passes through the layers above and the decoder. What a fitted guide tells of z (``embed``,
+    ``posterior``, ``reconstruct``) is told for each layer's most probable cluster.
 
     :param model: any model on a ladder network, such as :class:`~ppl_models.vlac.VLAC`.
     :param num_samples: L draws of z, all given the same clusters.
     :param discrete: how clusters are handled. Each guide needs its own.
-    :raises ValueError: if a model with clusters is on a network that is no ladder, or a facet has a VampPrior, whose
-        components are posteriors given x alone.
+    :raises ValueError: if a model with clusters is on a network that is no ladder, or a facet has a
+        VampPrior, whose components are posteriors given x alone.
     """
 
-    def __init__(self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None) -> None:
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
+    ) -> None:
         check_model(model)
         if any(isinstance(prior, VampPrior) for prior in model.priors.values()):
-            raise ValueError("a VampPrior is made of q(z given x), but here z is inferred given x and clusters")
+            raise ValueError(
+                "a VampPrior is made of q(z given x), but here z is inferred given x and clusters"
+            )
         super().__init__(model, num_samples, discrete)
         self.clustered = list(model.mixtures)
         if self.clustered:
@@ -56,8 +63,10 @@ class LadderGuide(NetworkGuide):
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
         if marginal and self.model.mixtures:
             raise ValueError(
-                "the density of LadderGuide's latents with their clusters summed out has as many terms as there are "
-                "combinations of clusters: use MarginalGuide or AmortizedGuide where that density is asked for"
+                "the density of LadderGuide's latents with their clusters summed out has as many "
+                "terms as there are "
+                "combinations of clusters: use MarginalGuide or AmortizedGuide where that density "
+                "is asked for"
             )
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
@@ -65,15 +74,21 @@ class LadderGuide(NetworkGuide):
             c: dict[str, Tensor] = {}
             for name, logits in self.classify(x).items():
                 with self.model.weighted(f"c_{name}"):
-                    c[name] = self.discrete.sample(name, logits, x, self.reach(name))  # y_l ~ q(y_l | x)
+                    c[name] = self.discrete.sample(
+                        name, logits, x, self.downstream(name)
+                    )  # y_l ~ q(y_l | x)
             with self.model.draws(L):
                 for name, head in self.climb(x, c).items():
                     with self.model.weighted(f"z_{name}"):
-                        pyro.sample(f"z_{name}", diagonal_normal(head))  # z_l ~ q(z_l | x, y_1, ..., y_l)
+                        pyro.sample(
+                            f"z_{name}", diagonal_normal(head)
+                        )  # z_l ~ q(z_l | x, y_1, ..., y_l)
 
     def classify(self, prepared: Tensor) -> dict[str, Tensor]:
         """Logits of q(y_l given x), by facet: ``[B, K]``."""
-        mixtures = self.model.mixtures  # none while a warm start has put other priors in their place
+        mixtures = (
+            self.model.mixtures
+        )  # none while a warm start has put other priors in their place
         logits = zip(self.clustered, self.classifier(prepared), strict=True) if mixtures else ()
         return {name: each for name, each in logits if name in mixtures}
 
@@ -82,8 +97,10 @@ class LadderGuide(NetworkGuide):
         heads = self.encoder(prepared, [c.get(name) for name in self.model.priors])
         return dict(zip(self.model.priors, heads, strict=True))
 
-    def reach(self, name: str) -> tuple[str, ...]:
-        """The sites that see facet ``name``'s cluster: its latent, those above, and through them x."""
+    def downstream(self, name: str) -> tuple[str, ...]:
+        """The sites that see facet ``name``'s cluster: its latent, those above, and through them
+        x.
+        """
         names = list(self.model.priors)
         return (*(f"z_{above}" for above in names[names.index(name) :]), "x")
 
@@ -98,9 +115,17 @@ class LadderGuide(NetworkGuide):
     def _components(self) -> list[int]:
         """K of each facet, 0 where it has no clusters."""
         mixtures = self.model.mixtures
-        return [prior.num_components if name in mixtures else 0 for name, prior in self.model.priors.items()]
+        return [
+            prior.num_components if name in mixtures else 0
+            for name, prior in self.model.priors.items()
+        ]
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         logits = self.classify(prepared)
-        latents = self.climb(prepared, {name: one_hot_of_largest(each) for name, each in logits.items()})
-        return {name: torch.cat([z, logits[name]], -1) if name in logits else z for name, z in latents.items()}
+        latents = self.climb(
+            prepared, {name: one_hot_of_largest(each) for name, each in logits.items()}
+        )
+        return {
+            name: torch.cat([z, logits[name]], -1) if name in logits else z
+            for name, z in latents.items()
+        }

@@ -17,15 +17,21 @@ __all__ = ["NetworkGuide"]
 
 
 class NetworkGuide(FacetGuide):
-    """Base: heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how clusters are handled.
+    """Base: heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how clusters are
+    handled.
 
-    :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide needs its own.
+    :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide
+        needs its own.
     :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of those.
     """
 
-    def __init__(self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None) -> None:
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
+    ) -> None:
         if not isinstance(discrete, Discrete | None):
-            raise ValueError(f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}")
+            raise ValueError(
+                f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
+            )
         super().__init__(model, num_samples)
         self.discrete = discrete if discrete is not None else Enumerate()
         self.discrete.attach(model)
@@ -41,8 +47,14 @@ class NetworkGuide(FacetGuide):
         return self.discrete.without_relaxation()
 
     def reading_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the networks that read x: neither the model's, nor what a cluster adds to the features."""
-        return (p for name, p in self.named_parameters() if not name.startswith("model.") and "shifts." not in name)
+        """Those of the networks that read x: neither the model's, nor what a cluster adds to the
+        features.
+        """
+        return (
+            p
+            for name, p in self.named_parameters()
+            if not name.startswith("model.") and "shifts." not in name
+        )
 
     def forget_clusters(self, name: str) -> None:
         """Make latents the same for every cluster of a facet again, as they start."""
@@ -59,5 +71,7 @@ class NetworkGuide(FacetGuide):
         return self.latent_given(name, head, None)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x) as the head has it, for a guide whose latents do not ask for their own cluster ``c``."""
+        """q(z_j given x) as the head has it, for a guide whose latents do not ask for their own
+        cluster ``c``.
+        """
         return diagonal_normal(head[..., : 2 * self.model.priors[name].dim])

@@ -1,4 +1,6 @@
-"""Posteriors without an encoder: a table of parameters for every row and every group (SVI; ML-VAE's Fig. 3a)."""
+"""Posteriors without an encoder: a table of parameters for every row and every group (SVI; ML-VAE's
+Fig. 3a).
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,26 @@ __all__ = ["TableGuide"]
 
 
 class TableGuide(GroupedGuide):
-    """q(content) and q(style) with parameters of their own for each group and row: nothing is amortised.
+    """q(content) and q(style) with parameters of their own for each group and row: nothing is
+    amortised.
 
-    It answers for the rows that it was built and fitted for, in their order, or for some of them where their numbers
-    are given as ``row=``. New data need tables of their own, fitted to the model as it is:
-    :func:`inference.infer_tables`.
+    It answers for the rows that it was built and fitted for, in their order, or for some of them
+    where their numbers are given as ``row=``. New data need tables of their own, fitted to the
+    model as it is: :func:`inference.infer_tables`.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param group: the group of every row, ``[N]``, integers.
     :param content: see :class:`~guides.grouped.GroupedGuide`; all have the same table.
-    :raises ValueError: if ``group`` is no vector of integers; and where rows are given other groups than these.
+    :raises ValueError: if ``group`` is no vector of integers; and where rows are given other groups
+        than these.
     """
 
     def __init__(
-        self, model: FacetModel, group: ArrayLike | Tensor, num_samples: int = 1, content: str = "member"
+        self,
+        model: FacetModel,
+        group: ArrayLike | Tensor,
+        num_samples: int = 1,
+        content: str = "member",
     ) -> None:
         super().__init__(model, num_samples, GroupMean(), content)
         group = as_numbers(group, "group")
@@ -53,14 +61,22 @@ class TableGuide(GroupedGuide):
         data = super().observed(x, beside)
         if row is None and len(data) != len(self.group_of_row):
             raise ValueError(
-                f"TableGuide has tables for {len(self.group_of_row)} rows, got {len(data)}: say which they are (row=), "
+                f"TableGuide has tables for {len(self.group_of_row)} rows, got {len(data)}: say "
+                "which they are (row=), "
                 "or fit tables of their own to new data (infer_tables)"
             )
-        rows = torch.arange(len(data)) if row is None else as_rows(row, len(data), len(self.group_of_row))
+        rows = (
+            torch.arange(len(data))
+            if row is None
+            else as_rows(row, len(data), len(self.group_of_row))
+        )
         ours, theirs = self.group_of_row.cpu()[rows], data.given["group"].cpu()
         together = len(torch.stack([ours, theirs]).unique(dim=1)[0])
         if not together == len(ours.unique()) == len(theirs.unique()):
-            raise ValueError("the rows were grouped in another way when TableGuide was built: give it the same groups")
+            raise ValueError(
+                "the rows were grouped in another way when TableGuide was built: give it the same "
+                "groups"
+            )
         return Observed(data.x, data.given | {"row": rows.to(data.x.device)})
 
     def build_encoder(self) -> Encoder:
@@ -68,7 +84,10 @@ class TableGuide(GroupedGuide):
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         row = given["row"]
-        return {"style": self.tables["style"][row], "content": self.tables["content"][self.group_of_row[row]]}
+        return {
+            "style": self.tables["style"][row],
+            "content": self.tables["content"][self.group_of_row[row]],
+        }
 
 
 def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:
@@ -79,6 +98,7 @@ def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:
     row = as_integers("row", values, n, "number of a row")
     if int(row.min()) < 0 or int(row.max()) >= rows:
         raise ValueError(
-            f"row has numbers from {int(row.min())} to {int(row.max())}, but there are tables for {rows} rows"
+            f"row has numbers from {int(row.min())} to {int(row.max())}, but there are tables for "
+            f"{rows} rows"
         )
     return row

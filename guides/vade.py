@@ -1,4 +1,6 @@
-"""The VaDE trick: responsibilities as the posterior of the cluster (MFCVAE, Theorem 2 and Eq. 58 to 62)."""
+"""The VaDE trick: responsibilities as the posterior of the cluster (MFCVAE, Theorem 2 and Eq. 58 to
+62).
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,17 @@ class VaDEGuide(SupervisedGuide):
               q(c_j \mid x) \propto \exp\Big(\frac{1}{L} \sum_{l=1}^{L} \log p(z_j^{(l)}, c_j)\Big)
 
     (Eq. 59 and 60, the Monte-Carlo form of the optimal posterior, Eq. 12). For L = 1 these are the
-    responsibilities of the drawn z. With L > 1 all draws share *one* q(c given x), as Eq. 58 asks; that is not
-    ``num_particles=L``, which averages L one-sample objectives. The cluster is enumerated, never sampled.
+    responsibilities of the drawn z. With L > 1 all draws share *one* q(c given x), as Eq. 58 asks;
+    that is not ``num_particles=L``, which averages L one-sample objectives. The cluster is
+    enumerated, never sampled.
 
-    Clusters of some data may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`): there q(c_j given x) has
-    all its weight on the known one. Predictions never look at labels.
+    Clusters of some data may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`): there
+    q(c_j given x) has all its weight on the known one. Predictions never look at labels.
 
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.
-    :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no bound. See
-        :class:`~guides.SupervisedGuide`.
+    :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no
+        bound. See :class:`~guides.SupervisedGuide`.
     """
 
     accepts: tuple[str, ...] = ("label",)
@@ -37,7 +40,12 @@ class VaDEGuide(SupervisedGuide):
         return "enumeration" if self.model.mixtures else "nothing"
 
     def forward(
-        self, x: Tensor, *, label: Tensor | None = None, num_samples: int | None = None, marginal: bool = False
+        self,
+        x: Tensor,
+        *,
+        label: Tensor | None = None,
+        num_samples: int | None = None,
+        marginal: bool = False,
     ) -> None:
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
@@ -45,8 +53,10 @@ class VaDEGuide(SupervisedGuide):
             for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
                 log_joint = prior.log_joint(z[name])  # [(L,) B, K]
                 logits = log_joint.mean(0) if L > 1 else log_joint  # Eq. 59, 60
-                q = Component(logits=logits if label is None else clamp_to_labels(logits, label[:, j]))
+                q = Component(
+                    logits=logits if label is None else clamp_to_labels(logits, label[:, j])
+                )
                 with self.model.weighted(f"c_{name}"):
                     pyro.sample(f"c_{name}", q, infer={"enumerate": "parallel"})
                 if label is not None:
-                    self.teach(f"lesson_{name}", logits, label[:, j])
+                    self.add_label_loss(f"label_loss_{name}", logits, label[:, j])

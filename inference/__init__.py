@@ -1,4 +1,6 @@
-"""Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics, figures."""
+"""Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics,
+figures.
+"""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -6,7 +8,12 @@ from inference.checkpoints.periodic import Checkpoints
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.guard import Guard
 from inference.initialization.encoders import infer_tables, learn_to_encode
-from inference.initialization.mixtures import cold_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.initialization.mixtures import (
+    cold_start,
+    fit_mixtures,
+    standard_normal_priors,
+    warm_start,
+)
 from inference.initialization.neighbors import neighbor_clusters, neighbor_start
 from inference.initialization.networks import data_dependent_start
 from inference.objectives import (

@@ -1,8 +1,9 @@
 """Things to do while a run goes on: a callback gets the runner and each new record of its history.
 
-One that remembers something has ``state_dict()``, which gives it in JSON types, and ``load_state_dict(state)``: they
-are called where a run is checkpointed and resumed. One that could fail for what it was built with may have
-``check(runner)``, which is called before the first step and raises ``ValueError``.
+One that remembers something has ``state_dict()``, which gives it in JSON types, and
+``load_state_dict(state)``: they are called where a run is checkpointed and resumed. One that could
+fail for what it was built with may have ``check(runner)``, which is called before the first step
+and raises ``ValueError``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from inference.run import Run
 from ppl_models.checks import check_count, check_kind, number
 from ppl_models.data import as_data
 
-__all__ = ["Draw", "Evaluate", "FitMixtures", "JSONLines", "ReduceOnPlateau", "StopEarly", "TensorBoard"]
+__all__ = [
+    "Draw",
+    "Evaluate",
+    "FitMixtures",
+    "JSONLines",
+    "ReduceOnPlateau",
+    "StopEarly",
+    "TensorBoard",
+]
 
 
 class Evaluate:
@@ -41,7 +50,9 @@ class Evaluate:
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if record["epoch"] // self.every > self.done:
             self.done = record["epoch"] // self.every
-            measured = check_kind("what measure returns", self.measure(runner), Mapping, "numbers by name")
+            measured = check_kind(
+                "what measure returns", self.measure(runner), Mapping, "numbers by name"
+            )
             record.update({name: float(value) for name, value in measured.items()})
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,20 +65,24 @@ class Evaluate:
 class FitMixtures:
     """Fit mixtures anew to the latents, once, in the first record from an epoch on.
 
-    A mixture that is trained from its start may settle with two groups in one component, which descent does not undo;
-    a fit with restarts finds them, once the latents have taken shape.
+    A mixture that is trained from its start may settle with two groups in one component, which
+    descent does not undo; a fit with restarts finds them, once the latents have taken shape.
 
     :param x: the data, ``[N, *x_shape]``.
     :param epoch: when; never, in a run that ends before.
     :param facets: which; all mixtures where not given.
     :param restarts: fits of each mixture, of which the likeliest is taken.
 
-    Before the first step it raises ``ValueError`` if ``x`` does not fit the model or has too few rows, or a facet is
-    unknown or no mixture.
+    Before the first step it raises ``ValueError`` if ``x`` does not fit the model or has too few
+    rows, or a facet is unknown or no mixture.
     """
 
     def __init__(
-        self, x: ArrayLike | Tensor, epoch: int, facets: Sequence[str] | None = None, restarts: int = 3
+        self,
+        x: ArrayLike | Tensor,
+        epoch: int,
+        facets: Sequence[str] | None = None,
+        restarts: int = 3,
     ) -> None:
         self.x, self.facets = x, facets
         self.epoch = check_count("epoch", epoch)
@@ -81,7 +96,9 @@ class FitMixtures:
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if record["epoch"] >= self.epoch and not self.done:
             self.done = True
-            fit_mixtures(runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts)
+            fit_mixtures(
+                runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done}
@@ -91,10 +108,11 @@ class FitMixtures:
 
 
 class JSONLines:
-    """Append each record to a file, one JSON object a line; the file can be followed while the run goes on.
+    """Append each record to a file, one JSON object a line; the file can be followed while the run
+    goes on.
 
-    Where the disk is full it warns, training goes on, and the file is complete again with the first record for which
-    there is room.
+    Where the disk is full it warns, training goes on, and the file is complete again with the first
+    record for which there is room.
 
     :param path: in a folder that is there; what the file holds is overwritten by the first record.
     """
@@ -108,7 +126,9 @@ class JSONLines:
         if self.path.is_dir():
             raise ValueError(f"{self.path} is a folder, and a file for records is needed")
         if not self.path.parent.is_dir():
-            raise ValueError(f"there is no folder {self.path.parent} for {self.path.name}: make it first")
+            raise ValueError(
+                f"there is no folder {self.path.parent} for {self.path.name}: make it first"
+            )
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         self.lines += 1
@@ -123,7 +143,9 @@ class JSONLines:
             else:
                 self._write_all(runner)
         except OSError as error:
-            warnings.warn(f"a record is not in {self.path} ({error}), and training goes on", stacklevel=2)
+            warnings.warn(
+                f"a record is not in {self.path} ({error}), and training goes on", stacklevel=2
+            )
             self.complete = False
 
     def _write_all(self, runner: Run) -> None:
@@ -142,7 +164,8 @@ class JSONLines:
 class TensorBoard:
     """Write each record's numbers for TensorBoard, by the step: ``tensorboard --logdir FOLDER``.
 
-    :param folder: of the event files. Those of a run that is gone on with are followed by others, which say where.
+    :param folder: of the event files. Those of a run that is gone on with are followed by others,
+        which say where.
     :raises ModuleNotFoundError: if the package is not there.
     """
 
@@ -150,7 +173,9 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{error}: install it with pip install 'facetvae[tensorboard]'") from error
+            raise ModuleNotFoundError(
+                f"{error}: install it with pip install 'facetvae[tensorboard]'"
+            ) from error
         self.folder, self.make = Path(folder), SummaryWriter
         self.writer: SummaryWriter | None = None
 
@@ -197,18 +222,23 @@ class Draw:
 class StopEarly:
     """End training when a number of the record has not become better for a while.
 
-    Parameters are left as they are then. A number on held-out data comes from an :class:`Evaluate` before it.
+    Parameters are left as they are then. A number on held-out data comes from an :class:`Evaluate`
+    before it.
 
     :param measure: its name in the record; records without it are passed over.
     :param patience: records without an improvement before the end.
     :param threshold: what counts as an improvement, in the measure's unit.
     :param larger_is_better: as for an ELBO, and not for an objective.
-    :raises ValueError: if ``patience`` is below 1 or ``threshold`` no number; in a record, if that and all before it
-        lack the measure, and these are more than ``patience``.
+    :raises ValueError: if ``patience`` is below 1 or ``threshold`` no number; in a record, if that
+        and all before it lack the measure, and these are more than ``patience``.
     """
 
     def __init__(
-        self, measure: str = "elbo", patience: int = 10, threshold: float = 0.0, larger_is_better: bool = True
+        self,
+        measure: str = "elbo",
+        patience: int = 10,
+        threshold: float = 0.0,
+        larger_is_better: bool = True,
     ) -> None:
         self.measure = check_kind("measure", measure, str, "a name in the record, such as 'elbo'")
         self.patience = check_count("patience", patience)
@@ -231,7 +261,8 @@ class StopEarly:
         self.waited += self.best is None
         if self.waited > self.patience and self.best is None:
             raise ValueError(
-                f"none of {self.waited} records has {self.measure!r}, but {sorted(record)}: name one of these, or add "
+                f"none of {self.waited} records has {self.measure!r}, but {sorted(record)}: name "
+                "one of these, or add "
                 "the measure by an Evaluate before this callback"
             )
 
@@ -243,26 +274,35 @@ class StopEarly:
 
 
 class ReduceOnPlateau:
-    """Multiply the rate by ``factor`` when the objective has not fallen for a while (PyTorch's scheduler of that name).
+    """Multiply the rate by ``factor`` when the objective has not fallen for a while (PyTorch's
+    scheduler of that name).
 
-    It looks at the objective of each record, a mean over the logging interval, and notes the rate as ``lr``.
+    It looks at the objective of each record, a mean over the logging interval, and notes the rate
+    as ``lr``.
 
     :param patience: records without an improvement before the rate falls.
     :param threshold: what counts as an improvement, in nats per datum.
-    :raises ValueError: if ``factor`` is not between 0 and 1, ``patience`` is below 1 or ``threshold`` no number.
+    :raises ValueError: if ``factor`` is not between 0 and 1, ``patience`` is below 1 or
+        ``threshold`` no number.
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:
         if not 0 < number(factor) < 1:
             raise ValueError(f"factor must be within (0, 1), got {factor!r}")
         patience, threshold = check_count("patience", patience), _check_threshold(threshold)
-        self.options: dict[str, Any] = {"factor": factor, "patience": patience, "threshold": threshold}
+        self.options: dict[str, Any] = {
+            "factor": factor,
+            "patience": patience,
+            "threshold": threshold,
+        }
         self.scheduler: ReduceLROnPlateau | None = None
         self.resumed: dict[str, Any] = {}
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.scheduler is None or self.scheduler.optimizer is not runner.optimizer:
-            self.scheduler = ReduceLROnPlateau(runner.optimizer, threshold_mode="abs", **self.options)
+            self.scheduler = ReduceLROnPlateau(
+                runner.optimizer, threshold_mode="abs", **self.options
+            )
             self.scheduler.load_state_dict(self.resumed)
             self.resumed = {}
         self.scheduler.step(record["objective"])

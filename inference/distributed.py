@@ -40,10 +40,14 @@ class SingleProcess:
         return self.rank == 0
 
     def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
-        """:raises ValueError: if processes are about to train with other data, parts or seeds than the first."""
+        """:raises ValueError: if processes are about to train with other data, parts or seeds than
+            the first.
+        """
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
-        """This process's part of a batch, and what its objective counts in the mean over processes."""
+        """This process's part of a batch, and what its objective counts in the mean over
+        processes.
+        """
         return batch, 1.0
 
     def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
@@ -69,7 +73,9 @@ class SingleProcess:
         return [values]
 
     def broadcast_run(self, run: Run) -> None:
-        """Let all have what callbacks may have changed in the first process, parameters, rates and such."""
+        """Let all have what callbacks may have changed in the first process, parameters, rates and
+        such.
+        """
 
     def fresh_random_state(self, run: Run) -> list[Tensor]:
         """Random streams that no other process has."""
@@ -80,17 +86,19 @@ class SingleProcess:
 class DataParallel(SingleProcess):
     """Several processes that train one run, each on its part of every batch, by Lightning Fabric.
 
-    Each process gives ``fit`` the same: all data (or a loader of all, in the same order), parts and seed. Rows (or
-    groups) of a batch go to the processes in turn. Each process's objective is the mean over its own; they are weighed
-    such that the mean of their gradients over processes is, with the same draws, the gradient of the whole batch. What
-    an objective says of several rows at once it says of each part's: batch normalisation is over a part, and so are
-    the pairs of :class:`~guides.SimilarContentGuide`.
+    Each process gives ``fit`` the same: all data (or a loader of all, in the same order), parts and
+    seed. Rows (or groups) of a batch go to the processes in turn. Each process's objective is the
+    mean over its own; they are weighed such that the mean of their gradients over processes is,
+    with the same draws, the gradient of the whole batch. What an objective says of several rows at
+    once it says of each part's: batch normalisation is over a part, and so are the pairs of
+    :class:`~guides.SimilarContentGuide`.
 
-    Of the Fabric its processes and what they say to each other are used; precision is the runner's, and gradients are
-    added in one order however often a run is stopped.
+    Of the Fabric its processes and what they say to each other are used; precision is the runner's,
+    and gradients are added in one order however often a run is stopped.
 
     :param fabric: launched.
-    :raises ValueError: if it is no Fabric, was not launched, or its device is another than the runner's.
+    :raises ValueError: if it is no Fabric, was not launched, or its device is another than the
+        runner's.
     """
 
     # An exchange costs as much as it takes to reach the farthest machine.
@@ -98,9 +106,13 @@ class DataParallel(SingleProcess):
 
     def __init__(self, fabric: Fabric, run: Run) -> None:
         if not hasattr(fabric, "global_rank") or isinstance(fabric, type):
-            raise ValueError(f"fabric must be a Fabric of Lightning's, such as Fabric(devices=2), got {fabric!r}")
+            raise ValueError(
+                f"fabric must be a Fabric of Lightning's, such as Fabric(devices=2), got {fabric!r}"
+            )
         if not getattr(fabric, "_launched", True):
-            raise ValueError("the Fabric was not launched: call fabric.launch() before the model is built")
+            raise ValueError(
+                "the Fabric was not launched: call fabric.launch() before the model is built"
+            )
         if run.device != fabric.device and (run.device.type, fabric.device.type) != ("cpu", "cpu"):
             raise ValueError(
                 f"this process's device is {fabric.device} and the runner is on {run.device}: "
@@ -113,7 +125,8 @@ class DataParallel(SingleProcess):
         digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
         if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
             raise ValueError(
-                "the processes called fit with other data, parts or seeds than one another: all give the same, and "
+                "the processes called fit with other data, parts or seeds than one another: all "
+                "give the same, and "
                 "batches are parted between them here (so no DistributedSampler)"
             )
 
@@ -121,14 +134,18 @@ class DataParallel(SingleProcess):
         if "group" in batch.given:
             return self._shard_of_groups(batch)
         n = len(range(self.rank, len(batch), self.size))
-        mine = batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]  # counts nothing
+        mine = (
+            batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]
+        )  # counts nothing
         return mine, self.size * n / len(batch)
 
     def _shard_of_groups(self, batch: Observed) -> tuple[Observed, float]:
         group = batch.given["group"]
         groups = int(group.max()) + 1
         m = len(range(self.rank, groups, self.size))
-        mine = batch.regrouped(((group - self.rank) % self.size == 0 if m else group == 0).nonzero()[:, 0])
+        mine = batch.regrouped(
+            ((group - self.rank) % self.size == 0 if m else group == 0).nonzero()[:, 0]
+        )
         size = (len(batch) if batch.size is None else batch.size) * max(m, 1) / groups
         return replace(mine, size=size), self.size * m / groups
 
@@ -138,7 +155,9 @@ class DataParallel(SingleProcess):
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([*(g.flatten() for g in gradients), weighed.detach()[None]])
         mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
-        for p, part in zip(parameters, mean[:-1].split([p.numel() for p in parameters]), strict=True):
+        for p, part in zip(
+            parameters, mean[:-1].split([p.numel() for p in parameters]), strict=True
+        ):
             p.grad = torch.empty_like(p).copy_(part.view(p.shape))  # in memory as the parameter is
         return mean[-1]
 
@@ -169,7 +188,10 @@ class DataParallel(SingleProcess):
         return gathered.cpu()
 
     def broadcast_run(self, run: Run) -> None:
-        parameters, tensors = list(run.loss.parameters()), [*run.loss.parameters(), *run.loss.buffers()]
+        parameters, tensors = (
+            list(run.loss.parameters()),
+            [*run.loss.parameters(), *run.loss.buffers()],
+        )
         groups = run.optimizer.param_groups
         told: Any = self.on_first(
             lambda: {
@@ -189,5 +211,8 @@ class DataParallel(SingleProcess):
         for group, rate in zip(groups, told["rates"], strict=True):
             group["lr"] = rate
         run.should_stop = told["should_stop"]
-        if told["record"] is not None and told["record"]["step"] != (run.history or [{"step": None}])[-1]["step"]:
+        if (
+            told["record"] is not None
+            and told["record"]["step"] != (run.history or [{"step": None}])[-1]["step"]
+        ):
             run.history.append(told["record"])

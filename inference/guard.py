@@ -1,4 +1,6 @@
-"""What happens where an objective or its gradient is no longer finite, and how long a gradient may be."""
+"""What happens where an objective or its gradient is no longer finite, and how long a gradient may
+be.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ ACTIONS = ("stop", "skip", "halve")
 class Guard(Options):
     """Looks at every step before it is taken, without reading anything back to the host.
 
-    A step whose objective or gradient is not finite is not taken: parameters, moments and running statistics stay.
-    Then, by ``action``:
-    ``"stop"`` takes no further step, and ``fit`` raises at the next logging interval; ``"skip"`` goes on with the next
-    batch; ``"halve"`` does so too and halves the rate at the logging interval. Records have the number as ``skipped``.
+    A step whose objective or gradient is not finite is not taken: parameters, moments and running
+    statistics stay. Then, by ``action``: ``"stop"`` takes no further step, and ``fit`` raises at
+    the next logging interval; ``"skip"`` goes on with the next batch; ``"halve"`` does so too and
+    halves the rate at the logging interval. Records have the number as ``skipped``.
 
     :param action: one of these.
-    :param max_norm: gradients longer than this, over all parameters, are cut to it; without it none is.
+    :param max_norm: gradients longer than this, over all parameters, are cut to it; without it none
+        is.
     :raises ValueError: if ``action`` is unknown or ``max_norm`` is not positive.
     """
 

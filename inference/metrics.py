@@ -42,25 +42,30 @@ def cluster_accuracy(
     """Share of data whose cluster stands for their label, in [0, 1].
 
     :param labels: true classes ``[N]``, integers.
-    :param clusters: predicted clusters ``[N]``, integers; their number need not be that of the classes.
-    :param method: ``"majority"``: each cluster stands for its commonest label, the usual choice where clusters
-        outnumber classes (MFCVAE, E.5); ``"hungarian"``: the best one-to-one assignment, where a cluster without
-        a class of its own counts as wrong.
-    :param map_from: labels and clusters of another split that fix what each cluster stands for. Without it the map is
-        fitted on the data that are scored, as the papers do, which flatters many small clusters.
+    :param clusters: predicted clusters ``[N]``, integers; their number need not be that of the
+        classes.
+    :param method: ``"majority"``: each cluster stands for its commonest label, the usual choice
+        where clusters outnumber classes (MFCVAE, E.5); ``"hungarian"``: the best one-to-one
+        assignment, where a cluster without a class of its own counts as wrong.
+    :param map_from: labels and clusters of another split that fix what each cluster stands for.
+        Without it the map is fitted on the data that are scored, as the papers do, which flatters
+        many small clusters.
     :raises ValueError: for arrays of unequal length, no data, or an unknown method.
     """
     labels, clusters = _paired(labels, clusters)
     known_labels, known_clusters = (labels, clusters) if map_from is None else _paired(*map_from)
     meaning = cluster_map(known_labels, known_clusters, method)
     correct = [
-        meaning.get(cluster, None) == label for cluster, label in zip(clusters.tolist(), labels.tolist(), strict=True)
+        meaning.get(cluster, None) == label
+        for cluster, label in zip(clusters.tolist(), labels.tolist(), strict=True)
     ]
     return float(np.mean(correct))
 
 
 def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority") -> dict[Any, Any]:
-    """What each cluster stands for: ``{cluster: label}``, by ``"majority"`` or ``"hungarian"``; see above."""
+    """What each cluster stands for: ``{cluster: label}``, by ``"majority"`` or ``"hungarian"``; see
+    above.
+    """
     labels, clusters = _paired(labels, clusters)
     counts = contingency_matrix(labels, clusters)  # [classes, clusters]
     classes, found = np.unique(labels), np.unique(clusters)
@@ -78,8 +83,9 @@ def clustering_scores(
 ) -> dict[str, float]:
     """Every score of one clustering side by side, all in [0, 1] but ``ari``, which chance makes 0.
 
-    ``accuracy`` (majority, map fitted on the scored data), ``accuracy_hungarian``, ``nmi``, ``ari``; and
-    ``accuracy_train_map`` where ``map_from`` gives labels and clusters of the training split.
+    ``accuracy`` (majority, map fitted on the scored data), ``accuracy_hungarian``, ``nmi``,
+    ``ari``; and ``accuracy_train_map`` where ``map_from`` gives labels and clusters of the training
+    split.
     """
     scores = {
         "accuracy": cluster_accuracy(labels, clusters),
@@ -93,18 +99,25 @@ def clustering_scores(
 
 
 def probe_accuracy(
-    train_z: ArrayLike, train_labels: ArrayLike, test_z: ArrayLike, test_labels: ArrayLike, seed: int = 0
+    train_z: ArrayLike,
+    train_labels: ArrayLike,
+    test_z: ArrayLike,
+    test_labels: ArrayLike,
+    seed: int = 0,
 ) -> float:
     """Test accuracy of a classifier that sees only ``z``: what a facet knows (MFCVAE, Table 1).
 
-    scikit-learn's ``MLPClassifier`` at its defaults, one hidden layer of 100 units, as in the paper.
+    scikit-learn's ``MLPClassifier`` at its defaults, one hidden layer of 100 units, as in the
+    paper.
 
     :param train_z: latents ``[N, d]``.
     :raises ValueError: if shapes do not fit, or a latent is not finite.
     """
     _check_latents(train_z, train_labels)
     _check_latents(test_z, test_labels, np.shape(train_z)[1])
-    return float(MLPClassifier(random_state=seed).fit(train_z, train_labels).score(test_z, test_labels))
+    return float(
+        MLPClassifier(random_state=seed).fit(train_z, train_labels).score(test_z, test_labels)
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,8 @@ class ClassifierScores:
     """What a classifier reads from latents.
 
     :ivar accuracy: share of the test data that it gets right.
-    :ivar conditional_entropy: its cross-entropy on the test data, in bits: an upper bound on H(label given z).
+    :ivar conditional_entropy: its cross-entropy on the test data, in bits: an upper bound on
+        H(label given z).
     """
 
     accuracy: float
@@ -120,16 +134,20 @@ class ClassifierScores:
 
 
 def classifier_scores(
-    train_z: ArrayLike, train_labels: ArrayLike, test: Sequence[tuple[ArrayLike, ArrayLike]], seed: int = 0
+    train_z: ArrayLike,
+    train_labels: ArrayLike,
+    test: Sequence[tuple[ArrayLike, ArrayLike]],
+    seed: int = 0,
 ) -> list[ClassifierScores]:
     """A classifier's scores on several test sets, after ML-VAE's supplement 3.
 
-    Two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear layers" may also be read as one hidden
-    layer): scikit-learn's ``MLPClassifier``, latents scaled to the training set's mean and deviation, trained until its
-    loss stands still; there is no validation set.
+    Two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear layers" may also be
+    read as one hidden layer): scikit-learn's ``MLPClassifier``, latents scaled to the training
+    set's mean and deviation, trained until its loss stands still; there is no validation set.
 
     :param train_z: latents ``[N, d]``.
-    :param test: latents ``[M, d]`` and labels ``[M]`` of each test set, with labels that the training set has.
+    :param test: latents ``[M, d]`` and labels ``[M]`` of each test set, with labels that the
+        training set has.
     :raises ValueError: if shapes do not fit or a label is unknown.
     """
     _check_latents(train_z, train_labels)
@@ -150,25 +168,35 @@ def classifier_scores(
 def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> None:
     """:raises ValueError: if these are no latents ``[N, d]`` with N labels, or d is not ``dim``."""
     z, labels = np.asarray(z), np.asarray(labels)
-    if z.ndim != 2 or not z.size or labels.shape != z.shape[:1] or z.shape[1] != (dim or z.shape[1]):
+    if (
+        z.ndim != 2
+        or not z.size
+        or labels.shape != z.shape[:1]
+        or z.shape[1] != (dim or z.shape[1])
+    ):
         needed = "[N, d]" if dim is None else f"[N, {dim}], as in training,"
-        raise ValueError(f"latents {needed} with N labels are needed, got shapes {z.shape} and {labels.shape}")
+        raise ValueError(
+            f"latents {needed} with N labels are needed, got shapes {z.shape} and {labels.shape}"
+        )
     if z.dtype.kind not in "buif" or not np.isfinite(z).all():
-        raise ValueError("latents hold NaN, infinity or no numbers: drop those rows from them and from the labels")
+        raise ValueError(
+            "latents hold NaN, infinity or no numbers: drop those rows from them and from the "
+            "labels"
+        )
 
 
 def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pearson") -> float:
     """Mean absolute correlation of matched coordinates (MCC), in [0, 1].
 
-    Coordinates are matched by the assignment that maximises the sum of absolute correlations. A latent that is
-    constant tells nothing, and counts as a correlation of 0. The match is made on the data that are scored, which
-    flatters few data; :func:`held_out_correlation` does not.
+    Coordinates are matched by the assignment that maximises the sum of absolute correlations. A
+    latent that is constant tells nothing, and counts as a correlation of 0. The match is made on
+    the data that are scored, which flatters few data; :func:`held_out_correlation` does not.
 
     :param sources: ``[N, d]``.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
-    :raises ValueError: if shapes differ, fewer than two data are given, a number is not finite, a source is constant,
-        or the method is unknown.
+    :raises ValueError: if shapes differ, fewer than two data are given, a number is not finite, a
+        source is constant, or the method is unknown.
     """
     s, z = _matching_columns(sources, latents, method)
     correlation = np.abs(_correlations(s, z, method))
@@ -194,50 +222,71 @@ def held_out_correlation(
     align: bool = False,
     num_variates: int | None = None,
 ) -> HeldOutCorrelation:
-    """MCC with the map from latents to sources found on the first half of the data and scored on both halves.
+    """MCC with the map from latents to sources found on the first half of the data and scored on
+    both halves.
 
-    The map is a match of coordinates with their signs and, where ``align``, a linear one before it: both sides are
-    brought to their canonical variates (scikit-learn's CCA), so that models which differ by an invertible linear map
-    correlate perfectly (Willetts and Paige, *I Don't Need u*, 4.2).
+    The map is a match of coordinates with their signs and, where ``align``, a linear one before it:
+    both sides are brought to their canonical variates (scikit-learn's CCA), so that models which
+    differ by an invertible linear map correlate perfectly (Willetts and Paige, *I Don't Need u*,
+    4.2).
 
     :param sources: ``[N, d]``, true sources or another model's latents, in random order.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
-    :param num_variates: of the canonical variates, the best correlated first, those that count; all d where not given.
-        The paper's authors keep 20 of 50, 90 or 200, which leaves out the latents that a model does not use.
-    :raises ValueError: as :func:`mean_correlation`; if a source is constant in a half; and, to align, if a half has
-        fewer data than 2 d, or there are fewer variates than asked for.
+    :param num_variates: of the canonical variates, the best correlated first, those that count; all
+        d where not given. The paper's authors keep 20 of 50, 90 or 200, which leaves out the
+        latents that a model does not use.
+    :raises ValueError: as :func:`mean_correlation`; if a source is constant in a half; and, to
+        align, if a half has fewer data than 2 d, or there are fewer variates than asked for.
     """
     s, z = _matching_columns(sources, latents, method)
     half = len(s) // 2
     if half < 2 or any((np.ptp(part, axis=0) == 0).any() for part in (s[:half], s[half:])):
-        raise ValueError(f"each half of the {len(s)} data needs two rows or more, and no source constant in it")
+        raise ValueError(
+            f"each half of the {len(s)} data needs two rows or more, and no source constant in it"
+        )
     if align:
         if half < 2 * s.shape[1]:
             raise ValueError(
-                f"{len(s)} data are too few to align {s.shape[1]} coordinates: give {4 * s.shape[1]} or more"
+                f"{len(s)} data are too few to align {s.shape[1]} coordinates: give "
+                f"{4 * s.shape[1]} or more"
             )
         kept = s.shape[1] if num_variates is None else check_count("num_variates", num_variates)
         if kept > s.shape[1]:
-            raise ValueError(f"{s.shape[1]} coordinates have as many canonical variates, fewer than {kept}")
+            raise ValueError(
+                f"{s.shape[1]} coordinates have as many canonical variates, fewer than {kept}"
+            )
         map_ = CCA(n_components=kept, max_iter=5000).fit(z[:half], s[:half])
         z, s = map_.transform(z, s)
-    first, second = (_correlations(s[rows], z[rows], method) for rows in (slice(half), slice(half, None)))
+    first, second = (
+        _correlations(s[rows], z[rows], method) for rows in (slice(half), slice(half, None))
+    )
     match = linear_sum_assignment(np.abs(first), maximize=True)
     signs = np.sign(first[match])
-    return HeldOutCorrelation(float(np.abs(first[match]).mean()), float((signs * second[match]).mean()))
+    return HeldOutCorrelation(
+        float(np.abs(first[match]).mean()), float((signs * second[match]).mean())
+    )
 
 
-def _matching_columns(sources: ArrayLike, latents: ArrayLike, method: str) -> tuple[np.ndarray, np.ndarray]:
-    s, z = (as_numbers(each, name).double().numpy() for each, name in ((sources, "sources"), (latents, "latents")))
+def _matching_columns(
+    sources: ArrayLike, latents: ArrayLike, method: str
+) -> tuple[np.ndarray, np.ndarray]:
+    s, z = (
+        as_numbers(each, name).double().numpy()
+        for each, name in ((sources, "sources"), (latents, "latents"))
+    )
     if s.shape != z.shape or s.ndim != 2 or len(s) < 2:
-        raise ValueError(f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}")
+        raise ValueError(
+            f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}"
+        )
     if method not in ("pearson", "spearman"):
         raise ValueError(f'method must be "pearson" or "spearman", got {method!r}')
     if not (np.isfinite(s).all() and np.isfinite(z).all()):
         raise ValueError("sources or latents hold NaN or infinity: drop those rows from both")
     if (np.ptp(s, axis=0) == 0).any():
-        raise ValueError("sources has a constant column, whose correlation is undefined: drop it from both")
+        raise ValueError(
+            "sources has a constant column, whose correlation is undefined: drop it from both"
+        )
     return s, z
 
 
@@ -257,7 +306,9 @@ def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndar
     labels, clusters = np.asarray(labels), np.asarray(clusters)
     for name, values in (("labels", labels), ("clusters", clusters)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise ValueError(f"{name} hold NaN or infinity, which are no classes: drop those from both")
+            raise ValueError(
+                f"{name} hold NaN or infinity, which are no classes: drop those from both"
+            )
     if labels.shape != clusters.shape or labels.ndim != 1 or not len(labels):
         raise ValueError(
             "labels and clusters must be non-empty vectors of one length, "

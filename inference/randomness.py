@@ -1,4 +1,6 @@
-"""Random streams that are ours for a while and the caller's again afterwards; what differs between devices is here."""
+"""Random streams that are ours for a while and the caller's again afterwards; what differs between
+devices is here.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,29 @@ from torch import Generator, Tensor
 
 from ppl_models.checks import check_device
 
-__all__ = ["derive_seed", "random_state", "seeded", "set_random_state", "synchronize", "usable_device"]
+__all__ = [
+    "derive_seed",
+    "random_state",
+    "seeded",
+    "set_random_state",
+    "synchronize",
+    "usable_device",
+]
 
 
 def derive_seed(*numbers: int) -> int:
-    """One seed of several numbers; seeds of other numbers, or of more of them, have nothing in common with it."""
+    """One seed of several numbers; seeds of other numbers, or of more of them, have nothing in
+    common with it.
+    """
     words = [word for number in numbers for word in divmod(number % 2**64, 2**32)]
     return int(np.random.SeedSequence([len(numbers), *words]).generate_state(1, np.uint64)[0])
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within this context draws on the CPU and on ``device`` start from ``seed``; other devices are not touched."""
+    """Within this context draws on the CPU and on ``device`` start from ``seed``; other devices are
+    not touched.
+    """
     kept = random_state(device)
     try:
         for generator in _generators(device):
@@ -56,7 +69,9 @@ def usable_device(device: Any) -> torch.device:
     try:
         float(torch.zeros((), device=device))
     except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise ValueError(
+            f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}"
+        ) from error
     return device
 
 

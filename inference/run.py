@@ -99,7 +99,9 @@ class Run:
             "objective": [type(objective).__name__, *_plain(vars(objective))],
             "schedule": to_config(self.schedule),
             "precision": [self.precision, str(self.model.gates.dtype)],
-            "parameters that learn": [n for n, p in self.loss.named_parameters() if p.requires_grad],
+            "parameters that learn": [
+                n for n, p in self.loss.named_parameters() if p.requires_grad
+            ],
             "weights": {name: list(t.shape) for name, t in self.loss.state_dict().items()},
             "device": self.device.type,
         }
@@ -118,7 +120,9 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        moments = {int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()}
+        moments = {
+            int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()
+        }
         groups = state["optimizer"]["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.loss.load_state_dict(state["weights"])

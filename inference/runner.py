@@ -39,20 +39,23 @@ __all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
 class SVIRunner(Run):
     """Fits any model with any guide that suits it, by stochastic variational inference.
 
-    The data lie on the device as they are (8-bit images as uint8); a step gathers a shuffled mini-batch there, takes
-    one objective and one fused Adam step, and reads nothing back to the host.
+    The data lie on the device as they are (8-bit images as uint8); a step gathers a shuffled
+    mini-batch there, takes one objective and one fused Adam step, and reads nothing back to the
+    host.
 
     :param model: the generative program.
     :param guide: a guide built for ``model``.
     :param objective: any of Pyro's ELBOs; by default the one that suits the guide.
     :param lr: Adam's rate.
     :param schedule: weights of the terms over the steps; by default all 1, the ELBO.
-    :param seed: of the shuffling and of every draw while fitting (the networks were drawn before: seed those
-        with ``pyro.set_rng_seed``), from 0 to 2**32 - 1. The caller's random state is left as it was.
+    :param seed: of the shuffling and of every draw while fitting (the networks were drawn before:
+        seed those with ``pyro.set_rng_seed``), from 0 to 2**32 - 1. The caller's random state is
+        left as it was.
     :param device: where to train, such as ``"cpu"`` or ``"cuda"``; by default where the model is.
-    :param precision: ``"float32"``, or ``"bf16"`` for networks under autocast; latents and densities stay float32.
-    :param guard: what happens where an objective is no longer finite, and how long gradients may be; by default
-        ``Guard()``, which stops.
+    :param precision: ``"float32"``, or ``"bf16"`` for networks under autocast; latents and
+        densities stay float32.
+    :param guard: what happens where an objective is no longer finite, and how long gradients may
+        be; by default ``Guard()``, which stops.
     :raises ValueError: if the parts do not belong together or an option is unknown.
 
     :ivar history: one record per logging interval, see :meth:`fit`.
@@ -73,7 +76,9 @@ class SVIRunner(Run):
         precision: str = "float32",
         guard: Guard | None = None,
     ) -> None:
-        super().__init__(Loss(model, guide, objective), lr, schedule, seed, device, precision, guard)
+        super().__init__(
+            Loss(model, guide, objective), lr, schedule, seed, device, precision, guard
+        )
 
     def fit(
         self,
@@ -91,35 +96,40 @@ class SVIRunner(Run):
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
 
-        Every ``log_every`` epochs a record goes to :attr:`history`: ``epoch``, ``step``, ``seconds``;
-        ``objective`` (mean over the interval's steps, weights as scheduled); ``elbo``, ``reconstruction``,
-        ``kl_z_NAME`` and ``kl_c_NAME`` (every weight at 1, gates as scheduled, on 2,048 rows drawn once); all in nats
-        per datum; and ``mutual_information_NAME``, of x and the facet's cluster where it is inferred, in nats.
+        Every ``log_every`` epochs a record goes to :attr:`history`: ``epoch``, ``step``,
+        ``seconds``; ``objective`` (mean over the interval's steps, weights as scheduled); ``elbo``,
+        ``reconstruction``, ``kl_z_NAME`` and ``kl_c_NAME`` (every weight at 1, gates as scheduled,
+        on 2,048 rows drawn once); all in nats per datum; and ``mutual_information_NAME``, of x and
+        the facet's cluster where it is inferred, in nats.
 
         A second call goes on where the first ended, the schedule and the random streams included.
 
-        :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file, of which batches are
-            read. A PyTorch ``DataLoader`` gives batches of x alone, mappings with ``"x"`` and what the model takes,
-            or x first and then that, in its order; what is left over, such as labels, is not used.
-        :param batch_size: at most this many rows a step, or about as many on average where groups are dealt; the last
-            batch of an epoch may be smaller. 512 where not given; a loader has its own.
-        :param callbacks: called with this runner and each new record, which they may add to; whatever they draw or
-            compute, training is the same, unless they set the model's parameters. One that sets
-            ``runner.should_stop`` ends training after the record.
+        :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file, of
+            which batches are read. A PyTorch ``DataLoader`` gives batches of x alone, mappings with
+            ``"x"`` and what the model takes, or x first and then that, in its order; what is left
+            over, such as labels, is not used.
+        :param batch_size: at most this many rows a step, or about as many on average where groups
+            are dealt; the last batch of an epoch may be smaller. 512 where not given; a loader has
+            its own.
+        :param callbacks: called with this runner and each new record, which they may add to;
+            whatever they draw or compute, training is the same, unless they set the model's
+            parameters. One that sets ``runner.should_stop`` ends training after the record.
         :param progress: show a bar.
-        :param batches: how data are dealt: :class:`~inference.Groups` for models that take groups, else
-            :class:`~inference.Rows`. Where groups are dealt in parts, the history is of parts too.
-        :param checkpoints: where to write the state of this call now and then, and to go on from; see
-            :class:`~inference.Checkpoints`.
-        :param fabric: of Lightning Fabric, launched, to train in several processes, each of which calls this; see
-            :class:`~inference.distributed.DataParallel`. ``batch_size`` is of all together; the first process alone
-            shows progress, calls back and writes checkpoints.
-        :param capture: record the step as one CUDA graph and play it again, see :class:`~inference.training.cuda_graph.CUDAGraphStep`: for
-            small networks on a CUDA device, whose steps take as long as their kernels take to be launched.
+        :param batches: how data are dealt: :class:`~inference.Groups` for models that take groups,
+            else :class:`~inference.Rows`. Where groups are dealt in parts, the history is of parts
+            too.
+        :param checkpoints: where to write the state of this call now and then, and to go on from;
+            see :class:`~inference.Checkpoints`.
+        :param fabric: of Lightning Fabric, launched, to train in several processes, each of which
+            calls this; see :class:`~inference.distributed.DataParallel`. ``batch_size`` is of all
+            together; the first process alone shows progress, calls back and writes checkpoints.
+        :param capture: record the step as one CUDA graph and play it again, see
+            :class:`~inference.training.cuda_graph.CUDAGraphStep`: for small networks on a CUDA
+            device, whose steps take as long as their kernels take to be launched.
         :param given: what the model takes beside x, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
-        :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective or gradient was not
-            finite. Parameters are as they were before that step.
+        :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective
+            or gradient was not finite. Parameters are as they were before that step.
         """
         how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric, capture)
         train(self.plan(x, epochs, *how, **given))
@@ -139,25 +149,31 @@ class SVIRunner(Run):
         capture: bool = False,
         **given: Any,
     ) -> FitPlan:
-        """What :meth:`fit` would do with these arguments, validated; nothing is trained, and nothing changed.
+        """What :meth:`fit` would do with these arguments, validated; nothing is trained, and
+        nothing changed.
 
         :raises ValueError: as :meth:`fit` does before training.
         """
         processes = SingleProcess() if fabric is None else DataParallel(fabric, self)
         step_type, calls = self._step_type(capture, fabric), [check_callbacks(callbacks)]
         source = data_source_for(self.guide, self.device, x, given, batch_size, batches)
-        return FitPlan([self], step_type, source, epochs, log_every, calls, progress, checkpoints, processes)
+        return FitPlan(
+            [self], step_type, source, epochs, log_every, calls, progress, checkpoints, processes
+        )
 
     def _step_type(self, capture: bool, fabric: Fabric | None) -> type[SingleRunStep]:
         if not capture:
             return SingleRunStep
         if self.device.type != "cuda" or fabric is not None:
             where = "several processes" if fabric is not None else f"the device is {self.device}"
-            raise ValueError(f"capture=True is for one process on a CUDA device, and here {where}: leave it out")
+            raise ValueError(
+                f"capture=True is for one process on a CUDA device, and here {where}: leave it out"
+            )
         return CUDAGraphStep
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``; returns it.
+        """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``;
+        returns it.
 
         Each file is complete or absent: it is written beside its place and moved there.
         """
@@ -180,15 +196,18 @@ class SVIRunner(Run):
         schedule: Schedule | None = None,
         device: str | torch.device | None = None,
     ) -> SVIRunner:
-        """Build again what :meth:`save` wrote: ``runner.model`` and ``runner.guide`` hold the fitted parameters.
+        """Build again what :meth:`save` wrote: ``runner.model`` and ``runner.guide`` hold the
+        fitted parameters.
 
-        The optimiser and the random streams start afresh, and the objective is the guide's own unless given. No
-        pickled code is read.
+        The optimiser and the random streams start afresh, and the objective is the guide's own
+        unless given. No pickled code is read.
 
-        :param guide: the guide (and so the model) to fill, for parts of your own that a checkpoint cannot name.
+        :param guide: the guide (and so the model) to fill, for parts of your own that a checkpoint
+            cannot name.
         :param schedule: likewise.
         :raises FileNotFoundError: if a file is missing.
-        :raises ValueError: if a file is truncated, foreign, or does not fit the guide; nothing is changed then.
+        :raises ValueError: if a file is truncated, foreign, or does not fit the guide; nothing is
+            changed then.
         """
         config, state, history = read_checkpoint(Path(folder))
         with blamed_on(Path(folder) / "config.json"):
@@ -199,7 +218,11 @@ class SVIRunner(Run):
         _check_state(guide, state, folder)
         runner = cls(guide.model, guide, objective, lr, schedule, seed, device, precision, guard)
         guide.to(state["model.gates"].dtype).load_state_dict(state)
-        runner.history, runner.epoch, runner.step = history, config["progress"]["epoch"], config["progress"]["step"]
+        runner.history, runner.epoch, runner.step = (
+            history,
+            config["progress"]["epoch"],
+            config["progress"]["step"],
+        )
         runner.loss.eval()
         return runner
 
@@ -224,11 +247,18 @@ def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path
     expected = {name: tuple(tensor.shape) for name, tensor in guide.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if expected != found:
-        differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        differing = sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )
         raise ValueError(
             f"the weights in {folder} do not fit the guide; they differ in {differing[:5]}"
-            f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was when saved"
+            f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was "
+            "when saved"
         )
     kinds = {name: tensor.is_floating_point() for name, tensor in guide.state_dict().items()}
-    if wrong := sorted(n for n, t in state.items() if t.is_floating_point() != kinds[n] or not t.isfinite().all()):
-        raise ValueError(f"the weights in {folder} are damaged: NaN, infinite or of another type in {wrong[:5]}")
+    if wrong := sorted(
+        n for n, t in state.items() if t.is_floating_point() != kinds[n] or not t.isfinite().all()
+    ):
+        raise ValueError(
+            f"the weights in {folder} are damaged: NaN, infinite or of another type in {wrong[:5]}"
+        )

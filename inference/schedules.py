@@ -1,7 +1,8 @@
-"""Annealing: how the weight of each facet's terms, and its way into the decoder, change over the steps.
+"""Annealing: how the weight of each facet's terms, and its way into the decoder, change over the
+steps.
 
-A schedule is bound to a run once; then it is a function of the step, computed on the device, so that nothing is read
-back to the host while training.
+A schedule is bound to a run once; then it is a function of the step, computed on the device, so
+that nothing is read back to the host while training.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, number
 from ppl_models.configurable import Options
 
-__all__ = ["AbruptFadeInWarning", "Constant", "CoolDown", "ProgressiveFadeIn", "Schedule", "WarmUp", "Weights"]
+__all__ = [
+    "AbruptFadeInWarning",
+    "Constant",
+    "CoolDown",
+    "ProgressiveFadeIn",
+    "Schedule",
+    "WarmUp",
+    "Weights",
+]
 
 #: The step to the weights of the KL terms ``[J, 2]`` and the gates ``[J]``.
 Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -44,8 +53,8 @@ class Constant(Schedule):
 
     Binding raises ``ValueError`` if the model has no such site.
 
-    :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7), others staying at 1;
-        at least 0.
+    :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7),
+        others staying at 1; at least 0.
     :raises ValueError: if a weight is negative.
     """
 
@@ -78,12 +87,14 @@ class CoolDown(Schedule):
 
     .. math:: \beta_t = \beta_0^{1 - t / T}
 
-    What a latent may say is dear at first and costs what it should in the end: it learns what no other latent tells
-    cheaper. In ML-VAE the style would know the group else, which the content tells all members at once.
+    What a latent may say is dear at first and costs what it should in the end: it learns what no
+    other latent tells cheaper. In ML-VAE the style would know the group else, which the content
+    tells all members at once.
 
     Binding raises ``ValueError`` if the model has no such site or the run is shorter.
 
-    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``, others staying at 1; at least 1.
+    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``, others staying
+        at 1; at least 1.
     :param steps: T, at least 1.
     :raises ValueError: if a weight is below 1.
     """
@@ -99,26 +110,34 @@ class CoolDown(Schedule):
 
 
 class ProgressiveFadeIn(Schedule):
-    r"""Train the deepest facet first, then let in the others one after the other (MFCVAE, D.3, Eq. 88 to 92).
+    r"""Train the deepest facet first, then let in the others one after the other (MFCVAE, D.3, Eq.
+    88 to 92).
 
-    Facet j's weight :math:`\alpha_j` multiplies its KL terms and its rung in the decoder: 1 for the deepest
-    facet, and for each shallower one 0 until its phase starts, then rising linearly to 1 within ``fade_steps``.
+    Facet j's weight :math:`\alpha_j` multiplies its KL terms and its rung in the decoder: 1 for the
+    deepest facet, and for each shallower one 0 until its phase starts, then rising linearly to 1
+    within ``fade_steps``.
 
-    Binding raises ``ValueError`` if the number of phases is not that of the facets, if the run is shorter than the
-    phases together, or if a fade-in is longer than its phase.
+    Binding raises ``ValueError`` if the number of phases is not that of the facets, if the run is
+    shorter than the phases together, or if a fade-in is longer than its phase.
 
-    :param epochs: length of each phase, the deepest facet's first; one entry per facet. MNIST in the paper: (201, 201).
-    :param fade_steps: optimiser steps from 0 to 1. MNIST in the paper: 15,000. A facet let in within a few hundred
-        steps tends to die: its KL goes to 0 before the decoder has learned to use it.
-    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper. There the latents of a waiting
-        facet drift with the encoder's first layers, and know much of what the facets before them know when their
-        turn comes; held to the prior (0.5 in Li et al., *Progressive learning and disentanglement*, 2020) they start
-        from nothing.
+    :param epochs: length of each phase, the deepest facet's first; one entry per facet. MNIST in
+        the paper: (201, 201).
+    :param fade_steps: optimiser steps from 0 to 1. MNIST in the paper: 15,000. A facet let in
+        within a few hundred steps tends to die: its KL goes to 0 before the decoder has learned to
+        use it.
+    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper. There the
+        latents of a waiting facet drift with the encoder's first layers, and know much of what the
+        facets before them know when their turn comes; held to the prior (0.5 in Li et al.,
+        *Progressive learning and disentanglement*, 2020) they start from nothing.
     """
 
-    def __init__(self, epochs: Sequence[int], fade_steps: int = 15_000, waiting_weight: float = 0.0) -> None:
+    def __init__(
+        self, epochs: Sequence[int], fade_steps: int = 15_000, waiting_weight: float = 0.0
+    ) -> None:
         if not isinstance(epochs, Sequence) or isinstance(epochs, str) or not epochs:
-            raise ValueError(f"epochs has the length of each phase, such as (201, 201), got {epochs!r}")
+            raise ValueError(
+                f"epochs has the length of each phase, such as (201, 201), got {epochs!r}"
+            )
         self.epochs = tuple(check_count("each phase of epochs", length) for length in epochs)
         self.fade_steps = check_count("fade_steps", fade_steps)
         if not 0 <= number(waiting_weight) <= 1:
@@ -128,13 +147,17 @@ class ProgressiveFadeIn(Schedule):
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         J = len(model.dims)
         if len(self.epochs) != J:
-            raise ValueError(f"ProgressiveFadeIn has {len(self.epochs)} phases, but the model has {J} facets: give {J}")
+            raise ValueError(
+                f"ProgressiveFadeIn has {len(self.epochs)} phases, but the model has {J} facets: "
+                f"give {J}"
+            )
         _check_end(sum(self.epochs) * steps_per_epoch, total_steps, "the last phase")
         for length in self.epochs[1:]:
             _check_end(self.fade_steps, length * steps_per_epoch, "a facet's fade-in", "its phase")
         if J > 1 and self.fade_steps < 1000:
             warnings.warn(
-                f"fade_steps={self.fade_steps} is abrupt: facets let in faster than about 1000 steps tend to die; "
+                f"fade_steps={self.fade_steps} is abrupt: facets let in faster than about 1000 "
+                "steps tend to die; "
                 "watch their mutual information in the history",
                 AbruptFadeInWarning,
                 stacklevel=2,
@@ -152,7 +175,9 @@ class ProgressiveFadeIn(Schedule):
         return weights
 
 
-def _checked(name: str, weight: float | Mapping[str, float], at_least: float) -> float | dict[str, float]:
+def _checked(
+    name: str, weight: float | Mapping[str, float], at_least: float
+) -> float | dict[str, float]:
     for value in weight.values() if isinstance(weight, Mapping) else (weight,):
         if not at_least <= number(value) < float("inf"):
             raise ValueError(f"{name} must be a number of at least {at_least:g}, got {value!r}")
@@ -175,6 +200,8 @@ def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tenso
 def _check_end(end: int, total_steps: int, what: str, of: str = "the run") -> None:
     if end > total_steps:
         raise ValueError(
-            f"{what} would end at step {end}, but {of} has {total_steps} steps, so its end would never be trained\n"
-            "  Try one of:\n  - more epochs\n  - a shorter schedule\n  - smaller batches (more steps per epoch)"
+            f"{what} would end at step {end}, but {of} has {total_steps} steps, so its end would "
+            "never be trained\n"
+            "  Try one of:\n  - more epochs\n  - a shorter schedule\n  - smaller batches (more "
+            "steps per epoch)"
         )

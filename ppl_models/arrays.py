@@ -11,22 +11,35 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["as_groups", "as_integers", "as_labels", "as_mask", "as_numbers", "as_vectors", "draw_labels", "group_sizes"]
+__all__ = [
+    "as_groups",
+    "as_integers",
+    "as_labels",
+    "as_mask",
+    "as_numbers",
+    "as_vectors",
+    "draw_labels",
+    "group_sizes",
+]
 
 
-def as_labels(name: str, values: ArrayLike | Tensor, n: int, num_classes: int, unknown: bool = False) -> Tensor:
+def as_labels(
+    name: str, values: ArrayLike | Tensor, n: int, num_classes: int, unknown: bool = False
+) -> Tensor:
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param name: the keyword that they were given by.
     :param unknown: whether -1 may stand for a class that is not known.
-    :raises ValueError: for another length, other numbers than integers, or classes that there are not.
+    :raises ValueError: for another length, other numbers than integers, or classes that there are
+        not.
     """
     labels = as_integers(name, values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < (-1 if unknown else 0) or high >= num_classes:
         marked = ", and -1 where it is not known" if unknown else ""
         raise ValueError(
-            f"{name} has classes from {low} to {high}, but the model was built for 0 to {num_classes - 1}{marked}"
+            f"{name} has classes from {low} to {high}, but the model was built for 0 to "
+            f"{num_classes - 1}{marked}"
         )
     return labels
 
@@ -57,7 +70,8 @@ def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
 
 
 def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """How many rows each of B slots has, for groups ``[B]`` numbered from 0 on: ``[B]``, 0 for slots not used.
+    """How many rows each of B slots has, for groups ``[B]`` numbered from 0 on: ``[B]``, 0 for
+    slots not used.
 
     There are as many slots as rows, so that nothing has to be counted on the host.
     """
@@ -73,7 +87,9 @@ def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
     """
     mask = as_numbers(values, name)
     if tuple(mask.shape) != (n,) or mask.dtype != torch.bool:
-        raise ValueError(f"{name} must hold {n} truth values, one per datum, got {mask.dtype} {list(mask.shape)}")
+        raise ValueError(
+            f"{name} must hold {n} truth values, one per datum, got {mask.dtype} {list(mask.shape)}"
+        )
     return mask
 
 
@@ -87,14 +103,20 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
     integers = as_numbers(values, name)
     if tuple(integers.shape) != (n,):
         raise ValueError(
-            f"{name} has shape {list(integers.shape)}, but there are {n} data: one {what} per datum is needed"
+            f"{name} has shape {list(integers.shape)}, but there are {n} data: one {what} per "
+            "datum is needed"
         )
     if integers.is_floating_point() or integers.is_complex() or integers.dtype == torch.bool:
-        raise ValueError(f"{name} must hold integers, got {integers.dtype}: convert them, if each stands for a {what}")
+        raise ValueError(
+            f"{name} must hold integers, got {integers.dtype}: convert them, if each stands for a "
+            f"{what}"
+        )
     return integers.long()
 
 
-def as_vectors(name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype) -> Tensor:
+def as_vectors(
+    name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype
+) -> Tensor:
     """Real vectors ``[n, dim]``, of ``dtype``.
 
     :param name: the keyword that they were given by.
@@ -103,7 +125,8 @@ def as_vectors(name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: t
     vectors = as_numbers(values, name).to(dtype)
     if tuple(vectors.shape) != (n, dim):
         raise ValueError(
-            f"{name} has shape {list(vectors.shape)}, but {[n, dim]} is needed: a vector of {dim} for each of {n} data"
+            f"{name} has shape {list(vectors.shape)}, but {[n, dim]} is needed: a vector of {dim} "
+            f"for each of {n} data"
         )
     if not vectors.isfinite().all():
         raise ValueError(f"{name} holds NaN or infinity: drop those rows from it and from x")
@@ -125,8 +148,12 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
     if not array.dtype.isnative:
-        raise ValueError(f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})")
+        raise ValueError(
+            f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})"
+        )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to data
+        warnings.filterwarnings(
+            "ignore", "The given NumPy array is not writable"
+        )  # nothing here writes to data
         # Torch knows no steps backwards.
         return torch.from_numpy(array.copy() if any(step < 0 for step in array.strides) else array)

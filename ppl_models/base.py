@@ -29,18 +29,20 @@ TINY = torch.finfo(torch.float32).tiny
 class FacetModel(Configurable, nn.Module):
     """Base of the generative programs: everything but the program itself.
 
-    Model and guide are plain modules, so their parameters never enter Pyro's global store: two models in one
-    process cannot meet there, and any torch optimiser trains them.
+    Model and guide are plain modules, so their parameters never enter Pyro's global store: two
+    models in one process cannot meet there, and any torch optimiser trains them.
 
     :param x_shape: shape of one datum, for example ``(784,)`` or ``(1, 28, 28)``.
     :param facets: the prior of each facet by name, ordered from shallow to deep.
     :param likelihood: p(x given z); ``Bernoulli()`` where not given.
-    :param network: the architecture; where not given, the ladder of MFCVAE's Table 4 with a rung per facet,
-        or its shared architecture (Table 6) for a single facet.
-    :raises ValueError: if ``x_shape`` or ``facets`` is empty or malformed, or the network does not fit.
+    :param network: the architecture; where not given, the ladder of MFCVAE's Table 4 with a rung
+        per facet, or its shared architecture (Table 6) for a single facet.
+    :raises ValueError: if ``x_shape`` or ``facets`` is empty or malformed, or the network does not
+        fit.
 
-    :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective; fade-in, warm-up
-        and beta are all this one number. The objective is the ELBO where all are 1.
+    :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective;
+        fade-in, warm-up and beta are all this one number. The objective is the ELBO where all are
+        1.
     :ivar kl_sites: place in ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's way into the decoder (MFCVAE, Eq. 88).
     """
@@ -69,16 +71,30 @@ class FacetModel(Configurable, nn.Module):
         self.x_shape = check_shape(x_shape)
         self.facets = _check_facets(facets)
         if likelihood is not None:
-            check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Bernoulli() or Normal(0.3)")
+            check_kind(
+                "likelihood",
+                likelihood,
+                Likelihood,
+                "a likelihood, such as Bernoulli() or Normal(0.3)",
+            )
         if network is not None:
-            check_kind("network", network, Architecture, "an architecture, such as MLPLadder() or SharedMLP()")
+            check_kind(
+                "network",
+                network,
+                Architecture,
+                "an architecture, such as MLPLadder() or SharedMLP()",
+            )
         self.likelihood = likelihood if likelihood is not None else Bernoulli()
         self.network = network if network is not None else _default_network(len(facets))
         output_shape = (self.likelihood.parameters_per_entry * self.x_shape[0], *self.x_shape[1:])
         self.decoder = self.network.decoder(output_shape, self.decoder_dims)
         self.register_buffer("kl_weights", torch.ones(len(facets), 2))
         self.register_buffer("gates", torch.ones(len(facets)))
-        self.kl_sites = {f"{letter}_{name}": (j, k) for k, letter in enumerate("zc") for j, name in enumerate(facets)}
+        self.kl_sites = {
+            f"{letter}_{name}": (j, k)
+            for k, letter in enumerate("zc")
+            for j, name in enumerate(facets)
+        }
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -120,12 +136,16 @@ class FacetModel(Configurable, nn.Module):
     # The pieces that programs (and guides) are written with
 
     def weighted(self, site: str) -> AbstractContextManager:
-        """Scale the log-density of ``site`` (``"z_NAME"`` or ``"c_NAME"``) by its weight (MFCVAE, Eq. 89)."""
+        """Scale the log-density of ``site`` (``"z_NAME"`` or ``"c_NAME"``) by its weight (MFCVAE,
+        Eq. 89).
+        """
         return poutine.scale(scale=self.kl_weights[self.kl_sites[site]].clamp_min(TINY))
 
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:
-        """L draws of everything inside, each counting 1 / L: the average of MFCVAE's Eq. 58 as a plate."""
+        """L draws of everything inside, each counting 1 / L: the average of MFCVAE's Eq. 58 as a
+        plate.
+        """
         with ExitStack() as stack:
             if num_samples > 1:
                 stack.enter_context(pyro.plate("samples", num_samples, dim=-2))
@@ -133,7 +153,8 @@ class FacetModel(Configurable, nn.Module):
             yield
 
     def decode(self, z: Mapping[str, Tensor], **given: Any) -> dist.TorchDistribution:
-        """p(x given z): latents ``[..., d_j]`` by facet to a distribution with batch ``[...]`` and event ``x_shape``.
+        """p(x given z): latents ``[..., d_j]`` by facet to a distribution with batch ``[...]`` and
+        event ``x_shape``.
 
         Takes arrays as well, so that what a guide's ``embed`` gives can be decoded.
 
@@ -142,10 +163,14 @@ class FacetModel(Configurable, nn.Module):
         """
         if not isinstance(z, Mapping) or set(z) != set(self.priors):
             found = list(z) if isinstance(z, Mapping) else type(z).__name__
-            raise ValueError(f"decode needs a latent for each of the facets {list(self.priors)}, got {found}")
+            raise ValueError(
+                f"decode needs a latent for each of the facets {list(self.priors)}, got {found}"
+            )
         if set(given) != set(self.decodes):
             needed = " and ".join(f"{name}=" for name in self.decodes) or "nothing"
-            raise ValueError(f"{type(self).__name__}.decode needs {needed} beside the latents, got {list(given)}")
+            raise ValueError(
+                f"{type(self).__name__}.decode needs {needed} beside the latents, got {list(given)}"
+            )
         latents = {name: self._latent(name, z[name]) for name in self.priors}
         output = self.decoder(self.decoder_inputs(latents, **given), self.gates)
         return self.likelihood(output, len(self.x_shape))
@@ -153,34 +178,52 @@ class FacetModel(Configurable, nn.Module):
     def _latent(self, name: str, z: Any) -> Tensor:
         latent = as_numbers(z, name).to(self.gates)
         if latent.shape[-1:] != (dim := self.priors[name].dim,):
-            raise ValueError(f"the latent of facet {name!r} has shape {list(latent.shape)}, but [..., {dim}] is needed")
+            raise ValueError(
+                f"the latent of facet {name!r} has shape {list(latent.shape)}, but [..., {dim}] "
+                "is needed"
+            )
         return latent
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
-        """What the decoder reads of each facet: ``[..., decoder_dims[j]]``, in the facets' order."""
+        """What the decoder reads of each facet: ``[..., decoder_dims[j]]``, in the facets'
+        order.
+        """
         return list(z.values())
 
     @torch.no_grad()
     def generate(
-        self, n: int, facet: str | None = None, cluster: int | None = None, temperature: float = 1.0, **given: Any
+        self,
+        n: int,
+        facet: str | None = None,
+        cluster: int | None = None,
+        temperature: float = 1.0,
+        **given: Any,
     ) -> Tensor:
-        """Draw latents from the prior and return the means of p(x given z), ``[n, *x_shape]`` (MFCVAE, Fig. 6).
+        """Draw latents from the prior and return the means of p(x given z), ``[n, *x_shape]``
+        (MFCVAE, Fig. 6).
 
-        :param facet: the facet whose cluster is chosen; all others are drawn from their whole prior.
+        :param facet: the facet whose cluster is chosen; all others are drawn from their whole
+            prior.
         :param cluster: component of ``facet`` to draw from.
         :param temperature: factor on the standard deviation within each component.
-        :param given: what the decoder reads beside latents, ``decodes``, one entry per datum; drawn as well where not
-            given.
-        :raises ValueError: for an unknown facet, a cluster that it does not have, or what is given if it does not fit.
+        :param given: what the decoder reads beside latents, ``decodes``, one entry per datum; drawn
+            as well where not given.
+        :raises ValueError: for an unknown facet, a cluster that it does not have, or what is given
+            if it does not fit.
         """
         check_size("n", n)
         if (facet is None) != (cluster is None):
-            raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
+            raise ValueError(
+                f"give facet and cluster together, or neither; got facet={facet!r}, "
+                f"cluster={cluster!r}"
+            )
         if facet is not None:
             K = self.prior(facet).num_components
             if not is_index(cluster, K):
                 raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
-        beside = self.draw_given(n, facet, cluster, {k: v for k, v in given.items() if v is not None})
+        beside = self.draw_given(
+            n, facet, cluster, {k: v for k, v in given.items() if v is not None}
+        )
         z = {
             name: prior.sample(n, cluster if name == facet else None, temperature)
             for name, prior in self.priors.items()
@@ -189,7 +232,11 @@ class FacetModel(Configurable, nn.Module):
             return self.decode(z, **beside).mean
 
     def draw_given(
-        self, n: int, facet: str | None = None, cluster: int | None = None, given: Mapping[str, Any] | None = None
+        self,
+        n: int,
+        facet: str | None = None,
+        cluster: int | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """What the decoder reads beside latents, for ``n`` data that are drawn.
 
@@ -210,12 +257,16 @@ class FacetModel(Configurable, nn.Module):
         return self.priors[facet]
 
     def plate(self, x: Tensor | None, size: int) -> AbstractContextManager:
-        """The plate over observations: as many as ``x`` has, or ``size`` of them where nothing is observed."""
+        """The plate over observations: as many as ``x`` has, or ``size`` of them where nothing is
+        observed.
+        """
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
     @contextmanager
     def weights_set_to(self, kl_weights: Tensor, gates: Tensor | None = None) -> Iterator[None]:
-        """Within this context the terms' weights are ``kl_weights`` ``[J, 2]``, and the gates ``gates`` ``[J]``."""
+        """Within this context the terms' weights are ``kl_weights`` ``[J, 2]``, and the gates
+        ``gates`` ``[J]``.
+        """
         kept = self.kl_weights, self.gates
         self.kl_weights, self.gates = kl_weights, self.gates if gates is None else gates
         try:
@@ -224,24 +275,35 @@ class FacetModel(Configurable, nn.Module):
             self.kl_weights, self.gates = kept
 
     def prepare(self, x: Tensor) -> Tensor:
-        """A batch in the likelihood's form and the model's dtype; see :meth:`Likelihood.prepare`."""
+        """A batch in the likelihood's form and the model's dtype; see
+        :meth:`Likelihood.prepare`.
+        """
         return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
 
     def seen(self, x: Tensor) -> Tensor:
-        """A batch as encoders read it: prepared, with a number in the place of each missing entry."""
+        """A batch as encoders read it: prepared, with a number in the place of each missing
+        entry.
+        """
         return self.likelihood.filled(self.prepare(x))
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
     if not isinstance(facets, Mapping | nn.ModuleDict):
-        raise ValueError(f'facets are priors by name, such as {{"digit": GaussianMixture(10, 5)}}, got {facets!r}')
+        raise ValueError(
+            f'facets are priors by name, such as {{"digit": GaussianMixture(10, 5)}}, got '
+            f"{facets!r}"
+        )
     if not facets:
-        raise ValueError('facets is empty: give at least one, such as {"digit": GaussianMixture(10, 5)}')
+        raise ValueError(
+            'facets is empty: give at least one, such as {"digit": GaussianMixture(10, 5)}'
+        )
     for name, prior in facets.items():
         if not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"facet names must be valid Python names, got {name!r}")
         if not isinstance(prior, Prior):
-            raise ValueError(f"facet {name!r} needs a prior, such as GaussianMixture(10, 5), got {prior!r}")
+            raise ValueError(
+                f"facet {name!r} needs a prior, such as GaussianMixture(10, 5), got {prior!r}"
+            )
     if len({id(prior) for prior in facets.values()}) < len(facets):
         raise ValueError(f"the facets {list(facets)} share a prior object: give each its own")
     try:

@@ -58,7 +58,9 @@ def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
     :raises ValueError: naming the argument, what was given and an example.
     """
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str) or not len(values):
-        raise ValueError(f"{name} must be a sequence of integers, such as {example}, got {values!r}")
+        raise ValueError(
+            f"{name} must be a sequence of integers, such as {example}, got {values!r}"
+        )
     return tuple(check_size(f"each of {name}", count) for count in values)
 
 
@@ -113,7 +115,11 @@ def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: st
     :raises ValueError: naming the argument, what was given and what is needed.
     """
     if not isinstance(value, kind):
-        given = f"the class {value.__name__} itself" if isinstance(value, type) else type(value).__name__
+        given = (
+            f"the class {value.__name__} itself"
+            if isinstance(value, type)
+            else type(value).__name__
+        )
         raise ValueError(f"{name} must be {example}, got {given}")
     return value
 
@@ -158,7 +164,9 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
-def check_images(what: str, x_shape: Sequence[int], halvings: int, at_least: int = 1) -> tuple[int, int]:
+def check_images(
+    what: str, x_shape: Sequence[int], halvings: int, at_least: int = 1
+) -> tuple[int, int]:
     """Height and width of images ``(channels, height, width)`` after so many halvings.
 
     :param what: the network that needs them, for the message.
@@ -169,7 +177,8 @@ def check_images(what: str, x_shape: Sequence[int], halvings: int, at_least: int
     if len(x_shape) != 3 or any(n % factor or n < at_least * factor for n in x_shape[1:]):
         left = f" and leave {at_least} or more" if at_least > 1 else ""
         raise ValueError(
-            f"{what} needs images (channels, height, width) whose height and width divide by {factor}{left}, "
+            f"{what} needs images (channels, height, width) whose height and width divide by "
+            f"{factor}{left}, "
             f"got x_shape={tuple(x_shape)}: pad the images, or give fewer widths"
         )
     return x_shape[1] // factor, x_shape[2] // factor

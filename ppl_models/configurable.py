@@ -1,7 +1,8 @@
 """Objects that remember how they were built, so that a run can be written down and built again.
 
-A checkpoint holds numbers (safetensors) and a description (JSON), never pickled code. The description of an
-object is its class and the arguments that it was built with; reading one back calls that class again.
+A checkpoint holds numbers (safetensors) and a description (JSON), never pickled code. The
+description of an object is its class and the arguments that it was built with; reading one back
+calls that class again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["Configurable", "Options", "from_config", "to_config", "with_public_n
 # Marks a description as that of an object; no argument and no facet can have such a name.
 CLASS = "@class"
 
-# A description names a class, and naming a class means importing its module: only our own are imported.
+# A description names a class, and naming a class means importing its module: only our own are
+# imported.
 TRUSTED_PACKAGES = ("ppl_models", "guides", "inference")
 
 
@@ -48,7 +50,9 @@ class Options(Configurable):
     """Base of what is no module and is all said by its attributes."""
 
     def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
+        arguments = ", ".join(
+            f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_"
+        )
         return f"{type(self).__name__}({arguments})"
 
 
@@ -64,7 +68,9 @@ def to_config(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Configurable):
         cls = type(value)
-        arguments = {name: to_config(argument) for name, argument in value.__dict__["_arguments"].items()}
+        arguments = {
+            name: to_config(argument) for name, argument in value.__dict__["_arguments"].items()
+        }
         return {CLASS: public_name(f"{cls.__module__}.{cls.__qualname__}"), **arguments}
     if hasattr(value, "items"):
         return {str(key): to_config(item) for key, item in value.items()}
@@ -79,7 +85,8 @@ def to_config(value: Any) -> Any:
 def from_config(config: Any) -> Any:
     """Build again what :func:`to_config` described.
 
-    :raises ValueError: if the description names a class outside this library, or its arguments do not fit.
+    :raises ValueError: if the description names a class outside this library, or its arguments do
+        not fit.
     """
     if isinstance(config, list):
         return [from_config(item) for item in config]
@@ -92,7 +99,9 @@ def from_config(config: Any) -> Any:
     try:
         return cls(**arguments)
     except TypeError as error:
-        raise ValueError(f"the description of {config[CLASS]} does not fit this version: {error}") from error
+        raise ValueError(
+            f"the description of {config[CLASS]} does not fit this version: {error}"
+        ) from error
 
 
 def public_name(path: str) -> str:
@@ -111,7 +120,8 @@ def with_public_names(config: Any) -> Any:
     """A description that names classes by their files, with public names instead."""
     if isinstance(config, dict):
         return {
-            key: public_name(str(value)) if key == CLASS else with_public_names(value) for key, value in config.items()
+            key: public_name(str(value)) if key == CLASS else with_public_names(value)
+            for key, value in config.items()
         }
     return [with_public_names(item) for item in config] if isinstance(config, list) else config
 
@@ -135,5 +145,7 @@ def _trusted_class(path: Any) -> type:
         raise ValueError(f"the checkpoint names {path!r}, which this version of the library lacks")
     found = getattr(importlib.import_module(package), name)
     if not (isinstance(found, type) and issubclass(found, Configurable)):
-        raise ValueError(f"the checkpoint names {path!r}, which is not something a checkpoint may build")
+        raise ValueError(
+            f"the checkpoint names {path!r}, which is not something a checkpoint may build"
+        )
     return found

@@ -21,10 +21,11 @@ __all__ = ["CVAE"]
 
 
 class CVAE(Labelled):
-    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, the label u being given.
+    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, the
+    label u being given.
 
-    N-VAE's baseline: here the decoder reads the label and the prior does not. The objective is a bound on
-    log p(x given u). ``generate`` draws labels uniformly where none are given.
+    N-VAE's baseline: here the decoder reads the label and the prior does not. The objective is a
+    bound on log p(x given u). ``generate`` draws labels uniformly where none are given.
 
     :param x_shape: shape of one datum.
     :param num_classes: how many values u takes.
@@ -61,14 +62,20 @@ class CVAE(Labelled):
         """
         with self.plate(x, len(label)), self.draws(num_samples):
             with self.weighted(f"z_{self.name}"):
-                z = pyro.sample(f"z_{self.name}", self.priors[self.name].latent())  # z ~ Normal(0, I)
+                z = pyro.sample(
+                    f"z_{self.name}", self.priors[self.name].latent()
+                )  # z ~ Normal(0, I)
             return pyro.sample("x", self.decode({self.name: z}, label=label), obs=x)  # x | z, u
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         return [concatenate(self.label_features(given["label"]), z[self.name])]
 
     def draw_given(
-        self, n: int, facet: str | None = None, cluster: int | None = None, given: Mapping[str, Any] | None = None
+        self,
+        n: int,
+        facet: str | None = None,
+        cluster: int | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         return draw_labels(n, self.num_classes, self.gates.device, given)
 

@@ -28,7 +28,8 @@ class Observed:
     """Data and what is given beside them, row by row.
 
     :ivar x: ``[N, *x_shape]``.
-    :ivar given: tensors with N rows each, by the keyword that a model takes them by, such as ``label``.
+    :ivar given: tensors with N rows each, by the keyword that a model takes them by, such as
+        ``label``.
     :ivar size: how many data it stands for in an objective, where that is not its number of rows.
     """
 
@@ -51,16 +52,18 @@ class Observed:
         return (self[slice(start, start + size)] for start in range(0, len(self), size))
 
     def whole_groups(self, size: int) -> Iterator[Observed]:
-        """About ``size`` rows at a time, no group in two parts; as :meth:`split` where there are no groups."""
+        """About ``size`` rows at a time, no group in two parts; as :meth:`split` where there are no
+        groups.
+        """
         if "group" not in self.given:
             yield from self.split(size)
             return
         order = self.given["group"].argsort(stable=True)
         ends = self.given["group"].bincount().cumsum(0)
         last = ends[
-            torch.searchsorted(ends, torch.arange(size, len(self) + size, size, device=ends.device)).clamp_max(
-                len(ends) - 1
-            )
+            torch.searchsorted(
+                ends, torch.arange(size, len(self) + size, size, device=ends.device)
+            ).clamp_max(len(ends) - 1)
         ]
         cuts = [0, *last.unique().tolist()]
         for start, end in pairwise(cuts):
@@ -69,43 +72,60 @@ class Observed:
     def regrouped(self, rows: Tensor) -> Observed:
         """These rows, their groups numbered from 0 on."""
         part = self[rows]
-        return Observed(part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]})
+        return Observed(
+            part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]}
+        )
 
 
 def as_observed(
-    x: ArrayLike | Tensor, given: Mapping[str, Any], model: FacetModel, accepts: Collection[str] = ()
+    x: ArrayLike | Tensor,
+    given: Mapping[str, Any],
+    model: FacetModel,
+    accepts: Collection[str] = (),
 ) -> Observed:
     """``x`` with what ``model`` takes beside it, all checked.
 
     :param given: by keyword; ``None`` counts as not given.
     :param accepts: keywords of what may be given and need not.
-    :raises ValueError: as :func:`as_data`; and if something is missing, or the model takes no such thing.
+    :raises ValueError: as :func:`as_data`; and if something is missing, or the model takes no such
+        thing.
     """
     data = as_data(x, model)
     found = {name: values for name, values in given.items() if values is not None}
     if unknown := sorted(found.keys() - {*model.takes, *accepts}):
-        taken = " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
+        taken = (
+            " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
+        )
         raise ValueError(
-            f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}: is that a misspelt option?"
+            f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}: is that "
+            "a misspelt option?"
         )
     if missing := [name for name in model.takes if name not in found]:
-        raise ValueError(f"{type(model).__name__} needs {missing[0]}= beside x, with one entry per datum")
-    return Observed(data, {name: model.check_given(name, values, len(data)) for name, values in found.items()})
+        raise ValueError(
+            f"{type(model).__name__} needs {missing[0]}= beside x, with one entry per datum"
+        )
+    return Observed(
+        data, {name: model.check_given(name, values, len(data)) for name, values in found.items()}
+    )
 
 
 def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
-    """A tensor ``[N, *x_shape]`` that ``model`` can take: uint8 stays uint8, other numbers take the model's dtype.
+    """A tensor ``[N, *x_shape]`` that ``model`` can take: uint8 stays uint8, other numbers take the
+    model's dtype.
 
-    A memory-mapped array is read through once to be checked and stays what it is: batches of it are converted.
+    A memory-mapped array is read through once to be checked and stays what it is: batches of it are
+    converted.
 
-    :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or infinity, or lies outside
-        the support of the model's likelihood; the message says what was given and what is needed.
+    :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or
+        infinity, or lies outside the support of the model's likelihood; the message says what was
+        given and what is needed.
     """
     data = as_numbers(x)
     expected = "[N, " + ", ".join(map(str, model.x_shape)) + "]"
     if data.ndim == 0 or tuple(data.shape[1:]) != model.x_shape:
         raise ValueError(
-            f"x has shape {list(data.shape)}, but the model was built for {expected}: {_shape_advice(data, model)}"
+            f"x has shape {list(data.shape)}, but the model was built for {expected}: "
+            f"{_shape_advice(data, model)}"
         )
     if len(data) == 0:
         raise ValueError(f"x is empty (shape {list(data.shape)}): at least one datum is needed")
@@ -130,8 +150,10 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
             count = sum(int(_bad(rows.to(part), model).sum()) for _, rows in _parts(data))
             what = "infinite" if model.likelihood.takes_missing else "NaN or infinite"
             raise ValueError(
-                f"x holds {count} values that are {what}, the first at index {[start + row, *within]}: "
-                "drop those rows or fill them in, or, where NaN stands for what is missing, say so by the likelihood: "
+                f"x holds {count} values that are {what}, the first at index "
+                f"{[start + row, *within]}: "
+                "drop those rows or fill them in, or, where NaN stands for what is missing, say "
+                "so by the likelihood: "
                 "Incomplete(...)"
             )
     model.likelihood.check(part)
@@ -147,4 +169,5 @@ def _shape_advice(data: Tensor, model: FacetModel) -> str:
         return "for a single datum give x[None]"
     if len(data.shape) > 1 and prod(data.shape[1:]) == prod(model.x_shape):
         return f"reshape it, for example x.reshape(len(x), {', '.join(map(str, model.x_shape))})"
-    return f"build the model with x_shape={tuple(data.shape[1:])}, or look for what is wrong with the data"
+    fitting = f"build the model with x_shape={tuple(data.shape[1:])}"
+    return f"{fitting}, or look for what is wrong with the data"

@@ -19,14 +19,18 @@ __all__ = ["GMMFlow"]
 
 
 class GMMFlow(FacetModel):
-    r"""An invertible map of a mixture: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c),
-    x = f(z)`.
+    r"""An invertible map of a mixture: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim
+    \mathrm{Normal}(\mu_c, \Sigma_c), x = f(z)`.
 
-    .. math:: \log p(x) = \log p(z) + \log \left| \det \frac{\partial f^{-1}}{\partial x} \right|, \quad z = f^{-1}(x)
+    .. math::
 
-    (Eq. D.4.) Nothing is lost between z and x: x given z is a point and has no density of its own. The determinant is
-    that of q(z given x), a point too (:class:`~guides.flow.FlowGuide`). The ELBO of the two is log p(x) itself, so
-    maximising it is maximum likelihood; in the history ``reconstruction`` is 0, and ``kl_z_NAME`` is -log p(x).
+        \log p(x) = \log p(z) + \log \left| \det \frac{\partial f^{-1}}{\partial x} \right|,
+        \quad z = f^{-1}(x)
+
+    (Eq. D.4.) Nothing is lost between z and x: x given z is a point and has no density of its own.
+    The determinant is that of q(z given x), a point too (:class:`~guides.flow.FlowGuide`). The ELBO
+    of the two is log p(x) itself, so maximising it is maximum likelihood; in the history
+    ``reconstruction`` is 0, and ``kl_z_NAME`` is -log p(x).
 
     :param x_shape: shape of one datum.
     :param prior: the mixture, of as many dimensions as x; the paper has 50 components.
@@ -42,10 +46,22 @@ class GMMFlow(FacetModel):
         name: str = "cluster",
     ) -> None:
         if not isinstance(prior, Mixture):
-            raise ValueError(f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}")
+            raise ValueError(
+                f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}"
+            )
         if network is not None:
-            check_kind("network", network, AutoregressiveFlow, "one that can be run backwards, AutoregressiveFlow(...)")
-        super().__init__(x_shape, {name: prior}, Exact(), network if network is not None else AutoregressiveFlow())
+            check_kind(
+                "network",
+                network,
+                AutoregressiveFlow,
+                "one that can be run backwards, AutoregressiveFlow(...)",
+            )
+        super().__init__(
+            x_shape,
+            {name: prior},
+            Exact(),
+            network if network is not None else AutoregressiveFlow(),
+        )
         self.name = name
 
     @property
@@ -54,20 +70,31 @@ class GMMFlow(FacetModel):
         return cast(FlowDecoder, self.decoder)
 
     def forward(
-        self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1, marginal: bool = False
+        self,
+        x: Tensor | None = None,
+        *,
+        size: int = 1,
+        num_samples: int = 1,
+        marginal: bool = False,
     ) -> Tensor:
-        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
+        *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``, whose z a guide gives; without it, ``size`` data are drawn.
+        :param x: observed batch ``[B, *x_shape]``, whose z a guide gives; without it, ``size`` data
+            are drawn.
         :param marginal: leave the cluster out: z is drawn from the whole mixture.
         """
         prior, c = self.mixtures[self.name], None
         with self.plate(x, size):
             if not marginal:
                 with self.weighted(f"c_{self.name}"):
-                    c = pyro.sample(f"c_{self.name}", prior.component(), infer=ENUMERATE)  # c ~ Cat(pi)
+                    c = pyro.sample(
+                        f"c_{self.name}", prior.component(), infer=ENUMERATE
+                    )  # c ~ Cat(pi)
             with self.draws(num_samples), self.weighted(f"z_{self.name}"):
                 z = pyro.sample(f"z_{self.name}", prior.latent(c))  # z | c ~ Normal(mu_c, Sigma_c)
             if x is None:
-                x = pyro.deterministic("x", self.decode({self.name: z}).mean, event_dim=len(self.x_shape))  # x = f(z)
+                x = pyro.deterministic(
+                    "x", self.decode({self.name: z}).mean, event_dim=len(self.x_shape)
+                )  # x = f(z)
         return x

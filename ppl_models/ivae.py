@@ -1,4 +1,6 @@
-"""Identifiable VAE (Khemakhem et al., AISTATS 2020), as *I Don't Need u* (Willetts and Paige, 2021) tells it."""
+"""Identifiable VAE (Khemakhem et al., AISTATS 2020), as *I Don't Need u* (Willetts and Paige, 2021)
+tells it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ __all__ = ["IVAE", "ContinuousIVAE", "Labelled"]
 
 
 class Labelled(FacetModel):
-    """Base of the models whose latents' posterior is given by a label, which takes ``num_label_features`` numbers."""
+    """Base of the models whose latents' posterior is given by a label, which takes
+    ``num_label_features`` numbers.
+    """
 
     takes = ("label",)
     accepts: tuple[str, ...] = ()
@@ -37,13 +41,14 @@ class Labelled(FacetModel):
 
 
 class IVAE(Labelled, VaDE):
-    r"""A VAE whose prior is given by a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u, \Sigma_u), x \mid z`.
+    r"""A VAE whose prior is given by a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u,
+    \Sigma_u), x \mid z`.
 
     "Identifiable", as it was named; not the invariant VAE that shares its initials. That is
-    :class:`~ppl_models.vade.VaDE` with its cluster *conditioned on*, and the paper's point: take the label away,
-    let the cluster be inferred, and what is left can be as identifiable. The objective is Eq. 3, a bound on
-    log p(x given u): the label's own probability has no part in it. ``generate`` draws labels uniformly where no
-    cluster is chosen.
+    :class:`~ppl_models.vade.VaDE` with its cluster *conditioned on*, and the paper's point: take
+    the label away, let the cluster be inferred, and what is left can be as identifiable. The
+    objective is Eq. 3, a bound on log p(x given u): the label's own probability has no part in it.
+    ``generate`` draws labels uniformly where no cluster is chosen.
 
     :param x_shape: shape of one datum.
     :param num_labels: how many values u takes.
@@ -79,7 +84,9 @@ class IVAE(Labelled, VaDE):
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
         known = self.label_features(label)
-        return poutine.condition(super().forward, data={self.site: known})(x, size=len(label), num_samples=num_samples)
+        return poutine.condition(super().forward, data={self.site: known})(
+            x, size=len(label), num_samples=num_samples
+        )
 
     @property
     def inferred(self) -> Mapping[str, Prior]:
@@ -97,10 +104,12 @@ class IVAE(Labelled, VaDE):
 
 
 class ContinuousIVAE(Labelled):
-    r"""A VAE whose prior is given by a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u), \sigma(u)), x \mid z`.
+    r"""A VAE whose prior is given by a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u),
+    \sigma(u)), x \mid z`.
 
-    As :class:`IVAE`, with networks of u for the prior's mean and scale in place of a table (Khemakhem et al., 2020).
-    ``generate`` draws u from a standard normal, so give it scaled if that should mean something.
+    As :class:`IVAE`, with networks of u for the prior's mean and scale in place of a table
+    (Khemakhem et al., 2020). ``generate`` draws u from a standard normal, so give it scaled if that
+    should mean something.
 
     :param x_shape: shape of one datum.
     :param label_dim: length of u.
@@ -132,7 +141,9 @@ class ContinuousIVAE(Labelled):
         prior, u = self.priors[self.name], self.label_features(label)
         with self.plate(x, len(label)), self.draws(num_samples):
             with self.weighted(f"z_{self.name}"):
-                z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
+                z = pyro.sample(
+                    f"z_{self.name}", prior.latent(u)
+                )  # z | u ~ Normal(mu(u), sigma(u))
             return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:

@@ -26,9 +26,12 @@ __all__ = [
 
 
 class Likelihood(Configurable, nn.Module):
-    """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event ``x_shape``."""
+    """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event
+    ``x_shape``.
+    """
 
-    #: inclusive range of the data that the density is defined on; 8-bit images are divided by 255 first
+    #: inclusive range of the data that the density is defined on; 8-bit images are divided by 255
+    #: first
     support: tuple[float, float] = (-float("inf"), float("inf"))
     #: how many numbers the decoder gives for each entry of x
     parameters_per_entry = 1
@@ -45,14 +48,18 @@ class Likelihood(Configurable, nn.Module):
         return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
 
     def filled(self, x: Tensor) -> Tensor:
-        """A prepared batch as encoders read it, with a number in the place of each missing entry."""
+        """A prepared batch as encoders read it, with a number in the place of each missing
+        entry.
+        """
         return x
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        """Distribution over x given the decoder's raw output, with the last ``event_dim`` axes as its event.
+        """Distribution over x given the decoder's raw output, with the last ``event_dim`` axes as
+        its event.
 
-        With several parameters for each entry the output has as many times the entries of x on its first event axis.
+        With several parameters for each entry the output has as many times the entries of x on its
+        first event axis.
         """
 
     def check(self, x: Tensor) -> None:
@@ -70,8 +77,10 @@ class Likelihood(Configurable, nn.Module):
             low, high = low / 255, high / 255
         if low < self.support[0] or high > self.support[1]:
             raise ValueError(
-                f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} likelihood needs "
-                f"{list(self.support)}\n  Try one of:\n  - scale the data, for example x / x.max()\n"
+                f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} "
+                "likelihood needs "
+                f"{list(self.support)}\n  Try one of:\n  - scale the data, for example x / "
+                "x.max()\n"
                 "  - give 8-bit images as uint8: they are divided by 255 for you\n"
                 "  - use a likelihood for real values, such as Normal(scale=...)"
             )
@@ -80,9 +89,9 @@ class Likelihood(Configurable, nn.Module):
 class Bernoulli(Likelihood):
     r"""Independent pixels, x ~ Bernoulli(sigmoid(output)).
 
-    As in the MFCVAE paper, grey values are accepted as they are: the log-likelihood
-    :math:`x \log p + (1 - x) \log (1 - p)` is then the expectation over a random binarisation, and not a
-    density on [0, 1]. For a density on grey values use :class:`ContinuousBernoulli`; for binary data give
+    As in the MFCVAE paper, grey values are accepted as they are: the log-likelihood :math:`x \log p
+    + (1 - x) \log (1 - p)` is then the expectation over a random binarisation, and not a density on
+    [0, 1]. For a density on grey values use :class:`ContinuousBernoulli`; for binary data give
     ``threshold``, or binarise beforehand (``torch.bernoulli(x)`` once, with a seed).
 
     :param threshold: if given, a pixel is 1 where it exceeds this value, else 0.
@@ -103,7 +112,8 @@ class Bernoulli(Likelihood):
         return x if self.threshold is None else (x > self.threshold).to(x.dtype)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        # Grey values are outside a Bernoulli's support of {0, 1}: the check of the values is ours (`check`).
+        # Grey values are outside a Bernoulli's support of {0, 1}: the check of the values is ours
+        # (`check`).
         return dist.Bernoulli(logits=output, validate_args=False).to_event(event_dim)
 
     def extra_repr(self) -> str:
@@ -122,8 +132,10 @@ class ContinuousBernoulli(Likelihood):
 class Normal(Likelihood):
     """Independent entries, x ~ Normal(output, scale) with a fixed standard deviation.
 
-    :param scale: standard deviation in the units of x; MFCVAE's Table 3 has 0.6 (3DShapes) and 0.3 (SVHN).
-    :param bounded: take sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for SVHN).
+    :param scale: standard deviation in the units of x; MFCVAE's Table 3 has 0.6 (3DShapes) and 0.3
+        (SVHN).
+    :param bounded: take sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for
+        SVHN).
     :raises ValueError: if ``scale`` is not positive.
     """
 
@@ -145,9 +157,11 @@ class Normal(Likelihood):
 
 
 class HeteroscedasticNormal(Likelihood):
-    """Independent entries whose mean and variance are both the decoder's: x ~ Normal(output, scale(output)).
+    """Independent entries whose mean and variance are both the decoder's: x ~ Normal(output,
+    scale(output)).
 
-    :param bound: log-variances are ``bound * tanh``, as in ML-VAE (supplement, 2.1), so within plus and minus this.
+    :param bound: log-variances are ``bound * tanh``, as in ML-VAE (supplement, 2.1), so within plus
+        and minus this.
     :raises ValueError: if ``bound`` is not positive.
     """
 
@@ -156,7 +170,9 @@ class HeteroscedasticNormal(Likelihood):
     def __init__(self, bound: float = 5.0) -> None:
         super().__init__()
         if not 0 < number(bound) < inf:
-            raise ValueError(f"bound is the largest log-variance and must be positive, got {bound!r}")
+            raise ValueError(
+                f"bound is the largest log-variance and must be positive, got {bound!r}"
+            )
         self.bound = bound
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -179,15 +195,16 @@ class Incomplete(Likelihood):
 
     .. math:: p(x_{\text{there}} \mid z) = \prod_{i \,\text{there}} p(x_i \mid z)
 
-    Entries are independent given z, so those that are missing are summed out by leaving them out; a bound on
-    log p of what is there follows, right where entries are missing at random given it (Nazabal et al., *Handling
-    incomplete heterogeneous data using VAEs*, 2020). Encoders see ``fill`` in their place. ``reconstruct`` gives means
-    for all entries, the missing ones too.
+    Entries are independent given z, so those that are missing are summed out by leaving them out; a
+    bound on log p of what is there follows, right where entries are missing at random given it
+    (Nazabal et al., *Handling incomplete heterogeneous data using VAEs*, 2020). Encoders see
+    ``fill`` in their place. ``reconstruct`` gives means for all entries, the missing ones too.
 
     :param likelihood: of the entries that are there; any but one whose decoder is run backwards.
-    :param fill: what encoders see in place of a missing entry, such as the middle of the data: 0 where they are
-        standardised.
-    :raises ValueError: if ``likelihood`` is none or takes missing entries itself, or ``fill`` is outside its support.
+    :param fill: what encoders see in place of a missing entry, such as the middle of the data: 0
+        where they are standardised.
+    :raises ValueError: if ``likelihood`` is none or takes missing entries itself, or ``fill`` is
+        outside its support.
     """
 
     takes_missing = True
@@ -196,11 +213,14 @@ class Incomplete(Likelihood):
         super().__init__()
         check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Normal(0.3)")
         if isinstance(likelihood, Exact | Incomplete):
-            raise ValueError(f"likelihood must be of single entries, such as Normal(0.3), got {likelihood!r}")
+            raise ValueError(
+                f"likelihood must be of single entries, such as Normal(0.3), got {likelihood!r}"
+            )
         low, high = likelihood.support
         if not (low <= number(fill) <= high and abs(number(fill)) < inf):
             raise ValueError(
-                f"fill must be a number that {type(likelihood).__name__} allows, in {[low, high]}: {fill!r}"
+                f"fill must be a number that {type(likelihood).__name__} allows, in "
+                f"{[low, high]}: {fill!r}"
             )
         self.likelihood = likelihood
         self.fill = float(fill)
@@ -209,7 +229,9 @@ class Incomplete(Likelihood):
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         prepared = self.likelihood.prepare(x, dtype)
-        return torch.where(x.isnan(), x.to(prepared.dtype), prepared)  # which a threshold would have made numbers
+        return torch.where(
+            x.isnan(), x.to(prepared.dtype), prepared
+        )  # which a threshold would have made numbers
 
     def filled(self, x: Tensor) -> Tensor:
         return x.nan_to_num(self.fill)
@@ -227,12 +249,15 @@ class Incomplete(Likelihood):
 
 
 class DiscretizedLogistic(Likelihood):
-    """8-bit values: the share of a logistic distribution that falls to each of 256 bins (Kingma et al., 2016, C.5).
+    """8-bit values: the share of a logistic distribution that falls to each of 256 bins (Kingma et
+    al., 2016, C.5).
 
-    The output is added to the middle of the range, 0.5; the scale, one for all entries, is learned. The first bin and
-    the last take what lies beyond them, so the probabilities of 0, 1/255, ..., 1 sum to one.
+    The output is added to the middle of the range, 0.5; the scale, one for all entries, is learned.
+    The first bin and the last take what lies beyond them, so the probabilities of 0, 1/255, ..., 1
+    sum to one.
 
-    :param scale: the scale at the start, in units of the range; the standard deviation is 1.8 times as much.
+    :param scale: the scale at the start, in units of the range; the standard deviation is 1.8 times
+        as much.
     :raises ValueError: if ``scale`` is not positive.
     """
 
@@ -252,7 +277,8 @@ class DiscretizedLogistic(Likelihood):
         super().check(x)
         if x.dtype != torch.uint8 and float((255 * x - (255 * x).round()).abs().max()) > 1e-3:
             raise ValueError(
-                "DiscretizedLogistic is for 8-bit values, but x has others than multiples of 1/255: give 8-bit images "
+                "DiscretizedLogistic is for 8-bit values, but x has others than multiples of "
+                "1/255: give 8-bit images "
                 "as uint8, or take a likelihood for real values, such as Normal(scale=...)"
             )
 

@@ -19,7 +19,8 @@ ENUMERATE = {"enumerate": "parallel"}
 
 
 class MFCVAE(FacetModel):
-    r"""Data with several groupings at once: one mixture of Gaussians per facet, one decoder for all.
+    r"""Data with several groupings at once: one mixture of Gaussians per facet, one decoder for
+    all.
 
     The generative story (Eq. 1, 2; Fig. 2, right), for each datum:
 
@@ -30,11 +31,12 @@ class MFCVAE(FacetModel):
     .. math:: p(x, z, c) = p(x \mid z) \prod_{j=1}^{J} p(z_j \mid c_j) \, p(c_j)
 
     Facets are independent a priori, which is what presses them to find different groupings. Any
-    :class:`~ppl_models.priors.Prior` may stand for a facet: with ``StandardNormal`` it has no cluster.
+    :class:`~ppl_models.priors.Prior` may stand for a facet: with ``StandardNormal`` it has no
+    cluster.
 
-    Clusters that are known for some data are given as ``label=``: for each facet that has any, by name, integers
-    ``[N]`` from 0 to K - 1, and -1 where unknown (for a single facet, those alone). What is then bounded is
-    log p(x, c known).
+    Clusters that are known for some data are given as ``label=``: for each facet that has any, by
+    name, integers ``[N]`` from 0 to K - 1, and -1 where unknown (for a single facet, those alone).
+    What is then bounded is log p(x, c known).
 
     Example::
 
@@ -54,24 +56,30 @@ class MFCVAE(FacetModel):
         num_samples: int = 1,
         marginal: bool = False,
     ) -> Tensor:
-        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+        """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
+        *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
-        :param label: known clusters ``[B, J]``, a column for each mixture; the guide gives these all its weight, which
-            is as much as to observe them, so nothing is left to do here.
-        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1 / L.
+        :param label: known clusters ``[B, J]``, a column for each mixture; the guide gives these
+            all its weight, which is as much as to observe them, so nothing is left to do here.
+        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
+            / L.
         :param marginal: leave the clusters out: each z_j is drawn from its whole mixture (Eq. 17).
         """
         with self.plate(x, size):
             c: dict[str, Tensor] = {}
             for name, mixture in () if marginal else self.mixtures.items():
                 with self.weighted(f"c_{name}"):  # alpha_j of Eq. 89
-                    c[name] = pyro.sample(f"c_{name}", mixture.component(), infer=ENUMERATE)  # c_j ~ Cat(pi_j)
+                    c[name] = pyro.sample(
+                        f"c_{name}", mixture.component(), infer=ENUMERATE
+                    )  # c_j ~ Cat(pi_j)
             with self.draws(num_samples):
                 z: dict[str, Tensor] = {}
                 for name, prior in self.priors.items():
                     with self.weighted(f"z_{name}"):
-                        z[name] = pyro.sample(f"z_{name}", prior.latent(c.get(name)))  # z_j | c_j ~ Normal(mu, Sigma)
+                        z[name] = pyro.sample(
+                            f"z_{name}", prior.latent(c.get(name))
+                        )  # z_j | c_j ~ Normal(mu, Sigma)
                 return pyro.sample("x", self.decode(z), obs=x)  # x | z_1, ..., z_J
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
@@ -89,16 +97,23 @@ class MFCVAE(FacetModel):
         """Labels by facet."""
         mixtures = list(self.mixtures)
         if not mixtures:
-            raise ValueError(f"{name} is for facets with clusters, and this model has none: it has {self.priors}")
+            raise ValueError(
+                f"{name} is for facets with clusters, and this model has none: it has {self.priors}"
+            )
         if isinstance(values, Mapping):
             if unknown := [facet for facet in values if facet not in mixtures]:
-                raise ValueError(f"{name} is given for {unknown[0]!r}, but the facets with clusters are {mixtures}")
+                raise ValueError(
+                    f"{name} is given for {unknown[0]!r}, but the facets with clusters are "
+                    f"{mixtures}"
+                )
             return dict(values)
         columns = as_numbers(values, name)
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or columns.shape[1] != len(mixtures):
             raise ValueError(
-                f"{name} has shape {list(columns.shape)}, but this model has {len(mixtures)} facets with clusters: "
-                f"give labels by facet, such as {name}={{{mixtures[-1]!r}: labels}}, or a column for each"
+                f"{name} has shape {list(columns.shape)}, but this model has {len(mixtures)} "
+                "facets with clusters: "
+                f"give labels by facet, such as {name}={{{mixtures[-1]!r}: labels}}, or a column "
+                "for each"
             )
         return {facet: columns[:, j] for j, facet in enumerate(mixtures)}

@@ -32,8 +32,8 @@ class MLVAE(FacetModel):
     * for each observation i in it, a style :math:`S_i \sim \mathrm{Normal}(0, I)`,
     * and :math:`X_i \mid C_G, S_i \sim p(x \mid f(C_G, S_i))`.
 
-    Groups are given by integers of any values, one for each datum. The objective is the mean over groups of Eq. 3,
-    divided by the mean size of a group, so that it is in nats per datum.
+    Groups are given by integers of any values, one for each datum. The objective is the mean over
+    groups of Eq. 3, divided by the mean size of a group, so that it is in nats per datum.
 
     :param x_shape: shape of one datum.
     :param content_dim: length of the content.
@@ -59,16 +59,25 @@ class MLVAE(FacetModel):
         super().__init__(x_shape, facets, likelihood, network)
 
     def forward(
-        self, x: Tensor | None = None, *, group: Tensor, num_samples: int = 1, content: str = "group", **beside: Any
+        self,
+        x: Tensor | None = None,
+        *,
+        group: Tensor,
+        num_samples: int = 1,
+        content: str = "group",
+        **beside: Any,
     ) -> Tensor:
         """The program. Sites: ``z_content``, ``z_style`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each entry of ``group``.
+        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each entry of
+            ``group``.
         :param group: which group each row is of, numbered from 0 on, ``[B]``.
-        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1 / L.
-        :param content: what a draw of the content is for. ``"group"``: one for all members; ``z_content`` is then by
-            group, in B slots of which the first are used. ``"member"``: each member has a draw of its own, which counts
-            one by the group's size (Algorithm 1, step 9): the same expectation. ``"untied"``: each member is a group.
+        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
+            / L.
+        :param content: what a draw of the content is for. ``"group"``: one for all members;
+            ``z_content`` is then by group, in B slots of which the first are used. ``"member"``:
+            each member has a draw of its own, which counts one by the group's size (Algorithm 1,
+            step 9): the same expectation. ``"untied"``: each member is a group.
         :param beside: what the guide takes and the model has no use for.
         """
         with self.draws(num_samples):
@@ -79,7 +88,9 @@ class MLVAE(FacetModel):
             with self.plate(x, len(group)):
                 with self.weighted("z_style"):
                     s = pyro.sample("z_style", self.priors["style"].latent())  # S_i ~ Normal(0, I)
-                return pyro.sample("x", self.decode({"content": c, "style": s}), obs=x)  # X_i | C_G, S_i
+                return pyro.sample(
+                    "x", self.decode({"content": c, "style": s}), obs=x
+                )  # X_i | C_G, S_i
 
     @contextmanager
     def contents(self, group: Tensor, content: str) -> Iterator[None]:
@@ -90,7 +101,10 @@ class MLVAE(FacetModel):
             "member": lambda: poutine.scale(scale=1 / sizes[group]),
             "untied": nullcontext,
         }
-        with pyro.plate("contents", len(group), dim=-1), counted[check_one_of("content", content, CONTENT_DRAWS)]():
+        with (
+            pyro.plate("contents", len(group), dim=-1),
+            counted[check_one_of("content", content, CONTENT_DRAWS)](),
+        ):
             yield
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:

@@ -26,23 +26,25 @@ class NVAE(FacetModel):
 
     The generative story (III; Fig. 4), for each datum:
 
-    * class probabilities :math:`\pi \sim \mathrm{Dirichlet}(\alpha_p, \ldots, \alpha_p)`, and a class
-      :math:`y \sim \mathrm{Cat}(\pi)`;
-    * latents of every class, :math:`z_{c1}, \ldots, z_{cL} \sim \mathrm{Normal}(0, I)`, and shared ones,
-      :math:`z_s \sim \mathrm{Normal}(0, I)`;
-    * then :math:`x \mid y, z \sim p(x \mid f(y, z_{cy}, z_s))`: of the classes' latents the decoder sees those of y
-      alone, the others are 0, and beside them y itself, one-hot (Appendix B).
+    * class probabilities :math:`\pi \sim \mathrm{Dirichlet}(\alpha_p, \ldots, \alpha_p)`, and a
+      class :math:`y \sim \mathrm{Cat}(\pi)`;
+    * latents of every class, :math:`z_{c1}, \ldots, z_{cL} \sim \mathrm{Normal}(0, I)`, and shared
+      ones, :math:`z_s \sim \mathrm{Normal}(0, I)`;
+    * then :math:`x \mid y, z \sim p(x \mid f(y, z_{cy}, z_s))`: of the classes' latents the decoder
+      sees those of y alone, the others are 0, and beside them y itself, one-hot (Appendix B).
 
-    The class may be given for all data, for some (-1 stands for unknown), or for none: then it is inferred. Where it
-    is given the objective bounds log p(x, y), else log p(x). The facets are ``shared`` and ``class``.
+    The class may be given for all data, for some (-1 stands for unknown), or for none: then it is
+    inferred. Where it is given the objective bounds log p(x, y), else log p(x). The facets are
+    ``shared`` and ``class``.
 
     :param x_shape: shape of one datum.
     :param num_classes: L.
     :param class_dim: length of each class's latents.
     :param shared_dim: length of the shared latents.
-    :param concentration: :math:`\alpha_p`; where ``None``, :math:`\pi` is summed out: :math:`y \sim \mathrm{Cat}(1/L)`.
-    :param class_bias: whether the decoder sees y itself; without it a class can only be told by what its latents say,
-        and has to say much (Fig. 10).
+    :param concentration: :math:`\alpha_p`; where ``None``, :math:`\pi` is summed out: :math:`y \sim
+        \mathrm{Cat}(1/L)`.
+    :param class_bias: whether the decoder sees y itself; without it a class can only be told by
+        what its latents say, and has to say much (Fig. 10).
     :raises ValueError: if a size is below 1 or ``concentration`` is not positive.
     """
 
@@ -62,12 +64,23 @@ class NVAE(FacetModel):
         class_bias: bool = True,
     ) -> None:
         if concentration is not None and not 0 < number(concentration) < float("inf"):
-            raise ValueError(f"concentration must be positive, or None to sum pi out, got {concentration!r}")
+            raise ValueError(
+                f"concentration must be positive, or None to sum pi out, got {concentration!r}"
+            )
         self.class_bias, self.concentration = class_bias, concentration
-        for name, value in (("num_classes", num_classes), ("class_dim", class_dim), ("shared_dim", shared_dim)):
+        for name, value in (
+            ("num_classes", num_classes),
+            ("class_dim", class_dim),
+            ("shared_dim", shared_dim),
+        ):
             check_size(name, value)
-        facets = {"shared": StandardNormal(shared_dim), "class": ClassBlocks(num_classes, class_dim)}
-        super().__init__(x_shape, facets, likelihood, network if network is not None else SharedMLP())
+        facets = {
+            "shared": StandardNormal(shared_dim),
+            "class": ClassBlocks(num_classes, class_dim),
+        }
+        super().__init__(
+            x_shape, facets, likelihood, network if network is not None else SharedMLP()
+        )
 
     @property
     def blocks(self) -> ClassBlocks:
@@ -96,12 +109,13 @@ class NVAE(FacetModel):
         size: int = 1,
         num_samples: int = 1,
     ) -> Tensor:
-        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (but where it is summed out),
-        ``z_shared`` and ``z_class`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (but where it is
+        summed out), ``z_shared`` and ``z_class`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
         :param label: y, integers ``[B]``; without it, ``size`` data are drawn, of any class.
-        :param known: which labels are known, ``[B]``; where given, the class is not observed: a guide infers it.
+        :param known: which labels are known, ``[B]``; where given, the class is not observed: a
+            guide infers it.
         :param num_samples: L of :class:`~ppl_models.mfcvae.MFCVAE`, draws of the latents.
         """
         given = self.one_hot(label) if label is not None and known is None else None
@@ -110,7 +124,9 @@ class NVAE(FacetModel):
                 y = pyro.sample("c_class", self.blocks.component(), obs=given)  # y ~ Cat(1 / L)
                 if self.concentration is not None:
                     # As much as pi ~ Dirichlet(alpha), y | pi ~ Cat(pi), told in the other order.
-                    pyro.sample("pi", Proportions(self.concentration + y))  # pi | y ~ Dirichlet(alpha + y)
+                    pyro.sample(
+                        "pi", Proportions(self.concentration + y)
+                    )  # pi | y ~ Dirichlet(alpha + y)
             with self.draws(num_samples):
                 z = {}
                 for name, prior in self.priors.items():
@@ -128,12 +144,19 @@ class NVAE(FacetModel):
         return one_hot_labels(label, self.num_classes, self.gates)
 
     def draw_given(
-        self, n: int, facet: str | None = None, cluster: int | None = None, given: Mapping[str, Any] | None = None
+        self,
+        n: int,
+        facet: str | None = None,
+        cluster: int | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         if facet != "class" or cluster is None:
             return draw_labels(n, self.num_classes, self.gates.device, given)
         if given:
-            raise ValueError(f"a class was asked for as cluster={cluster}, and label= was given too: give one of them")
+            raise ValueError(
+                f"a class was asked for as cluster={cluster}, and label= was given too: give one "
+                "of them"
+            )
         return {"label": torch.full((n,), cluster, device=self.gates.device)}
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:

@@ -13,10 +13,11 @@ __all__ = ["VaDE"]
 
 
 class VaDE(MFCVAE):
-    r"""A single clustering: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c), x \mid z`.
+    r"""A single clustering: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim \mathrm{Normal}(\mu_c,
+    \Sigma_c), x \mid z`.
 
-    This is :class:`~ppl_models.mfcvae.MFCVAE` with one facet and the shared architecture (MFCVAE, D.5),
-    without VaDE's original stacked-autoencoder pre-training.
+    This is :class:`~ppl_models.mfcvae.MFCVAE` with one facet and the shared architecture (MFCVAE,
+    D.5), without VaDE's original stacked-autoencoder pre-training.
 
     :param x_shape: shape of one datum.
     :param prior: the mixture, for example ``GaussianMixture(50, 10)``.
@@ -33,5 +34,7 @@ class VaDE(MFCVAE):
         name: str = "cluster",
     ) -> None:
         if not isinstance(prior, Mixture):
-            raise ValueError(f"VaDE needs a mixture, such as GaussianMixture(50, 10), got {prior!r}")
+            raise ValueError(
+                f"VaDE needs a mixture, such as GaussianMixture(50, 10), got {prior!r}"
+            )
         super().__init__(x_shape, {name: prior}, likelihood, network)

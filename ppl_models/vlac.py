@@ -1,4 +1,6 @@
-"""Variational Ladder Autoencoder for Clustering (Willetts et al., 2019), and what is left of it in special cases."""
+"""Variational Ladder Autoencoder for Clustering (Willetts et al., 2019), and what is left of it in
+special cases.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ class VLAC(MFCVAE):
       :math:`z_l \sim \mathrm{Normal}(0, I)` in a plain layer;
     * then, down the ladder, :math:`x \mid z \sim p(x \mid f(z_1, \ldots, z_L))` (Eq. 1 to 3).
 
-    This is the story of :class:`~ppl_models.mfcvae.MFCVAE` with uniform weights; what makes it VLAC is inference, by
-    :class:`~guides.ladder.LadderGuide`. The facets are called ``layer_1`` (shallow) to ``layer_L``.
+    This is the story of :class:`~ppl_models.mfcvae.MFCVAE` with uniform weights; what makes it VLAC
+    is inference, by :class:`~guides.ladder.LadderGuide`. The facets are called ``layer_1``
+    (shallow) to ``layer_L``.
 
     :param x_shape: shape of one datum.
     :param num_components: K of each layer, shallow to deep; 1 makes the layer plain.
@@ -47,7 +50,8 @@ class VLAC(MFCVAE):
         dims = check_counts("dims", dims, "(5, 5, 5, 10)")
         if len(num_components) != len(dims):
             raise ValueError(
-                f"num_components and dims are per layer and must be equally many, got {num_components} and {dims}"
+                "num_components and dims are per layer and must be equally many, got "
+                f"{num_components} and {dims}"
             )
         layers = zip(num_components, dims, strict=True)
         facets = {f"layer_{number}": _layer(K, d, scale) for number, (K, d) in enumerate(layers, 1)}
@@ -57,7 +61,8 @@ class VLAC(MFCVAE):
 
 
 class VLAE(VLAC):
-    r"""Variational ladder autoencoder (Zhao et al., 2017): every layer plain, :math:`z_l \sim \mathrm{Normal}(0, I)`.
+    r"""Variational ladder autoencoder (Zhao et al., 2017): every layer plain, :math:`z_l \sim
+    \mathrm{Normal}(0, I)`.
 
     :param dims: length of each layer's latent vector, shallow to deep.
     """
@@ -74,7 +79,8 @@ class VLAE(VLAC):
 
 
 class GMDGM(VLAC):
-    r"""Gaussian-mixture deep generative model, VLAC's baseline: one layer, :math:`y, z \mid y, x \mid z`.
+    r"""Gaussian-mixture deep generative model, VLAC's baseline: one layer, :math:`y, z \mid y, x
+    \mid z`.
 
     :param num_components: K.
     :param dim: length of the latent vector.
@@ -93,7 +99,8 @@ class GMDGM(VLAC):
 
 
 class VAE(VLAC):
-    r"""Variational autoencoder (Kingma and Welling, 2014): one plain layer, :math:`z \sim \mathrm{Normal}(0, I)`.
+    r"""Variational autoencoder (Kingma and Welling, 2014): one plain layer, :math:`z \sim
+    \mathrm{Normal}(0, I)`.
 
     Trained under ``Constant(beta)`` it is the beta-VAE (Higgins et al., 2017).
 

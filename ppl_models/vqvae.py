@@ -1,4 +1,6 @@
-"""Vector-quantised VAE, relaxed to a distribution over codes, and the autoencoder that it is held against."""
+"""Vector-quantised VAE, relaxed to a distribution over codes, and the autoencoder that it is held
+against.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,19 @@ __all__ = ["VQVAE", "Autoencoder"]
 
 
 class VQVAE(FacetModel):
-    r"""An image from a grid of codes out of one book (van den Oord et al., 2017, as relaxed by Sonderby et al., 2017).
+    r"""An image from a grid of codes out of one book (van den Oord et al., 2017, as relaxed by
+    Sonderby et al., 2017).
 
-    For each datum, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots, K)`; then, from the
-    codes' vectors at their places, :math:`x \mid c \sim p(x \mid f(e_{c_1}, \ldots, e_{c_P}))`. The mixture hidden in
-    it is that of the embeddings around the codes (*I Don't Need u*, appendix B); see
-    :class:`~guides.codebook.CodebookGuide`.
+    For each datum, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
+    K)`; then, from the codes' vectors at their places, :math:`x \mid c \sim p(x \mid f(e_{c_1},
+    \ldots, e_{c_P}))`. The mixture hidden in it is that of the embeddings around the codes (*I
+    Don't Need u*, appendix B); see :class:`~guides.codebook.CodebookGuide`.
 
     :param x_shape: shape of one image.
     :param num_codes: K; the authors' code has 128.
     :param code_dim: length of a code's vector.
-    :param network: by default :class:`~ppl_models.networks.ConvGrid`, whose grid is a quarter as high and wide as x.
+    :param network: by default :class:`~ppl_models.networks.ConvGrid`, whose grid is a quarter as
+        high and wide as x.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1, or the network does not fit.
     """
@@ -45,7 +49,9 @@ class VQVAE(FacetModel):
         check_size("num_codes", num_codes)
         network = network if network is not None else ConvGrid()
         places = _places(network, x_shape)
-        super().__init__(x_shape, {name: Codebook(num_codes, code_dim, places)}, likelihood, network)
+        super().__init__(
+            x_shape, {name: Codebook(num_codes, code_dim, places)}, likelihood, network
+        )
         self.name = name
 
     @property
@@ -59,21 +65,26 @@ class VQVAE(FacetModel):
         return prior
 
     def forward(self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1) -> Tensor:
-        """The program. Sites: ``c_NAME`` ``[B, P, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+        """The program. Sites: ``c_NAME`` ``[B, P, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
+        *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
-        :param num_samples: L; above 1, codes and x gain a leading axis L, each draw weighted by 1 / L.
+        :param num_samples: L; above 1, codes and x gain a leading axis L, each draw weighted by 1 /
+            L.
         """
         with self.plate(x, size), self.draws(num_samples):
             with self.weighted(f"c_{self.name}"):
-                c = pyro.sample(f"c_{self.name}", self.codebook.component())  # c_p ~ Uniform(1, ..., K)
+                c = pyro.sample(
+                    f"c_{self.name}", self.codebook.component()
+                )  # c_p ~ Uniform(1, ..., K)
             z = pyro.deterministic(f"z_{self.name}", self.codebook.vectors(c), event_dim=1)
             return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
 
 
 class Autoencoder(MFCVAE):
     r"""z without a prior: :math:`x \mid z`, the baseline of *I Don't Need u*'s appendix B; with
-    :class:`~guides.codebook.PointGuide` a plain autoencoder, trained by the likelihood of its reconstructions.
+    :class:`~guides.codebook.PointGuide` a plain autoencoder, trained by the likelihood of its
+    reconstructions.
 
     :param x_shape: shape of one image.
     :param code_dim: length of z at each place of the network's grid.
@@ -97,7 +108,8 @@ class Autoencoder(MFCVAE):
 def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
     """How many places the grid has.
 
-    :raises ValueError: for another kind of network, whose latents have no places, or no shape of images.
+    :raises ValueError: for another kind of network, whose latents have no places, or no shape of
+        images.
     """
     check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
     return network.places(check_shape(x_shape))

@@ -1,4 +1,6 @@
-"""One of every model, and which objectives suit which guide: the lists that other tests go through."""
+"""One of every model, and which objectives suit which guide: the lists that other tests go
+through.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from guides import (
     TableGuide,
     VaDEGuide,
 )
-from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, MeanField_ELBO, MeanFieldEnum_ELBO, ScoreFunction_ELBO
+from inference import (
+    GuideEnum_ELBO,
+    ImportanceWeighted_ELBO,
+    MeanField_ELBO,
+    MeanFieldEnum_ELBO,
+    ScoreFunction_ELBO,
+)
 from ppl_models import (
     CVAE,
     GMDGM,
@@ -70,15 +78,25 @@ def two_facets() -> VaDEGuide:
 
 
 def three_facets_full_covariance_two_draws() -> VaDEGuide:
-    facets = {name: GaussianMixture(3, 2, covariance="full") for name in ("shallow", "middle", "deep")}
+    facets = {
+        name: GaussianMixture(3, 2, covariance="full") for name in ("shallow", "middle", "deep")
+    }
     return VaDEGuide(
-        MFCVAE((6,), facets, Normal(0.3), MLPLadder((8, 9, 10), merge="gated_add", init="glorot_normal")), 2
+        MFCVAE(
+            (6,),
+            facets,
+            Normal(0.3),
+            MLPLadder((8, 9, 10), merge="gated_add", init="glorot_normal"),
+        ),
+        2,
     )
 
 
 def shared_network_images() -> VaDEGuide:
     facets = {"a": GaussianMixture(3, 2, weights="uniform"), "b": GaussianMixture(2, 2)}
-    return VaDEGuide(MFCVAE((1, 4, 3), facets, ContinuousBernoulli(), SharedMLP((8, 9), activation="elu")))
+    return VaDEGuide(
+        MFCVAE((1, 4, 3), facets, ContinuousBernoulli(), SharedMLP((8, 9), activation="elu"))
+    )
 
 
 def mixed_priors() -> VaDEGuide:
@@ -100,12 +118,17 @@ def marginal_two_draws() -> MarginalGuide:
 
 
 def vamp() -> VaDEGuide:
-    facets = {"style": VampPrior(3, 2, (6,), support=(0, 1)), "digit": VampPrior(4, 3, (6,), weights="uniform")}
+    facets = {
+        "style": VampPrior(3, 2, (6,), support=(0, 1)),
+        "digit": VampPrior(4, 3, (6,), weights="uniform"),
+    }
     return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
 
 
 def dirichlet_weights() -> VaDEGuide:
-    return VaDEGuide(VaDE((6,), GaussianMixture(4, 3, weights=DirichletWeights(100)), network=SharedMLP((8, 9))))
+    return VaDEGuide(
+        VaDE((6,), GaussianMixture(4, 3, weights=DirichletWeights(100)), network=SharedMLP((8, 9)))
+    )
 
 
 def incomplete() -> VaDEGuide:
@@ -139,7 +162,9 @@ def network_relaxed() -> AmortizedGuide:
 
 def network_straight_through() -> AmortizedGuide:
     discrete = GumbelSoftmax(0.7, hard=True)
-    return AmortizedGuide(VaDE((6,), GaussianMixture(4, 3), network=SharedMLP((8, 9))), discrete=discrete)
+    return AmortizedGuide(
+        VaDE((6,), GaussianMixture(4, 3), network=SharedMLP((8, 9))), discrete=discrete
+    )
 
 
 def network_scored() -> AmortizedGuide:
@@ -154,14 +179,20 @@ def network_scored_average_two_draws() -> AmortizedGuide:
 
 
 def convolutional() -> VaDEGuide:
-    facets = {"shape": GaussianMixture(3, 2, "full", "uniform"), "colour": GaussianMixture(4, 3, "full", "uniform")}
+    facets = {
+        "shape": GaussianMixture(3, 2, "full", "uniform"),
+        "colour": GaussianMixture(4, 3, "full", "uniform"),
+    }
     return VaDEGuide(MFCVAE((3, 8, 12), facets, Normal(0.6), ConvLadder((4, 5))))
 
 
 def convolutional_two_draws_skipping_a_level() -> VaDEGuide:
     facets = {"shallow": GaussianMixture(3, 2), "deep": GaussianMixture(4, 3)}
     return VaDEGuide(
-        MFCVAE((2, 16, 16), facets, Bernoulli(), ConvLadder((3, 4, 5), merge="gated_add", rungs=[0, 2])), 2
+        MFCVAE(
+            (2, 16, 16), facets, Bernoulli(), ConvLadder((3, 4, 5), merge="gated_add", rungs=[0, 2])
+        ),
+        2,
     )
 
 
@@ -180,7 +211,9 @@ def vlac_enumerated() -> LadderGuide:
 
 
 def vlac_scored() -> LadderGuide:
-    return LadderGuide(VLAC((2, 3), [2, 3], [2, 3], network=MLPLadder((8, 9))), discrete=ScoreFunction("learned"))
+    return LadderGuide(
+        VLAC((2, 3), [2, 3], [2, 3], network=MLPLadder((8, 9))), discrete=ScoreFunction("learned")
+    )
 
 
 def vlae() -> LadderGuide:
@@ -208,12 +241,16 @@ def ivae_continuous_label() -> ConditionalGuide:
 
 
 def vade_convnet() -> VaDEGuide:
-    model = VaDE((1, 8, 8), GaussianMixture(3, 2), DiscretizedLogistic(), ConvNet((4, 5, 6, 7), hidden=8))
+    model = VaDE(
+        (1, 8, 8), GaussianMixture(3, 2), DiscretizedLogistic(), ConvNet((4, 5, 6, 7), hidden=8)
+    )
     return VaDEGuide(model)
 
 
 def ivae_resnet() -> ConditionalGuide:
-    return ConditionalGuide(IVAE((2, 7, 6), 3, 2, Normal(0.4), ResNet((4, 5, 6, 7), init="glorot_normal")), 2)
+    return ConditionalGuide(
+        IVAE((2, 7, 6), 3, 2, Normal(0.4), ResNet((4, 5, 6, 7), init="glorot_normal")), 2
+    )
 
 
 def flow() -> FlowGuide:
@@ -242,7 +279,9 @@ def mlvae_mixture_of_normals() -> GroupedGuide:
 
 
 def mlvae_tables() -> TableGuide:
-    return TableGuide(MLVAE((6,), 3, 2, network=MLP((8,))), [0, 1, 1, 5, 5, 5, -2, 3, 3, 0, 9, 9], content="group")
+    return TableGuide(
+        MLVAE((6,), 3, 2, network=MLP((8,))), [0, 1, 1, 5, 5, 5, -2, 3, 3, 0, 9, 9], content="group"
+    )
 
 
 def mlvae_similar_contents() -> SimilarContentGuide:
@@ -254,11 +293,15 @@ def nvae() -> ClassifierGuide:
 
 
 def nvae_partly_labelled_two_draws() -> ClassifierGuide:
-    return ClassifierGuide(NVAE((1, 8, 8), 3, 2, 1, Normal(0.4), StridedConvNet((4, 5), hidden=6)), 2, 0.5)
+    return ClassifierGuide(
+        NVAE((1, 8, 8), 3, 2, 1, Normal(0.4), StridedConvNet((4, 5), hidden=6)), 2, 0.5
+    )
 
 
 def nvae_dirichlet_without_bias() -> ClassifierGuide:
-    return ClassifierGuide(NVAE((6,), 3, 2, 2, network=MLP((8,)), concentration=1.0, class_bias=False))
+    return ClassifierGuide(
+        NVAE((6,), 3, 2, 2, network=MLP((8,)), concentration=1.0, class_bias=False)
+    )
 
 
 def cvae() -> ConditionalGuide:
@@ -339,26 +382,37 @@ OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
         max_plate_nesting=guide.max_plate_nesting, strict_enumeration_warning=False
     ),
     "Pyro's Trace": lambda guide: Trace_ELBO(max_plate_nesting=guide.max_plate_nesting),
-    "Pyro's TraceMeanField": lambda guide: TraceMeanField_ELBO(max_plate_nesting=guide.max_plate_nesting),
+    "Pyro's TraceMeanField": lambda guide: TraceMeanField_ELBO(
+        max_plate_nesting=guide.max_plate_nesting
+    ),
 }
 
 FREELY_ENUMERATED = {"MeanFieldEnum", "GuideEnum", "Pyro's TraceEnum"}
 GROUPED = set(OBJECTIVES) - {"ScoreFunction", "ImportanceWeighted"}
 
-# What is said of objectives that do not suit a guide, and those that do; each guide is tried with all objectives.
+# What is said of objectives that do not suit a guide, and those that do; each guide is tried with
+# all objectives.
 PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (two_facets, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (incomplete, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (three_facets_full_covariance_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (
+        three_facets_full_covariance_two_draws,
+        "enumerates its clusters",
+        {"GuideEnum", "Pyro's TraceEnum"},
+    ),
     (network_enumerated, "enumerates its clusters", FREELY_ENUMERATED),
     (network_conditional_two_draws, "enumerates its clusters", FREELY_ENUMERATED),
     (network_relaxed, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
     (network_straight_through, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
     (network_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
-    (network_scored_average_two_draws, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
+    (
+        network_scored_average_two_draws,
+        "draws clusters without a gradient",
+        {"ScoreFunction", "Pyro's Trace"},
+    ),
     (vlac_relaxed, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
     (vlac_enumerated, "enumerates its clusters", FREELY_ENUMERATED),
     (vlac_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),

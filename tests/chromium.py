@@ -41,7 +41,9 @@ def started() -> Iterator[Any]:
     for flag in FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
+    )
     try:
         size = {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -61,14 +63,22 @@ class Page:
         self.wait("#view label", 6)
 
     def all(self, selector: str) -> list[Any]:
-        return [each for each in self.driver.find_elements("css selector", selector) if each.is_displayed()]
+        return [
+            each
+            for each in self.driver.find_elements("css selector", selector)
+            if each.is_displayed()
+        ]
 
     def wait(self, selector: str, count: int | set[int] | None, seconds: float = PATIENCE) -> bool:
         """Whether there come to be so many elements, or any where that is ``None``."""
 
         def there() -> bool:
             found = len(self.all(selector))
-            return found > 0 if count is None else found in (count if isinstance(count, set) else {count})
+            return (
+                found > 0
+                if count is None
+                else found in (count if isinstance(count, set) else {count})
+            )
 
         return self._until(there, seconds)
 
@@ -96,12 +106,18 @@ class Page:
 
     def sources(self, selector: str) -> list[str]:
         """Of images."""
-        found = "return [...document.querySelectorAll(arguments[0])].map(image => image.getAttribute('src') || '')"
+        found = (
+            "return [...document.querySelectorAll(arguments[0])].map(image => "
+            "image.getAttribute('src') || '')"
+        )
         return self.driver.execute_script(found, selector)
 
     def drawn(self, selector: str) -> bool:
         """Whether all these images have been decoded, and have a size."""
-        whole = "return [...document.querySelectorAll(arguments[0])].every(i => i.complete && i.naturalWidth > 0)"
+        whole = (
+            "return [...document.querySelectorAll(arguments[0])].every(i => i.complete && "
+            "i.naturalWidth > 0)"
+        )
         return self.driver.execute_script(whole, selector)
 
     def changes(self, selector: str, before: list[str], seconds: float = PATIENCE) -> None:
@@ -113,16 +129,32 @@ class Page:
         return self.driver.execute_async_script(code)
 
     def stays_quiet(self) -> None:
-        """:raises AssertionError: if the page asked for anything of another place, or complained."""
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        """:raises AssertionError: if the page asked for anything of another place, or
+            complained.
+        """
+        events = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        asked = [
+            e["params"]["request"]["url"]
+            for e in events
+            if e["method"] == "Network.requestWillBeSent"
+        ]
         asked += [e["params"]["url"] for e in events if e["method"] == "Network.webSocketCreated"]
         here = urlsplit(self.address).netloc
         assert any(urlsplit(url).netloc == here for url in asked), "requests are seen"
         local = ("data", "blob", "chrome", "about")
-        elsewhere = {url for url in asked if urlsplit(url).scheme not in local and urlsplit(url).netloc != here}
+        elsewhere = {
+            url
+            for url in asked
+            if urlsplit(url).scheme not in local and urlsplit(url).netloc != here
+        }
         assert not elsewhere, f"asked of other places: {elsewhere}"
-        complaints = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+        complaints = [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] == "SEVERE"
+        ]
         assert not complaints, complaints
 
     @staticmethod

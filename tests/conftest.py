@@ -23,7 +23,9 @@ def same_start() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_global_parameters() -> Iterator[None]:
-    """Nothing may enter Pyro's global parameter store: two models in one process must not meet there."""
+    """Nothing may enter Pyro's global parameter store: two models in one process must not meet
+    there.
+    """
     yield
     assert not list(pyro.get_param_store()), "a test left parameters in Pyro's global store"
 
@@ -33,5 +35,7 @@ def mnist_root() -> Path:
     """Where MNIST lies, for the few tests that need it; they skip where it is not found."""
     root = Path(os.environ.get("FACETVAE_DATA", "data"))
     if not (root / "MNIST" / "raw").is_dir():
-        pytest.skip("MNIST not found: set FACETVAE_DATA to a folder that holds it in torchvision's layout")
+        pytest.skip(
+            "MNIST not found: set FACETVAE_DATA to a folder that holds it in torchvision's layout"
+        )
     return root

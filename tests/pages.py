@@ -18,19 +18,24 @@ CUTS = {
     r"\bfade_steps=\d+": "fade_steps=10",
     r"\blabellings\(1000\b": "labellings(300",
     # Estimators that choose their own length, each called on one line.
-    r"\b(MultiFacetClustering|SemiSupervisedClassifier|ContentStyleTransformer)\((?!.*epochs=)": r"\1(epochs=2, ",
+    r"\b(MultiFacetClustering|SemiSupervisedClassifier|ContentStyleTransformer)"
+    r"\((?!.*epochs=)": r"\1(epochs=2, ",
 }
 # What a reader types to run a module of ours, up to the end of the line or of the inline code.
 MODULE = re.compile(r"-m ((?:benchmarks|examples|tests)\.\w+)([^\n`]*)")
 
 
 def documents() -> list[Path]:
-    """Every Markdown file of the repository that people read: those beside the code, and the site's."""
+    """Every Markdown file of the repository that people read: those beside the code, and the
+    site's.
+    """
     return sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 
 
 def program(page: Path) -> str:
-    """The page's Python blocks on the lines where they stand, so that an error names the page's line."""
+    """The page's Python blocks on the lines where they stand, so that an error names the page's
+    line.
+    """
     text = page.read_text()
     lines = [""] * text.count("\n")
     for block in FENCE.finditer(text):
@@ -48,7 +53,9 @@ def shortened(code: str) -> str:
 
 
 def commands(page: Path) -> list[tuple[str, list[str]]]:
-    """Our modules that the page has a reader run, and the arguments shown, without what the shell reads."""
+    """Our modules that the page has a reader run, and the arguments shown, without what the shell
+    reads.
+    """
     found = []
     for module, rest in MODULE.findall(page.read_text()):
         arguments = re.split(r"\s#|[;|&]|, ", rest)[0].split()

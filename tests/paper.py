@@ -1,6 +1,8 @@
-"""MFCVAE's objective written from the paper's formulas, without Pyro and without this library's code.
+"""MFCVAE's objective written from the paper's formulas, without Pyro and without this library's
+code.
 
-Everything is plain tensor algebra on the parameters by name. Numbers in comments are the paper's equations.
+Everything is plain tensor algebra on the parameters by name. Numbers in comments are the paper's
+equations.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def encode(p: dict[str, Tensor], x: Tensor, J: int) -> list[tuple[Tensor, Tensor
 def decode(p: dict[str, Tensor], z: list[Tensor], alpha: list[float]) -> Tensor:
     """Eq. 78, 79, with each rung scaled as in Eq. 88: the logits of every pixel."""
     J = len(z)
-    rungs = [alpha[j] * linear(p, f"model.decoder.rungs.{j}.0", z[j]).clamp(min=0) for j in range(J)]
+    rungs = [
+        alpha[j] * linear(p, f"model.decoder.rungs.{j}.0", z[j]).clamp(min=0) for j in range(J)
+    ]
     h = rungs[-1]
     for j in reversed(range(1, J)):
         h = linear(p, f"model.decoder.backbones.{j}.0", h).clamp(min=0)
@@ -52,14 +56,18 @@ def mixture(p: dict[str, Tensor], name: str, z: Tensor) -> tuple[Tensor, Tensor]
     else:
         factor = torch.tril(lower, -1) + torch.diag_embed(scale)
         covariance = factor @ factor.mT
-        quadratic = torch.einsum("...ki,kij,...kj->...k", delta, torch.linalg.inv(covariance), delta)
+        quadratic = torch.einsum(
+            "...ki,kij,...kj->...k", delta, torch.linalg.inv(covariance), delta
+        )
     log_pz_c = -0.5 * quadratic - torch.log(scale).sum(-1) - 0.5 * d * LOG_2PI
     logits = p[f"model.facets.{name}.logits"]
     return log_pz_c, logits - torch.log(torch.exp(logits).sum())
 
 
 def responsibilities(log_pz_c: Tensor, log_pc: Tensor) -> Tensor:
-    """Eq. 59 and 60 from ``[L, B, K]`` and ``[K]``: q(c given x) ``[B, K]``, shared by all draws."""
+    """Eq. 59 and 60 from ``[L, B, K]`` and ``[K]``: q(c given x) ``[B, K]``, shared by all
+    draws.
+    """
     score = (log_pz_c + log_pc).mean(0)
     q_c = torch.exp(score - score.max(-1, keepdim=True).values)
     return q_c / q_c.sum(-1, keepdim=True)
@@ -75,7 +83,8 @@ def kl_terms(
     """The two KL terms of each facet in Eq. 14, estimated as in Eq. 58, summed over the batch.
 
     :param noise: standard normal draws ``[L, B, d]`` of every facet.
-    :param known: clusters ``[B]`` that are known, by facet, -1 where not: q(c given x) is certain of them.
+    :param known: clusters ``[B]`` that are known, by facet, -1 where not: q(c given x) is certain
+        of them.
     """
     terms = {}
     for (mean, scale), name in zip(encode(p, x, len(names)), names, strict=True):
@@ -100,9 +109,11 @@ def negative_objective(
     known: dict[str, Tensor] | None = None,
     there: Tensor | float = 1.0,
 ) -> Tensor:
-    """Minus Eq. 58 summed over the batch, its KL terms weighted by alpha (Eq. 89) and its rungs gated (Eq. 88).
+    """Minus Eq. 58 summed over the batch, its KL terms weighted by alpha (Eq. 89) and its rungs
+    gated (Eq. 88).
 
-    :param there: 1 for each entry of ``x`` ``[B, D]`` that is observed, and 0 for others, which the encoder sees as 0.
+    :param there: 1 for each entry of ``x`` ``[B, D]`` that is observed, and 0 for others, which the
+        encoder sees as 0.
     """
     x = x * there
     posterior = encode(p, x, len(names))
@@ -110,4 +121,7 @@ def negative_objective(
     logits = decode(p, z, alpha)  # [L, B, D]
     log_px_z = (there * (x * logits - torch.nn.functional.softplus(logits))).sum(-1)
     kl = kl_terms(p, x, noise, names, known)
-    return sum(a * (kl[name][0] + kl[name][1]) for a, name in zip(alpha, names, strict=True)) - log_px_z.mean(0).sum()
+    return (
+        sum(a * (kl[name][0] + kl[name][1]) for a, name in zip(alpha, names, strict=True))
+        - log_px_z.mean(0).sum()
+    )

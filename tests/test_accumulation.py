@@ -1,4 +1,6 @@
-"""What examples.mlvae measures: on latents whose knowledge of the label is known, and on data that are held out."""
+"""What examples.mlvae measures: on latents whose knowledge of the label is known, and on data that
+are held out.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SETTINGS = replace(Settings(), evidence=(1, 5, 25), trials=2)
 
 
 class Planted(Encoder):
-    """Of x = (label, noise): a content that says the label with a deviation of 2, and a style that does not."""
+    """Of x = (label, noise): a content that says the label with a deviation of 2, and a style that
+    does not.
+    """
 
     def __init__(self, facets: int) -> None:
         super().__init__()
@@ -51,7 +55,11 @@ def test_content_tells_more_with_more_images_and_style_tells_nothing() -> None:
     # A deviation of 2 / sqrt(25) = 0.4 around labels one apart, and as much again of the draw.
     assert accuracy[0] < accuracy[1] < accuracy[2]
     assert accuracy[2] > 0.45
-    assert content[2]["conditional_entropy"] < content[1]["conditional_entropy"] < content[0]["conditional_entropy"]
+    assert (
+        content[2]["conditional_entropy"]
+        < content[1]["conditional_entropy"]
+        < content[0]["conditional_entropy"]
+    )
     # Chance is 1 / 4 of 200 test draws: a deviation of 0.03.
     assert all(abs(score["accuracy"] - 1 / CLASSES) < 0.15 for score in style)
     assert all(score["conditional_entropy"] > np.log2(CLASSES) - 0.1 for score in style)
@@ -73,7 +81,9 @@ def test_groups_that_would_mix_classes_are_refused() -> None:
         evaluate(guide, *data(), replace(SETTINGS, evidence=(2, 25)), seed=0)
 
 
-@pytest.mark.parametrize(("factor", "values"), [("object", {1, 3, 6, 8}), ("shape", {1, 3}), ("scale", {1, 3, 6})])
+@pytest.mark.parametrize(
+    ("factor", "values"), [("object", {1, 3, 6, 8}), ("shape", {1, 3}), ("scale", {1, 3, 6})]
+)
 def test_held_out_values_are_never_trained_on(factor: str, values: set[int]) -> None:
     shapes = drawn_shapes(rows=400)
     assert shapes.train.shape == (300, 3, 32, 32)

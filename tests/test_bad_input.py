@@ -1,4 +1,5 @@
-"""Every wrong input gets one clear error, before any work, and leaves objects and files as they were.
+"""Every wrong input gets one clear error, before any work, and leaves objects and files as they
+were.
 
 The inputs stand in ``bad_inputs.py``.
 """
@@ -23,27 +24,62 @@ import torch
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, elbo
 from ppl_models import MFCVAE, GaussianMixture, Normal
-from tests.bad_inputs import DATA, KINDS, ROWS, SHARED, SIZES, D, Row, X, fit, guide, holed, runner, saved, saved_runner
+from tests.bad_inputs import (
+    DATA,
+    KINDS,
+    ROWS,
+    SHARED,
+    SIZES,
+    D,
+    Row,
+    X,
+    fit,
+    guide,
+    holed,
+    runner,
+    saved,
+    saved_runner,
+)
 
 AT_LEAST = 200
 SECONDS = 1.0
 
 # Where what users call is listed.
 PUBLIC = (
-    "ppl_models", "ppl_models.likelihoods", "ppl_models.networks", "ppl_models.priors",
+    "ppl_models",
+    "ppl_models.likelihoods",
+    "ppl_models.networks",
+    "ppl_models.priors",
     "guides",
-    "inference", "inference.callbacks", "inference.diagnostics", "inference.estimators",
-    "inference.evaluation", "inference.exploring", "inference.figures", "inference.initialization",
-    "inference.metrics", "inference.runner", "inference.schedules", "inference.selection",
+    "inference",
+    "inference.callbacks",
+    "inference.diagnostics",
+    "inference.estimators",
+    "inference.evaluation",
+    "inference.exploring",
+    "inference.figures",
+    "inference.initialization",
+    "inference.metrics",
+    "inference.runner",
+    "inference.schedules",
+    "inference.selection",
     "inference.training.batching",
     "examples.datasets",
-)  # fmt: skip
+)
 
 # Public names without a row, and why.
 EXEMPT = {
-    **dict.fromkeys(("Exact", "Enumerate", "MixtureOfNormals", "ProductOfNormals"), "takes no arguments"),
-    **dict.fromkeys(("Batching", "Evidence", "Ladder", "NetworkGuide", "Schedule"), "a base: its kinds have rows"),
-    **dict.fromkeys(("Decoder", "Encoder", "FlowDecoder", "NoEncoder"), "built by architectures, which have rows"),
+    **dict.fromkeys(
+        ("Exact", "Enumerate", "MixtureOfNormals", "ProductOfNormals"), "takes no arguments"
+    ),
+    **dict.fromkeys(
+        ("Batching", "Evidence", "Ladder", "NetworkGuide", "Schedule"),
+        "a base: its kinds have rows",
+    ),
+    **dict.fromkeys(
+        ("Decoder", "Encoder", "FlowDecoder", "NoEncoder"),
+        "built by architectures, which have rows",
+    ),
     **dict.fromkeys(("Callback", "Weights"), "the type of a user's or a schedule's function"),
     "DATASETS": "a table, which load looks into",
     "perturb_components": "called by KeepIdentifiable with what it found itself",
@@ -70,7 +106,10 @@ def collected() -> None:
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     """Of every file, and ``None`` of every folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 def states() -> list[torch.Tensor]:
@@ -83,18 +122,23 @@ def refused(row: Row, run: Path) -> float:
     with pytest.raises(row.error, match=row.message) as caught:
         row.call(run)
     seconds = time.perf_counter() - started
-    assert type(caught.value) is row.error, "a kind of its own, such as that of JSON's or torch's own errors"
+    assert type(caught.value) is row.error, (
+        "a kind of its own, such as that of JSON's or torch's own errors"
+    )
     return seconds
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_what_is_wrong_is_refused(row: Row, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_refused(
+    row: Row, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     if row.damage is not None:
         run = shutil.copytree(run, tmp_path / "run")
         row.damage(run)
     files, tensors = contents(tmp_path) | contents(run), states()
-    # The first time something may be imported or built that is shared later on; an error that is slow is so twice.
+    # The first time something may be imported or built that is shared later on; an error that is
+    # slow is so twice.
     if refused(row, run) > SECONDS:
         assert refused(row, run) < SECONDS
     assert contents(tmp_path) | contents(run) == files
@@ -110,7 +154,9 @@ def test_the_list_is_long_and_says_nothing_twice() -> None:
 
 
 def callables(module: str) -> Iterator[str]:
-    """Public names of a module that are called, and methods of its classes whose docstrings promise an error."""
+    """Public names of a module that are called, and methods of its classes whose docstrings promise
+    an error.
+    """
     names = importlib.import_module(module)
     for name in names.__all__:
         found = getattr(names, name)
@@ -119,7 +165,11 @@ def callables(module: str) -> Iterator[str]:
         yield name
         for method, function in vars(found).items() if isinstance(found, type) else ():
             function = getattr(function, "__func__", function)
-            if inspect.isfunction(function) and method[0] != "_" and ":raises" in (function.__doc__ or ""):
+            if (
+                inspect.isfunction(function)
+                and method[0] != "_"
+                and ":raises" in (function.__doc__ or "")
+            ):
                 yield f"{name}.{method}"
 
 
@@ -155,7 +205,9 @@ def test_data(fault: str, x: Any, message: str, use: str) -> None:
 
 def test_real_values_are_fine_where_the_likelihood_takes_them() -> None:
     model = MFCVAE((D,), {"z": GaussianMixture(3, 2)}, Normal(0.5))
-    assert np.isfinite(elbo(model, VaDEGuide(model), 10 * np.random.default_rng(0).normal(size=(4, D)), 2)[0])
+    assert np.isfinite(
+        elbo(model, VaDEGuide(model), 10 * np.random.default_rng(0).normal(size=(4, D)), 2)[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "log_every"])
@@ -168,7 +220,9 @@ def test_counts_of_fit(name: str, value: Any) -> None:
 def test_an_abrupt_fade_in_is_warned_of() -> None:
     g = VaDEGuide(MFCVAE((D,), {"a": GaussianMixture(3, 2), "b": GaussianMixture(4, 2)}))
     with pytest.warns(UserWarning, match="fade_steps=3 is abrupt"):
-        SVIRunner(g.model, g, schedule=ProgressiveFadeIn((2, 2), 3)).fit(holed(0.1), 4, 3, progress=False)
+        SVIRunner(g.model, g, schedule=ProgressiveFadeIn((2, 2), 3)).fit(
+            holed(0.1), 4, 3, progress=False
+        )
 
 
 def written(folder: Path) -> Path:
@@ -176,7 +230,9 @@ def written(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_failed_save_leaves_the_earlier_one(nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_earlier_one(
+    nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = written(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in run.iterdir()}
 

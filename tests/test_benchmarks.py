@@ -1,4 +1,6 @@
-"""The program that measures what models cost: its comparison of objectives, and what it counts and fits."""
+"""The program that measures what models cost: its comparison of objectives, and what it counts and
+fits.
+"""
 
 from __future__ import annotations
 
@@ -40,18 +42,27 @@ def with_gradient_halved(case: Case) -> Case:
 
 
 @pytest.mark.parametrize("name", ["MFCVAE", "NVAE"])
-def test_another_objective_ends_the_program_before_it_is_timed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_objective_ends_the_program_before_it_is_timed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check_same_objective(name, with_kl_weight(CASES[name], 1.0), SMALL, CPU)
-    faults = {"with the same noise": with_kl_weight(CASES[name], 1.001), "gradient": with_gradient_halved(CASES[name])}
+    faults = {
+        "with the same noise": with_kl_weight(CASES[name], 1.001),
+        "gradient": with_gradient_halved(CASES[name]),
+    }
     for message, case in faults.items():
         monkeypatch.setitem(CASES, name, case)
         with pytest.raises(ValueError, match=f"{name}: .*{message}"):
             report_times([name], BRIEFLY)
 
 
-def test_a_table_has_every_variant_and_a_sweep_its_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_has_every_variant_and_a_sweep_its_exponent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = measure(["VAE", "VQVAE"], ["L"], BRIEFLY)
-    assert all(seconds > 0 for name in ("VAE", "VQVAE") for seconds in found["seconds"][name].values())
+    assert all(
+        seconds > 0 for name in ("VAE", "VQVAE") for seconds in found["seconds"][name].values()
+    )
     assert found["peak_bytes"]["VQVAE"]["ours"] > 0
     assert set(found["sweeps"]["L"]["seconds"]) == {1, 2, 3}
     assert {"VAE", "VQVAE"} <= {line.split(" ")[0] for line in capsys.readouterr().out.splitlines()}
@@ -59,7 +70,9 @@ def test_a_table_has_every_variant_and_a_sweep_its_exponent(capsys: pytest.Captu
 
 def test_the_exponent_is_that_of_a_power() -> None:
     found = growth({n: 0.01 * n**1.5 for n in (2, 4, 16)})
-    assert found == pytest.approx({"exponent": 1.5, "standard_error": 0, "last_slope": 1.5}, abs=1e-6)
+    assert found == pytest.approx(
+        {"exponent": 1.5, "standard_error": 0, "last_slope": 1.5}, abs=1e-6
+    )
 
 
 def test_peak_memory_counts_what_is_held_at_once() -> None:

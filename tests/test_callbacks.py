@@ -1,4 +1,6 @@
-"""What is done while a run goes on: stopping early, drawing, writing where there is no room, keeping others away."""
+"""What is done while a run goes on: stopping early, drawing, writing where there is no room,
+keeping others away.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ def told(values: list[float], every: int = 1) -> Evaluate:
         ([3, 2, 2.5, 2.5, 1], {"patience": 2, "larger_is_better": False}, 4),
     ],
 )
-def test_a_run_ends_when_a_measure_no_longer_improves(values: list[float], options: dict, epochs: int) -> None:
-    early = runner().fit(X, epochs=9, callbacks=[told(values), StopEarly("held_out", **options)], **SIZES)
+def test_a_run_ends_when_a_measure_no_longer_improves(
+    values: list[float], options: dict, epochs: int
+) -> None:
+    early = runner().fit(
+        X, epochs=9, callbacks=[told(values), StopEarly("held_out", **options)], **SIZES
+    )
     assert early.epoch == len(early.history) == epochs
     whole = runner().fit(X, epochs=epochs, **SIZES)
     for one, other in zip(early.loss.parameters(), whole.loss.parameters(), strict=True):
@@ -62,7 +68,9 @@ def test_a_measure_may_come_now_and_then_and_must_come() -> None:
 def test_a_run_that_ended_early_is_not_trained_on_when_it_is_resumed(tmp_path: Path) -> None:
     def fit(**options: Any) -> SVIRunner:
         calls = [told([3.0, 2.0, 1.0, 0.0]), StopEarly("held_out", patience=2)]
-        return runner().fit(X, epochs=9, callbacks=calls, checkpoints=Checkpoints(tmp_path, **options), **SIZES)
+        return runner().fit(
+            X, epochs=9, callbacks=calls, checkpoints=Checkpoints(tmp_path, **options), **SIZES
+        )
 
     assert fit().epoch == 3
     assert fit(resume=True).epoch == 3
@@ -75,14 +83,21 @@ def test_runs_side_by_side_end_when_all_would() -> None:
         pair,
         X,
         epochs=9,
-        callbacks=lambda one: [told([*falling[one.seed], *range(3)]), StopEarly("held_out", patience=2)],
+        callbacks=lambda one: [
+            told([*falling[one.seed], *range(3)]),
+            StopEarly("held_out", patience=2),
+        ],
         **SIZES,
     )
     assert [one.epoch for one in pair] == [5, 5]
 
 
-def test_a_wish_to_end_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two runs asks for the end in its second epoch, the other in its fourth; the process ends in between."""
+def test_a_wish_to_end_survives_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two runs asks for the end in its second epoch, the other in its fourth; the process
+    ends in between.
+    """
 
     def wishes(one: SVIRunner) -> list[Any]:
         def wish(runner: SVIRunner, record: dict[str, Any]) -> None:
@@ -95,7 +110,14 @@ def test_a_wish_to_end_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest
 
     def fit(**options: Any) -> list[int]:
         pair = [runner(0), runner(1)]
-        fit_together(pair, X, epochs=6, callbacks=wishes, checkpoints=Checkpoints(tmp_path, **options), **SIZES)
+        fit_together(
+            pair,
+            X,
+            epochs=6,
+            callbacks=wishes,
+            checkpoints=Checkpoints(tmp_path, **options),
+            **SIZES,
+        )
         return [one.epoch for one in pair]
 
     stops = [True]
@@ -110,11 +132,20 @@ def test_a_record_that_json_cannot_hold_costs_a_checkpoint_and_no_run(tmp_path: 
         record["odd"] = {1, 2}
 
     with pytest.warns(CheckpointWarning, match=r"of type set cannot be written as JSON"):
-        assert runner().fit(X, epochs=1, callbacks=[odd], checkpoints=Checkpoints(tmp_path), **SIZES).epoch == 1
+        assert (
+            runner()
+            .fit(X, epochs=1, callbacks=[odd], checkpoints=Checkpoints(tmp_path), **SIZES)
+            .epoch
+            == 1
+        )
 
 
 def test_figures_are_drawn_now_and_then(tmp_path: Path) -> None:
-    drawn = Draw(tmp_path, lambda runner, folder: (folder / "figure.txt").write_text(str(runner.epoch)), every=2)
+    drawn = Draw(
+        tmp_path,
+        lambda runner, folder: (folder / "figure.txt").write_text(str(runner.epoch)),
+        every=2,
+    )
     runner().fit(X, epochs=5, callbacks=[drawn], **SIZES)
     assert {path.parent.name: path.read_text() for path in tmp_path.rglob("figure.txt")} == {
         "epoch-00002": "2",
@@ -134,7 +165,9 @@ def test_tensorboard_reads_every_number(tmp_path: Path) -> None:
 
 
 def test_records_without_room_are_written_when_there_is_some(tmp_path: Path) -> None:
-    """The file cannot be opened for two records; training goes on, and afterwards the file has all of them."""
+    """The file cannot be opened for two records; training goes on, and afterwards the file has all
+    of them.
+    """
     path = tmp_path / "metrics.jsonl"
 
     def room(runner: SVIRunner, record: dict[str, Any]) -> None:
@@ -144,7 +177,9 @@ def test_records_without_room_are_written_when_there_is_some(tmp_path: Path) -> 
         if record["epoch"] == 4:
             path.rmdir()
 
-    with pytest.warns(UserWarning, match="a record is not in .*metrics.jsonl .* and training goes on"):
+    with pytest.warns(
+        UserWarning, match="a record is not in .*metrics.jsonl .* and training goes on"
+    ):
         fitted = runner().fit(X, epochs=5, callbacks=[room, JSONLines(path)], **SIZES)
     assert [json.loads(line) for line in path.read_text().splitlines()] == fitted.history
 
@@ -157,8 +192,12 @@ def hold(folder: Path, held: Any, end: Any) -> None:
     runner().fit(X, epochs=2, callbacks=[wait], checkpoints=Checkpoints(folder), **SIZES)
 
 
-def test_two_processes_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is refused and harms nothing; when the first one was killed, the folder is free."""
+def test_two_processes_do_not_write_into_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is refused and harms nothing; when the first one was killed, the folder is
+    free.
+    """
     monkeypatch.setattr("inference.checkpoints.atomic_files.WAIT", 0.1)
     fork = multiprocessing.get_context("fork")
     held, end = fork.Event(), fork.Event()

@@ -13,7 +13,16 @@ from pyro import poutine
 
 from guides import FacetGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo
-from ppl_models import MFCVAE, Autoencoder, ClassBlocks, Codebook, ConditionalNormal, Flat, GaussianMixture, MLPLadder
+from ppl_models import (
+    MFCVAE,
+    Autoencoder,
+    ClassBlocks,
+    Codebook,
+    ConditionalNormal,
+    Flat,
+    GaussianMixture,
+    MLPLadder,
+)
 from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
 
 # Priors that are no density of z alone, or that nothing can be drawn from.
@@ -22,7 +31,9 @@ every_model = pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name_
 
 
 def data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
-    x = (255 * torch.rand(n, *guide.model.x_shape)).round() / 255  # which 8-bit likelihoods take, too
+    x = (
+        255 * torch.rand(n, *guide.model.x_shape)
+    ).round() / 255  # which 8-bit likelihoods take, too
     if guide.model.likelihood.takes_missing:
         x[:, 1] = torch.where(torch.arange(n) % 2 == 0, float("nan"), x[:, 1])
     return x
@@ -48,7 +59,11 @@ def test_every_parameter_learns(build: Callable[[], FacetGuide]) -> None:
     guide = build()
     loss = Loss(guide.model, guide)
     loss(data(guide), **given(guide, 7)).backward()
-    dead = [n for n, p in loss.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+    dead = [
+        n
+        for n, p in loss.named_parameters()
+        if p.requires_grad and (p.grad is None or not p.grad.any())
+    ]
     assert not dead, f"no gradient reaches {dead}"
 
 
@@ -58,9 +73,13 @@ def test_predictions_have_the_promised_shapes(build: Callable[[], FacetGuide], n
     guide = build()
     x, beside = data(guide, n), given(guide, n)
     priors, mixtures = guide.model.priors, guide.model.inferred
-    assert {k: v.shape for k, v in guide.embed(x, **beside).items()} == {k: (n, p.dim) for k, p in priors.items()}
+    assert {k: v.shape for k, v in guide.embed(x, **beside).items()} == {
+        k: (n, p.dim) for k, p in priors.items()
+    }
     proba = guide.predict_proba(x, **beside)
-    assert {k: v.shape for k, v in proba.items()} == {k: (n, p.num_components) for k, p in mixtures.items()}
+    assert {k: v.shape for k, v in proba.items()} == {
+        k: (n, p.num_components) for k, p in mixtures.items()
+    }
     for name, cluster in guide.predict(x, **beside).items():
         np.testing.assert_allclose(proba[name].sum(-1), 1, rtol=1e-5)
         np.testing.assert_array_equal(cluster, proba[name].argmax(-1))
@@ -86,7 +105,10 @@ def test_decode_and_generate(build: Callable[[], FacetGuide]) -> None:
     assert model.generate(4).shape == (4, *model.x_shape)
     for name, prior in model.inferred.items():
         cluster = prior.num_components - 1
-        assert model.generate(3, facet=name, cluster=cluster, temperature=0.5).shape == (3, *model.x_shape)
+        assert model.generate(3, facet=name, cluster=cluster, temperature=0.5).shape == (
+            3,
+            *model.x_shape,
+        )
 
 
 @every_model
@@ -107,7 +129,9 @@ def test_log_joint_sums_to_the_density(build: Callable[[], FacetGuide]) -> None:
 
 
 @every_model
-def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide], tmp_path: Path) -> None:
+def test_save_and_load_give_the_same_predictions(
+    build: Callable[[], FacetGuide], tmp_path: Path
+) -> None:
     guide = build()
     x, beside = data(guide), given(guide, 7)
     runner = SVIRunner(guide.model, guide).fit(x, epochs=2, batch_size=4, progress=False, **beside)
@@ -129,7 +153,9 @@ def test_save_and_load_give_the_same_predictions(build: Callable[[], FacetGuide]
 
 
 @every_model
-def test_training_is_reproducible_and_leaves_the_callers_randomness(build: Callable[[], FacetGuide]) -> None:
+def test_training_is_reproducible_and_leaves_the_callers_randomness(
+    build: Callable[[], FacetGuide],
+) -> None:
     guide = build()
     other = copy.deepcopy(guide)
     x, beside = data(guide), given(guide, 7)
@@ -173,7 +199,9 @@ def test_repr_tells_the_parts(build: Callable[[], FacetGuide]) -> None:
 def test_works_in_float64_and_bf16(build: Callable[[], FacetGuide]) -> None:
     guide = build()
     x, beside = data(guide), given(guide, 7)
-    runner = SVIRunner(guide.model, guide, precision="bf16").fit(x, epochs=1, progress=False, **beside)
+    runner = SVIRunner(guide.model, guide, precision="bf16").fit(
+        x, epochs=1, progress=False, **beside
+    )
     assert np.isfinite(runner.history[0]["elbo"])
     assert all(p.dtype == torch.float32 for p in guide.parameters())
     guide.double()
@@ -192,7 +220,9 @@ def test_uint8_images_equal_the_same_values_as_floats(build: Callable[[], FacetG
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize(("build", "refusal", "suitable"), PAIRS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("build", "refusal", "suitable"), PAIRS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_pairs_of_guide_and_objective(
     build: Callable[[], FacetGuide], refusal: str | None, suitable: set[str], objective: str
 ) -> None:
@@ -203,14 +233,18 @@ def test_pairs_of_guide_and_objective(
         loss.backward()
         assert loss.isfinite()
         runner = SVIRunner(guide.model, guide, objective=elbo_object)
-        assert np.isfinite(runner.fit(data(guide), 1, progress=False, **given(guide, 7)).history[-1]["objective"])
+        assert np.isfinite(
+            runner.fit(data(guide), 1, progress=False, **given(guide, 7)).history[-1]["objective"]
+        )
     else:
         with pytest.raises(ValueError, match=refusal):
             Loss(guide.model, guide, elbo_object)
 
 
 def test_a_facet_may_be_called_class(tmp_path: Path) -> None:
-    guide = VaDEGuide(MFCVAE((6,), {"class": GaussianMixture(2, 2), "shared": GaussianMixture(2, 2)}))
+    guide = VaDEGuide(
+        MFCVAE((6,), {"class": GaussianMixture(2, 2), "shared": GaussianMixture(2, 2)})
+    )
     runner = SVIRunner(guide.model, guide, precision="bf16")
     assert repr(SVIRunner.load(runner.save(tmp_path)).guide) == repr(guide)
 
@@ -239,6 +273,8 @@ def test_uniform_weights_stay_uniform() -> None:
 
 
 def test_sizes_may_be_arrays(tmp_path: Path) -> None:
-    model = MFCVAE(np.array([6]), {"z": GaussianMixture(np.int64(3), 2)}, network=MLPLadder(np.array([8])))
+    model = MFCVAE(
+        np.array([6]), {"z": GaussianMixture(np.int64(3), 2)}, network=MLPLadder(np.array([8]))
+    )
     runner = SVIRunner(model, VaDEGuide(model))
     assert repr(SVIRunner.load(runner.save(tmp_path)).guide) == repr(runner.guide)

@@ -1,4 +1,5 @@
-"""The recorded step, as far as it goes without a graphics card: a stand-in plays the graph by calling the step again.
+"""The recorded step, as far as it goes without a graphics card: a stand-in plays the graph by
+calling the step again.
 
 What a stand-in cannot show, that CUDA records the step at all, is tested where there is a card.
 """
@@ -44,7 +45,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fit(
-    kind: Any, build: Any = two_facets, calls: Any = (), epochs: int = 4, batch_size: int = 8, **options: Any
+    kind: Any,
+    build: Any = two_facets,
+    calls: Any = (),
+    epochs: int = 4,
+    batch_size: int = 8,
+    **options: Any,
 ) -> SVIRunner:
     pyro.set_rng_seed(0)
     guide = build()
@@ -56,21 +62,29 @@ def fit(
 
 
 def alike(build: Any = two_facets, **options: Any) -> None:
-    alone, captured = (fit(kind, build, **options) for kind in (cuda_graph.SingleRunStep, CUDAGraphStep))
-    for one, other in zip(alone.loss.state_dict().values(), captured.loss.state_dict().values(), strict=True):
+    alone, captured = (
+        fit(kind, build, **options) for kind in (cuda_graph.SingleRunStep, CUDAGraphStep)
+    )
+    for one, other in zip(
+        alone.loss.state_dict().values(), captured.loss.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other)
     assert [r["objective"] for r in alone.history] == [r["objective"] for r in captured.history]
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_three_steps_are_plain_and_so_are_smaller_batches() -> None:
-    """Passes of 8, 8 and 6 rows: moments come with the first pass, so that it is the second whose step is recorded."""
+    """Passes of 8, 8 and 6 rows: moments come with the first pass, so that it is the second whose
+    step is recorded.
+    """
     alike(schedule=WarmUp(10))
     assert RECORDED == [3]
 
 
 @pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize("build", [b for b in BUILDERS if "mlvae" not in b.__name__], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "build", [b for b in BUILDERS if "mlvae" not in b.__name__], ids=lambda f: f.__name__
+)
 def test_every_model_is_as_without(build: Any) -> None:
     alike(build)
 
@@ -108,7 +122,9 @@ def test_batches_of_no_one_size_are_refused(build: Any) -> None:
 
 def test_other_devices_are_refused() -> None:
     guide = two_facets()
-    with pytest.raises(ValueError, match="is for one process on a CUDA device, and here the device is cpu"):
+    with pytest.raises(
+        ValueError, match="is for one process on a CUDA device, and here the device is cpu"
+    ):
         SVIRunner(guide.model, guide).fit(torch.rand(N, 6), epochs=1, capture=True)
 
 

@@ -56,7 +56,9 @@ def test_configurations(cached: Path, configuration: int, varying: str) -> None:
     assert len(np.unique(together, axis=0)) == 4800, "two combinations look alike"
 
 
-def test_drawing_is_deterministic_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawing_is_deterministic_and_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     factors = shapes.factor_grid(wall=5, object=6)
     first = shapes.draw(factors)
@@ -70,11 +72,15 @@ def test_drawing_is_deterministic_and_cached(tmp_path: Path, monkeypatch: pytest
     assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
-def test_without_a_cache_it_draws_all_the_same(tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_it_draws_all_the_same(
+    tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = shapes.draw(shapes.factor_grid()[:2])
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # where no folder can be made
-    monkeypatch.setattr(shapes, "_draw_geometry", lambda: np.load(cached / "facetvae" / "shapes-1.npy"))
+    monkeypatch.setattr(
+        shapes, "_draw_geometry", lambda: np.load(cached / "facetvae" / "shapes-1.npy")
+    )
     np.testing.assert_array_equal(shapes.draw(shapes.factor_grid()[:2]), expected)
 
 
@@ -82,7 +88,9 @@ def test_without_a_cache_it_draws_all_the_same(tmp_path: Path, cached: Path, mon
     ("factor", "where"),
     [("floor", np.s_[-4:, :8]), ("wall", np.s_[:6, 28:36]), ("object", np.s_[30:34, 30:34])],
 )
-def test_hues_colour_their_surface_and_nothing_else(cached: Path, factor: str, where: tuple) -> None:
+def test_hues_colour_their_surface_and_nothing_else(
+    cached: Path, factor: str, where: tuple
+) -> None:
     base = np.array([0, 3, 6, 4, 0, 7])
     changed = base.copy()
     changed[list(shapes.FACTORS).index(factor)] += 1
@@ -113,7 +121,9 @@ def test_halving_averages() -> None:
 def test_the_original_is_read_where_it_is_given(tmp_path: Path) -> None:
     """A file in the original's layout, with each row's number written into its pixels."""
     h5py = pytest.importorskip("h5py")
-    rows = np.ravel_multi_index(shapes.factor_grid(wall=5, object=6).T, tuple(shapes.FACTORS.values()))
+    rows = np.ravel_multi_index(
+        shapes.factor_grid(wall=5, object=6).T, tuple(shapes.FACTORS.values())
+    )
     with h5py.File(tmp_path / "3dshapes.h5", "w") as file:
         images = file.create_dataset("images", (480_000, 64, 64, 3), "uint8", chunks=(1, 64, 64, 3))
         for row in rows[:40]:
@@ -121,9 +131,14 @@ def test_the_original_is_read_where_it_is_given(tmp_path: Path) -> None:
     data = shapes3d(1, tmp_path)
     assert data.name == "shapes3d-1"
     marked = np.concatenate([data.train, data.test])
-    labels = {name: np.concatenate([data.train_labels[name], data.test_labels[name]]) for name in data.train_labels}
+    labels = {
+        name: np.concatenate([data.train_labels[name], data.test_labels[name]])
+        for name in data.train_labels
+    }
     known = np.flatnonzero((labels["floor"] == 0) & (labels["scale"] == 0) & (labels["shape"] < 2))
-    np.testing.assert_array_equal(marked[known].reshape(len(known), -1).max(-1), labels["orientation"][known])
+    np.testing.assert_array_equal(
+        marked[known].reshape(len(known), -1).max(-1), labels["orientation"][known]
+    )
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -153,10 +168,14 @@ def test_coloured_digits_are_their_labels_colours() -> None:
     row, pixel = divmod(int(full), 64)
     ink = data.train[row, :, 4 * (pixel // 8), 4 * (pixel % 8)]
     same = data.train_labels["ink"] == data.train_labels["ink"][row]
-    assert (data.train[same].max((2, 3)) >= 0.8 * ink).all()  # few digits are written less than full
+    assert (
+        data.train[same].max((2, 3)) >= 0.8 * ink
+    ).all()  # few digits are written less than full
     # Labels are drawn apart from one another.
     for a, b in (("ink", "background"), ("ink", "digit")):
-        table = np.histogram2d(data.train_labels[a], data.train_labels[b], bins=(6, 10 if b == "digit" else 6))[0]
+        table = np.histogram2d(
+            data.train_labels[a], data.train_labels[b], bins=(6, 10 if b == "digit" else 6)
+        )[0]
         assert table.min() > 0
 
 
@@ -165,7 +184,9 @@ def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.Monk
         load("svhn", tmp_path)
     for split, n in (("train", 5), ("test", 3)):
         x = np.arange(32 * 32 * 3 * n, dtype=np.uint8).reshape(32, 32, 3, n)
-        scipy.io.savemat(tmp_path / f"{split}_32x32.mat", {"X": x, "y": np.array([[10], [1], [9], [2], [5]])[:n]})
+        scipy.io.savemat(
+            tmp_path / f"{split}_32x32.mat", {"X": x, "y": np.array([[10], [1], [9], [2], [5]])[:n]}
+        )
     # The files above are not the originals, whose checksum torchvision asks for.
     monkeypatch.setattr(torchvision_datasets().SVHN, "_check_integrity", lambda self: True)
     data = load("svhn", tmp_path)
@@ -175,18 +196,25 @@ def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
-    """A file in MNIST's format: two zeros, the type of bytes, the number of axes, their lengths, and the values."""
+    """A file in MNIST's format: two zeros, the type of bytes, the number of axes, their lengths,
+    and the values.
+    """
     lengths = b"".join(length.to_bytes(4, "big") for length in values.shape)
     path.write_bytes(bytes([0, 0, 8, values.ndim]) + lengths + values.tobytes())
 
 
 def test_fashion_mnist_is_read_where_it_is_found(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no FashionMNIST in .*FashionMNIST/raw with the four idx files"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no FashionMNIST in .*FashionMNIST/raw with the four idx files"
+    ):
         load("fashion-mnist", tmp_path)
     raw = tmp_path / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     for split, n in (("train", 4), ("t10k", 2)):
-        write_idx(raw / f"{split}-images-idx3-ubyte", np.arange(n * 784, dtype=np.uint8).reshape(n, 28, 28))
+        write_idx(
+            raw / f"{split}-images-idx3-ubyte",
+            np.arange(n * 784, dtype=np.uint8).reshape(n, 28, 28),
+        )
         write_idx(raw / f"{split}-labels-idx1-ubyte", np.arange(n, dtype=np.uint8))
     data = load("fashion-mnist", tmp_path)
     assert (data.name, data.train.shape, data.test.shape) == ("fashion-mnist", (4, 784), (2, 784))
@@ -196,9 +224,20 @@ def test_fashion_mnist_is_read_where_it_is_found(tmp_path: Path) -> None:
 
 def test_faces_are_read_where_they_are_found(tmp_path: Path) -> None:
     """Two persons; light from 100 degrees or more, ambient light and damaged files are left out."""
-    with pytest.raises(FileNotFoundError, match=r"no faces in .*CroppedYale.*a folder for each person"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no faces in .*CroppedYale.*a folder for each person"
+    ):
         load("yale", tmp_path)
-    names = ["A+000E+00", "A-035E+15", "A+070E-35", "A-060E+20", "A+095E+00", "A+110E+15", "A-130E+20", "_Ambient"]
+    names = [
+        "A+000E+00",
+        "A-035E+15",
+        "A+070E-35",
+        "A-060E+20",
+        "A+095E+00",
+        "A+110E+15",
+        "A-130E+20",
+        "_Ambient",
+    ]
     for person in ("yaleB01", "yaleB39"):
         folder = tmp_path / "CroppedYale" / person
         folder.mkdir(parents=True)
@@ -207,13 +246,19 @@ def test_faces_are_read_where_they_are_found(tmp_path: Path) -> None:
             shade.save(folder / f"{person}_P00{name}.pgm")
         (folder / f"{person}_P00A+020E+10.pgm.bad").write_bytes(b"")
     data = load("yale", tmp_path)
-    assert (data.name, data.train.shape, data.test.shape) == ("yale", (8, 1, 64, 64), (2, 1, 64, 64))
+    assert (data.name, data.train.shape, data.test.shape) == (
+        "yale",
+        (8, 1, 64, 64),
+        (2, 1, 64, 64),
+    )
     assert data.train.dtype == np.uint8
     azimuth = np.concatenate([data.train_labels["azimuth"], data.test_labels["azimuth"]])
     assert sorted(azimuth) == sorted([0, -35, 70, -60, 95] * 2)
     images = np.concatenate([data.train, data.test])
     of_light = dict(zip([0, -35, 70, -60, 95], [5, 15, 25, 35, 45], strict=True))
-    assert all((image == of_light[angle]).all() for image, angle in zip(images, azimuth, strict=True))
+    assert all(
+        (image == of_light[angle]).all() for image, angle in zip(images, azimuth, strict=True)
+    )
     assert set(data.test_labels["person"]) == {0, 1}
     (tmp_path / "CroppedYale" / "yaleB01" / "yaleB01_P00A+000E+00.pgm").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"yaleB01_P00A\+000E\+00.pgm cannot be read"):

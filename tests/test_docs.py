@@ -16,15 +16,28 @@ from tests.pages import FENCE, ROOT, commands, documents, program, shortened
 
 PAGES = [page for page in documents() if FENCE.search(page.read_text())]
 RESULTS = ("README.md", "docs/results.md")
-COMMANDS = sorted({(module, *arguments) for page in documents() for module, arguments in commands(page)})
+COMMANDS = sorted(
+    {(module, *arguments) for page in documents() for module, arguments in commands(page)}
+)
 
 
 def test_every_program_is_seen() -> None:
     for page in documents():
         opened = re.findall(r"^ *```(\S+)", page.read_text(), re.M)
-        assert set(opened) <= {"python", "{toctree}", "{include}"}, f"{page.name} has a block that nothing runs"
-        assert opened.count("python") == len(FENCE.findall(page.read_text())), f"a block of {page.name} is not closed"
-    tutorials = {"tour.md", "own_data.md", "swap_a_guide.md", "own_prior.md", "own_estimator.md", "long_runs.md"}
+        assert set(opened) <= {"python", "{toctree}", "{include}"}, (
+            f"{page.name} has a block that nothing runs"
+        )
+        assert opened.count("python") == len(FENCE.findall(page.read_text())), (
+            f"a block of {page.name} is not closed"
+        )
+    tutorials = {
+        "tour.md",
+        "own_data.md",
+        "swap_a_guide.md",
+        "own_prior.md",
+        "own_estimator.md",
+        "long_runs.md",
+    }
     assert {page.name for page in PAGES} >= {"README.md", *tutorials}
 
 
@@ -35,7 +48,12 @@ def test_programs_run(page: Path, tmp_path: Path) -> None:
     script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -55,7 +73,9 @@ def parser_of(module: str, monkeypatch: pytest.MonkeyPatch) -> argparse.Argument
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_commands_exist_with_their_flags(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_exist_with_their_flags(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, *arguments = command
     if module.endswith(".NAME"):
         return
@@ -79,7 +99,8 @@ def test_make_targets_that_are_named_exist() -> None:
 
 def test_the_results_in_short_are_those_of_the_readme() -> None:
     rows, whole = (
-        [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")] for page in RESULTS
+        [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")]
+        for page in RESULTS
     )
     assert rows
     assert set(rows) <= set(whole)

@@ -76,7 +76,9 @@ def same_arithmetic(tmp_path_factory: pytest.TempPathFactory) -> bool:
     """Whether this machine rounds as the one did that wrote the fixtures."""
     unbroken = fit(tmp_path_factory.mktemp("unbroken"), resume=False)
     then = load_file(THEN / "run" / "weights.safetensors")
-    return all(torch.equal(unbroken.guide.state_dict()[name], value) for name, value in then.items())
+    return all(
+        torch.equal(unbroken.guide.state_dict()[name], value) for name, value in then.items()
+    )
 
 
 @pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")

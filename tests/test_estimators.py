@@ -1,4 +1,5 @@
-"""The estimators: scikit-learn's own checks of its conventions, and what these estimators promise beside them.
+"""The estimators: scikit-learn's own checks of its conventions, and what these estimators promise
+beside them.
 
 Fits are short: how well the estimators do at length is for the benchmarks to say.
 """
@@ -49,11 +50,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarni
 
 NAN = float("nan")
 CLASSIFIER = SemiSupervisedClassifier(epochs=6, learning_rate=1e-2)
-MINUS_ONE = {"check_classifiers_classes": "its labels are -1 and 1, and -1 stands for an unknown one"}
+MINUS_ONE = {
+    "check_classifiers_classes": "its labels are -1 and 1, and -1 stands for an unknown one"
+}
 
 
 def short(facets: Any = 2, **options: Any) -> MultiFacetClustering:
-    return MultiFacetClustering(facets, **{"n_clusters": 2, "epochs": 2, "random_state": 0, **options})
+    return MultiFacetClustering(
+        facets, **{"n_clusters": 2, "epochs": 2, "random_state": 0, **options}
+    )
 
 
 @parametrize_with_checks(
@@ -71,7 +76,9 @@ def test_conventions(estimator: Any, check: Any) -> None:
 
 
 def test_classes_of_a_classifier_to_which_minus_one_is_no_class() -> None:
-    """scikit-learn exempts its own such estimators by name: under one of these names ours passes, too."""
+    """scikit-learn exempts its own such estimators by name: under one of these names ours passes,
+    too.
+    """
     check_classifiers_classes("SelfTrainingClassifier", clone(CLASSIFIER))
 
 
@@ -81,7 +88,9 @@ def test_classes_of_a_classifier_to_which_minus_one_is_no_class() -> None:
 @cache
 def columns(n: int = 60) -> np.ndarray:
     """Two groups in five columns, of scales and places of their own."""
-    x, _ = make_blobs(n, 5, centers=np.array([[-2.0] * 5, [2.0] * 5]), cluster_std=0.5, random_state=0)
+    x, _ = make_blobs(
+        n, 5, centers=np.array([[-2.0] * 5, [2.0] * 5]), cluster_std=0.5, random_state=0
+    )
     return x * [1, 10, 100, 1, 1] + [0, 0, 0, 50, 0]
 
 
@@ -153,7 +162,9 @@ def test_images_of_8_bits_with_a_likelihood_that_was_chosen() -> None:
     for likelihood in (DiscretizedLogistic(), Bernoulli(), Normal(0.1)):
         found = short(1, likelihood=likelihood, epochs=30, learning_rate=1e-2).fit(x)
         assert 60 < found.sample(50, noise=False)[0].mean() < 190
-        np.testing.assert_allclose(found.predict_proba(x.astype(float)), found.predict_proba(x), atol=1e-5)
+        np.testing.assert_allclose(
+            found.predict_proba(x.astype(float)), found.predict_proba(x), atol=1e-5
+        )
         with seeded(0, torch.device("cpu")):
             bound, _ = elbo(found.runner_.model, found.runner_.guide, x, SCORE_DRAWS)
         # Of a density the units are the user's; probabilities of 8-bit values have none.
@@ -165,12 +176,20 @@ def test_missing_entries_are_filled_in_the_units_of_the_data() -> None:
     x = columns(200)
     holes = np.random.default_rng(0).random(x.shape) < 0.2
     holed = np.where(holes, NAN, x)
-    centre = np.array([-2.0, 2.0])[(x[:, 0] > 0).astype(int), None] * [1, 10, 100, 1, 1] + [0, 0, 0, 50, 0]
+    centre = np.array([-2.0, 2.0])[(x[:, 0] > 0).astype(int), None] * [1, 10, 100, 1, 1] + [
+        0,
+        0,
+        0,
+        50,
+        0,
+    ]
     deviation = x.std(0)
     for found in (
         short(1, epochs=20, learning_rate=5e-3).fit(holed),
         ContentStyleTransformer(epochs=20, learning_rate=5e-3, random_state=0).fit(holed),
-        SemiSupervisedClassifier(epochs=20, learning_rate=5e-3, random_state=0).fit(holed, x[:, 0] > 0),
+        SemiSupervisedClassifier(epochs=20, learning_rate=5e-3, random_state=0).fit(
+            holed, x[:, 0] > 0
+        ),
     ):
         assert 0.15 < found.settings_["missing"] < 0.25
         filled = found.impute(holed)
@@ -181,12 +200,16 @@ def test_missing_entries_are_filled_in_the_units_of_the_data() -> None:
 
 
 def test_a_group_fills_what_one_of_it_lacks() -> None:
-    """Content is seen by the others alone: of a datum without any entry the group's is filled in."""
+    """Content is seen by the others alone: of a datum without any entry the group's is filled
+    in.
+    """
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(50), 4)
     x = np.repeat(rng.normal(size=(50, 1)), 4, 0) * np.ones(4) + 0.1 * rng.normal(size=(200, 4))
     x[::20] = NAN  # the first of every fifth group
-    found = ContentStyleTransformer(content_dim=1, style_dim=1, epochs=30, learning_rate=5e-3, random_state=0)
+    found = ContentStyleTransformer(
+        content_dim=1, style_dim=1, epochs=30, learning_rate=5e-3, random_state=0
+    )
     found.fit(x, groups=groups)
     truth = x[1::20].mean(1)
     together = found.impute(x, groups=groups)[::20].mean(1)
@@ -198,7 +221,12 @@ def test_few_or_poor_data_are_taken() -> None:
     """Fewer dimensions than subspaces are sought in: facets by depth, and no division by zero."""
     rng = np.random.default_rng(0)
     line = np.outer(rng.normal(size=40), np.arange(1.0, 5.0))
-    for x, facets in ((columns()[:2], 3), (columns()[:3], 2), (line, 2), (np.c_[line, np.full(40, NAN)], 2)):
+    for x, facets in (
+        (columns()[:2], 3),
+        (columns()[:3], 2),
+        (line, 2),
+        (np.c_[line, np.full(40, NAN)], 2),
+    ):
         found = short(facets).fit(x)
         assert np.isfinite(found.transform(x)).all()
     assert short().fit(line).settings_["start"] == "LadderStrategy"
@@ -225,7 +253,12 @@ def test_values_are_told_apart() -> None:
         assert settings["values"] == values
         assert settings["likelihood"].startswith(likelihood)
         assert settings["missing"] == 0
-    for given in ((x > 0).astype(int), (x > 0).astype(float), np.where(x > 0, 1.0, NAN), (x > 0).astype(np.uint8)):
+    for given in (
+        (x > 0).astype(int),
+        (x > 0).astype(float),
+        np.where(x > 0, 1.0, NAN),
+        (x > 0).astype(np.uint8),
+    ):
         assert encoding_of(given, None).values == "binary"
     assert encoding_of(x, Normal(0.3)).values == "as given"
 
@@ -240,7 +273,9 @@ def test_columns_are_standardised_each_by_itself_and_images_all_alike() -> None:
     np.testing.assert_allclose(encoding.decode(z), x, atol=1e-3)
     per_datum = np.log(x[3:].std(0)[1:5]).sum() * np.ones(60)
     np.testing.assert_allclose(
-        encoding.log_volume(x) - np.where(np.isnan(x[:, 0]), 0, np.log(np.nanstd(x[:, 0]))), per_datum, atol=0.2
+        encoding.log_volume(x) - np.where(np.isnan(x[:, 0]), 0, np.log(np.nanstd(x[:, 0]))),
+        per_datum,
+        atol=0.2,
     )
     stack = np.random.default_rng(0).normal(5, 3, (20, 4, 4))
     assert encoding_of(stack, None).loc.shape == encoding_of(stack, None).scale.shape == (1,)
@@ -249,8 +284,9 @@ def test_columns_are_standardised_each_by_itself_and_images_all_alike() -> None:
 def test_residual_scale_is_that_of_probabilistic_pca() -> None:
     """Tipping and Bishop's closed form on data drawn from the model.
 
-    The mean of m N squares has the standard error sigma^2 sqrt(2 / (m N)), and its root sigma / sqrt(2 m N): here
-    0.0021. Five of them are allowed; with one latent too few or too many it would be off by 0.3, or unstable.
+    The mean of m N squares has the standard error sigma^2 sqrt(2 / (m N)), and its root sigma /
+    sqrt(2 m N): here 0.0021. Five of them are allowed; with one latent too few or too many it would
+    be off by 0.3, or unstable.
     """
     rng, n, sigma = np.random.default_rng(0), 4000, 0.6
     loadings = np.linalg.qr(rng.normal(size=(8, 3)))[0] * 3
@@ -262,7 +298,9 @@ def test_residual_scale_is_that_of_probabilistic_pca() -> None:
     assert residual_scale(x - x @ np.eye(8) + np.outer(x[:, 0], np.ones(8)), 2) == pytest.approx(
         RESIDUAL_SHARE[0] * x[:, 0].std()
     ), "nothing is left"
-    assert residual_scale(rng.normal(size=(n, 8)), 1) == pytest.approx(RESIDUAL_SHARE[1], abs=0.02), "all is left"
+    assert residual_scale(rng.normal(size=(n, 8)), 1) == pytest.approx(
+        RESIDUAL_SHARE[1], abs=0.02
+    ), "all is left"
     assert low < residual_scale(x, 3) < high
     holed = np.where(rng.random(x.shape) < 0.1, NAN, x)
     assert residual_scale(holed, 3) == pytest.approx(sigma, rel=0.5), "roughly, of incomplete data"
@@ -282,7 +320,9 @@ def test_principal_dimensions_and_lengths() -> None:
 
 
 def test_score_is_in_the_units_of_the_data() -> None:
-    """By a power of 2, which changes no digit: the same fit, and densities lower by the volume's factor."""
+    """By a power of 2, which changes no digit: the same fit, and densities lower by the volume's
+    factor.
+    """
     small, large = (short().fit(factor * columns()) for factor in (1.0, 1024.0))
     np.testing.assert_array_equal(small.labels_, large.labels_)
     expected = small.score(columns()) - 5 * np.log(1024)
@@ -295,15 +335,22 @@ def test_score_is_in_the_units_of_the_data() -> None:
 
 @cache
 def drawn() -> Labellings:
-    """Three clusters and five, each on a circle; four would be a square, whose sides are independent of each other."""
+    """Three clusters and five, each on a circle; four would be a square, whose sides are
+    independent of each other.
+    """
     return labellings(800, (3, 5), seed=0)
 
 
 def agreements(parts: list[np.ndarray]) -> np.ndarray:
-    """NMI of a mixture in each part's latents with each labelling, of as many clusters: ``[parts, labellings]``."""
+    """NMI of a mixture in each part's latents with each labelling, of as many clusters: ``[parts,
+    labellings]``.
+    """
     rows = []
     for z in parts:
-        found = [GaussianMixture(len(np.unique(y)), n_init=3, random_state=0).fit_predict(z) for y in drawn().labels]
+        found = [
+            GaussianMixture(len(np.unique(y)), n_init=3, random_state=0).fit_predict(z)
+            for y in drawn().labels
+        ]
         rows.append([nmi(y, clusters) for y, clusters in zip(drawn().labels, found, strict=True)])
     return np.array(rows)
 
@@ -324,14 +371,20 @@ def test_subspaces_are_those_that_the_data_were_drawn_from() -> None:
     assert each_in_one(agreements(np.split(z, [2], 1)))
     a, b = found.maps
     broken = Subspaces(found.loc, [np.stack([a[0], b[0]]), np.stack([a[1], b[1]])])
-    assert not each_in_one(agreements(np.split(broken.sources(x), [2], 1))), "a grouping that mixes them is told"
+    assert not each_in_one(agreements(np.split(broken.sources(x), [2], 1))), (
+        "a grouping that mixes them is told"
+    )
     assert [len(part) for part in independent_subspaces(x, 4, 4, 0).maps] == [1] * 4
 
 
 def test_posteriors_of_linear_maps_have_the_width_of_the_closed_form() -> None:
-    """One latent that gives w times itself to each of D columns has the precision 1 + D w^2 / sigma^2."""
+    """One latent that gives w times itself to each of D columns has the precision 1 + D w^2 /
+    sigma^2.
+    """
     maps = np.full((1, 3), 1 / (3 * 0.8))
-    np.testing.assert_allclose(Subspaces(np.zeros(3), [maps]).variances(0.5), [1 / (1 + 3 * 0.8**2 / 0.25)])
+    np.testing.assert_allclose(
+        Subspaces(np.zeros(3), [maps]).variances(0.5), [1 / (1 + 3 * 0.8**2 / 0.25)]
+    )
 
 
 def test_networks_are_taught_the_maps() -> None:
@@ -339,12 +392,16 @@ def test_networks_are_taught_the_maps() -> None:
     found = independent_subspaces(x, 4, 2, 0)
     chosen = Chosen(Normal(0.3), default_plain_network((10,)), 32, None, 3e-3, 0, "cpu")
     facets = {name: StandardNormal(dim) for name, dim in zip("ab", found.dims, strict=True)}
-    guide = chosen.runner(lambda likelihood, network: MFCVAE((10,), facets, likelihood, network), VaDEGuide).guide
+    guide = chosen.runner(
+        lambda likelihood, network: MFCVAE((10,), facets, likelihood, network), VaDEGuide
+    ).guide
     sources = np.split(found.sources(x), np.cumsum(found.dims)[:-1], 1)
 
     def error() -> float:
         means = guide.embed(x).values()
-        return max(float(np.square(mean - z).mean()) for mean, z in zip(means, sources, strict=True))
+        return max(
+            float(np.square(mean - z).mean()) for mean, z in zip(means, sources, strict=True)
+        )
 
     assert error() > 0.5, "of a variance of 1"
     teach(guide, torch.as_tensor(x), found, 0.3, 15, chosen)
@@ -354,11 +411,15 @@ def test_networks_are_taught_the_maps() -> None:
 
 @cache
 def two_labellings() -> MultiFacetClustering:
-    return MultiFacetClustering(2, n_clusters=[3, 5], epochs=25, learning_rate=2e-3, random_state=0).fit(drawn().x)
+    return MultiFacetClustering(
+        2, n_clusters=[3, 5], epochs=25, learning_rate=2e-3, random_state=0
+    ).fit(drawn().x)
 
 
 def test_facets_are_the_labellings() -> None:
-    agreement = np.array([[nmi(y, found) for y in drawn().labels] for found in two_labellings().labels_.T])
+    agreement = np.array(
+        [[nmi(y, found) for y in drawn().labels] for found in two_labellings().labels_.T]
+    )
     assert ((agreement > 0.75).sum(0) == 1).all(), agreement
     assert ((agreement < 0.2).sum(0) == 1).all(), agreement
 
@@ -370,7 +431,9 @@ def test_fits_are_repeated_by_their_seed_and_leave_the_streams_of_others_alone()
     drawn_data, _ = found.sample(3)
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
     for estimator in (clone(CLASSIFIER), ContentStyleTransformer(epochs=1)):
-        pickle.loads(pickle.dumps(estimator.set_params(random_state=0).fit(columns(), np.arange(60) % 2)))
+        pickle.loads(
+            pickle.dumps(estimator.set_params(random_state=0).fit(columns(), np.arange(60) % 2))
+        )
     assert torch.equal(torch.get_rng_state(), torch_before)
     torch.manual_seed(7)
     again = short(n_clusters=None).fit(columns())
@@ -397,8 +460,9 @@ def test_clusters_are_numbered_from_the_largest() -> None:
 
 
 def test_samples_come_from_the_chosen_cluster() -> None:
-    """After a fit this short about one in ten is put into a neighbour. Three in four are asked for: of draws that did
-    not follow the choice one in three would be at most, and a share of 200 has a standard error of 0.035 or less.
+    """After a fit this short about one in ten is put into a neighbour. Three in four are asked for:
+    of draws that did not follow the choice one in three would be at most, and a share of 200 has a
+    standard error of 0.035 or less.
     """
     found = two_labellings()
     for j in range(2):
@@ -409,9 +473,16 @@ def test_samples_come_from_the_chosen_cluster() -> None:
             assert (found.predict(x)[:, j] == k).mean() > 0.75
     x, clusters = found.sample(2000)
     shares = np.bincount(clusters[:, 0]) / 2000
-    weights = found.runner_.model.mixtures["facet_0"].component().probs.detach().numpy()[found.clusters_[0]]
+    weights = (
+        found.runner_.model.mixtures["facet_0"]
+        .component()
+        .probs.detach()
+        .numpy()[found.clusters_[0]]
+    )
     weights = weights / weights.sum()
-    np.testing.assert_array_less(np.abs(shares - weights), 5 * np.sqrt(weights * (1 - weights) / 2000))
+    np.testing.assert_array_less(
+        np.abs(shares - weights), 5 * np.sqrt(weights * (1 - weights) / 2000)
+    )
     np.testing.assert_allclose(x.mean(0), drawn().x.mean(0), atol=0.5)
     np.testing.assert_array_equal(found.sample(5)[0], found.sample(5)[0])
     assert not np.array_equal(found.sample(5)[0], found.sample(5, noise=False)[0])
@@ -461,7 +532,9 @@ def test_labels_of_one_facet_leave_the_other_as_it_comes() -> None:
 @pytest.mark.parametrize("facet", [0, 1])
 @pytest.mark.parametrize("labelling", [0, 1])
 def test_a_facet_gets_the_subspace_that_its_labels_lie_apart_in(facet: int, labelling: int) -> None:
-    """With fifty known clusters, whichever facet they are given to; ``HELD_OUT`` takes none of these rows."""
+    """With fifty known clusters, whichever facet they are given to; ``HELD_OUT`` takes none of
+    these rows.
+    """
     truth = drawn().labels[labelling]
     label = np.where(np.arange(800) % 16 == 0, truth, -1)
     found = MultiFacetClustering(2, n_clusters=5, epochs=8, learning_rate=2e-3, random_state=0)
@@ -486,7 +559,9 @@ def test_pipelines_and_searches() -> None:
     x, _ = make_blobs(200, 4, centers=5 * np.eye(4), cluster_std=0.4, random_state=0)
     pipeline = make_pipeline(StandardScaler(), short(1, n_clusters=4, epochs=5)).fit(x)
     assert pipeline.predict(x).shape == (200, 1)
-    search = GridSearchCV(short(1, epochs=20), {"n_clusters": [1, 4]}, cv=2, error_score="raise").fit(x)
+    search = GridSearchCV(
+        short(1, epochs=20), {"n_clusters": [1, 4]}, cv=2, error_score="raise"
+    ).fit(x)
     assert search.best_params_ == {"n_clusters": 4}, "by its own score"
     assert search.best_estimator_.predict(x).max() == 3
 
@@ -503,14 +578,18 @@ def every_fitted() -> list[tuple[Any, str]]:
 def test_fitted_estimators_are_written_and_copied() -> None:
     for estimator, method in every_fitted():
         written = pickle.dumps(estimator)
-        assert not any(word in written for word in (b"torch._utils", b"torch.storage", b"_rebuild")), "checkpoints are"
+        assert not any(
+            word in written for word in (b"torch._utils", b"torch.storage", b"_rebuild")
+        ), "checkpoints are"
         stream = io.BytesIO()
         joblib.dump(estimator, stream)
         stream.seek(0)
         said = getattr(estimator, method)(columns())
         for again in (pickle.loads(written), joblib.load(stream), copy.deepcopy(estimator)):
             np.testing.assert_array_equal(getattr(again, method)(columns()), said)
-            assert again.score(columns(), np.arange(60) // 30) == estimator.score(columns(), np.arange(60) // 30)
+            assert again.score(columns(), np.arange(60) // 30) == estimator.score(
+                columns(), np.arange(60) // 30
+            )
         fresh = clone(estimator)
         assert repr(fresh.get_params(deep=False)) == repr(estimator.get_params(deep=False))
         with pytest.raises(NotFittedError):
@@ -556,27 +635,48 @@ def test_labels_are_strings_and_most_are_unknown() -> None:
     np.testing.assert_allclose(found.predict_proba(x).sum(1), 1, atol=1e-6)
     assert found.score(x, y) > 0.9
     numbers = np.unique(y, return_inverse=True)[1]
-    as_numbers = SemiSupervisedClassifier(**options).fit(x, np.where(np.arange(240) < 24, numbers, -1))
+    as_numbers = SemiSupervisedClassifier(**options).fit(
+        x, np.where(np.arange(240) < 24, numbers, -1)
+    )
     np.testing.assert_array_equal(found.classes_[as_numbers.predict(x)], found.predict(x))
     first = few.copy()
     first[0] = -1
-    assert list(SemiSupervisedClassifier(epochs=1).fit(x, first).classes_) == ["high", "low", "middle"]
+    assert list(SemiSupervisedClassifier(epochs=1).fit(x, first).classes_) == [
+        "high",
+        "low",
+        "middle",
+    ]
 
 
 def test_the_classifier_is_cross_validated() -> None:
-    assert cross_val_score(clone(CLASSIFIER).set_params(random_state=0), *labelled_blobs(), cv=3).mean() > 0.85
+    assert (
+        cross_val_score(
+            clone(CLASSIFIER).set_params(random_state=0), *labelled_blobs(), cv=3
+        ).mean()
+        > 0.85
+    )
 
 
 def test_members_of_a_group_share_their_content() -> None:
     groups = np.random.default_rng(0).permutation(np.arange(60) % 7) - 3
-    found = ContentStyleTransformer(content_dim=2, style_dim=3, epochs=3, random_state=0).fit(columns(), groups=groups)
+    found = ContentStyleTransformer(content_dim=2, style_dim=3, epochs=3, random_state=0).fit(
+        columns(), groups=groups
+    )
     z = found.transform(columns(), groups=groups)
-    assert list(found.get_feature_names_out()) == ["content0", "content1", "style0", "style1", "style2"]
+    assert list(found.get_feature_names_out()) == [
+        "content0",
+        "content1",
+        "style0",
+        "style1",
+        "style2",
+    ]
     for group in range(-3, 4):
         content, style = z[groups == group, :2], z[groups == group, 2:]
         np.testing.assert_array_equal(content, np.broadcast_to(content[0], content.shape))
         assert len(np.unique(style, axis=0)) == len(style)
-    assert len(np.unique(found.transform(columns())[:, :2], axis=0)) == 60, "each a group of its own"
+    assert len(np.unique(found.transform(columns())[:, :2], axis=0)) == 60, (
+        "each a group of its own"
+    )
     fitted_at_once = clone(found).fit_transform(columns(), groups=groups)
     np.testing.assert_array_equal(fitted_at_once, z)
     assert found.score(columns(), groups=groups) != found.score(columns())
@@ -587,7 +687,11 @@ def test_groups_go_through_a_pipeline() -> None:
     with sklearn.config_context(enable_metadata_routing=True):
         step = ContentStyleTransformer(content_dim=2, style_dim=1, epochs=2, random_state=0)
         step.set_fit_request(groups=True).set_transform_request(groups=True)
-        z = make_pipeline(StandardScaler(), step).fit(columns(), groups=groups).transform(columns(), groups=groups)
+        z = (
+            make_pipeline(StandardScaler(), step)
+            .fit(columns(), groups=groups)
+            .transform(columns(), groups=groups)
+        )
     x = StandardScaler().fit_transform(columns())
     np.testing.assert_array_equal(z, clone(step).fit(x, groups=groups).transform(x, groups=groups))
     assert len(np.unique(z[:, :2], axis=0)) == 6

@@ -21,14 +21,33 @@ RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
-EXAMPLES = [*RUNS, "nvae", "augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"]
-# Runs other examples, and nothing by itself: it has --seeds for --seed, each run resumes without being asked, and its
-# settings are theirs. So what is asked of examples here does not fit it, and tests/test_sweep.py has its own.
+EXAMPLES = [
+    *RUNS,
+    "nvae",
+    "augmentation",
+    "choose",
+    "compare_guides",
+    "identifiability",
+    "identifiability_images",
+]
+# Runs other examples, and nothing by itself: it has --seeds for --seed, each run resumes without
+# being asked, and its settings are theirs. So what is asked of examples here does not fit it, and
+# tests/test_sweep.py has its own.
 DRIVERS = {"sweep"}
-# Shows a run that is there: it writes none, so that it has no --out and no --resume; tests/test_explore.py has its own.
+# Shows a run that is there: it writes none, so that it has no --out and no --resume;
+# tests/test_explore.py has its own.
 VIEWERS = {"explore"}
 # Modules that examples share; they are not run.
-HELPERS = {"__init__", "common", "datasets", "explore_page", "explore_views", "faces", "shapes", "sources"}
+HELPERS = {
+    "__init__",
+    "common",
+    "datasets",
+    "explore_page",
+    "explore_views",
+    "faces",
+    "shapes",
+    "sources",
+}
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
@@ -36,12 +55,19 @@ def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment.pop("FACETVAE_DATA", None)  # what needs no files must run without them
     return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
 def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:
-    """Three calls: the second goes on from the end, the third from the beginning; both leave the same weights."""
+    """Three calls: the second goes on from the end, the third from the beginning; both leave the
+    same weights.
+    """
     arguments = ["examples.quickstart", "--smoke", "--out", str(tmp_path / "run")]
     weights = tmp_path / "run" / "weights.safetensors"
     assert run(*arguments).returncode == 0
@@ -54,14 +80,18 @@ def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path:
     another = run(*arguments, "--resume", "--epochs", "7")
     assert another.returncode != 0
     assert "was called with another epochs: call it as it was called then" in another.stderr
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == kept
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    } == kept
     anew = run(*arguments)
     assert "objective=" in anew.stderr
     assert weights.read_bytes() == first
 
 
 def test_none_is_unlisted() -> None:
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} - HELPERS - DRIVERS - VIEWERS == set(EXAMPLES)
+    assert {
+        path.stem for path in (ROOT / "examples").glob("*.py")
+    } - HELPERS - DRIVERS - VIEWERS == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
@@ -76,22 +106,34 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     for facet, labels in scores.items():
         for label, values in labels.items():
-            # The adjusted Rand index is below 0 where chance does better; mutual information is at most log K.
-            # A classifier's cross-entropy has no bound.
-            bounds = {"ari": (-0.5, 1.0), "mutual_information": (0.0, 4.0), "conditional_entropy": (0.0, 100.0)}
+            # The adjusted Rand index is below 0 where chance does better; mutual information is at
+            # most log K. A classifier's cross-entropy has no bound.
+            bounds = {
+                "ari": (-0.5, 1.0),
+                "mutual_information": (0.0, 4.0),
+                "conditional_entropy": (0.0, 100.0),
+            }
             for score, value in values.items():
                 low, high = bounds.get(score, (0.0, 1.0))
                 assert low <= value <= high, score
             assert re.search(rf"^{facet} +{label} ", done.stdout, re.M)
-    assert {path.name for path in tmp_path.iterdir()} == {"run"}, "an example writes into its run folder only"
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}, (
+        "an example writes into its run folder only"
+    )
 
 
-def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tmp_path: Path) -> None:
+def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(
+    tmp_path: Path,
+) -> None:
     done = run("examples.compare_guides", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "run.json", "results.json", "figures", "guides", "checkpoints",
-    }  # fmt: skip
+        "run.json",
+        "results.json",
+        "figures",
+        "guides",
+        "checkpoints",
+    }
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     folders = sorted((tmp_path / "run" / "guides").iterdir())
     assert len(folders) == len(results["posteriors"]) == len(results["bounds"]) >= 11
@@ -104,13 +146,25 @@ def test_the_comparison_leaves_a_checkpoint_a_guide_its_tables_and_its_figure(tm
 
 
 @pytest.mark.parametrize("dataset", ["digits", "drawn"])
-def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(dataset: str, tmp_path: Path) -> None:
-    flags = ["--smoke", "--dataset", dataset, "--weights", "dirichlet" if dataset == "digits" else "learned"]
+def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(
+    dataset: str, tmp_path: Path
+) -> None:
+    flags = [
+        "--smoke",
+        "--dataset",
+        dataset,
+        "--weights",
+        "dirichlet" if dataset == "digits" else "learned",
+    ]
     done = run("examples.choose", *flags, "--out", str(tmp_path / "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "run.json", "results.json", "figures", "chosen", "checkpoints",
-    }  # fmt: skip
+        "run.json",
+        "results.json",
+        "figures",
+        "chosen",
+        "checkpoints",
+    }
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert list(results["candidates"]) == ["1 x 2", "1 x 3", "2 x 2", "2 x 3", "3 x 2", "3 x 3"]
     J, K = map(int, results["chosen"].split(" x "))
@@ -118,7 +172,9 @@ def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(dataset: str
         facets = SVIRunner.load(tmp_path / "run" / "chosen" / f"seed-{seed}").model.mixtures
         assert [prior.num_components for prior in facets.values()] == [K] * J
     for name in results["candidates"]:
-        assert len(re.findall(rf"^[* ] {name} ", done.stdout, re.M)) == 2, "a line in each of two tables"
+        assert len(re.findall(rf"^[* ] {name} ", done.stdout, re.M)) == 2, (
+            "a line in each of two tables"
+        )
     assert f"chosen: {results['chosen']}, the smallest within one standard error" in done.stdout
     assert (tmp_path / "run" / "figures" / "selection.png").stat().st_size > 20_000
 
@@ -132,7 +188,9 @@ NVAE_RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "figures"), NVAE_RUNS, ids=["-".join(flags) for flags, _ in NVAE_RUNS])
+@pytest.mark.parametrize(
+    ("flags", "figures"), NVAE_RUNS, ids=["-".join(flags) for flags, _ in NVAE_RUNS]
+)
 def test_nvae_leaves_error_nats_and_figures(flags: list[str], figures: int, tmp_path: Path) -> None:
     done = run("examples.nvae", *flags, "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -152,19 +210,38 @@ def test_nvae_leaves_error_nats_and_figures(flags: list[str], figures: int, tmp_
 def test_too_few_labels_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = run("examples.nvae", "--smoke", "--labels", "5", "--out", str(tmp_path / "run"))
     assert "--labels must be from 10, the number of classes, to" in done.stderr
-    done = run("examples.nvae", "--smoke", "--labels", "50", "--model", "cvae", "--out", str(tmp_path / "run"))
+    done = run(
+        "examples.nvae",
+        "--smoke",
+        "--labels",
+        "50",
+        "--model",
+        "cvae",
+        "--out",
+        str(tmp_path / "run"),
+    )
     assert "--labels is for --model nvae" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
 def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
-    arguments = ["examples.augmentation", "--smoke", "--repeats", "1", "--out", str(tmp_path / "run")]
+    arguments = [
+        "examples.augmentation",
+        "--smoke",
+        "--repeats",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert len(results) == 1 + 2 * 2 * 2
     assert all(0 <= error <= 1 for errors in results.values() for error in errors)
-    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == {"error_0.4.png", "error_1.png"}
+    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == {
+        "error_0.4.png",
+        "error_1.png",
+    }
     again = run(*arguments, cwd=tmp_path)
     assert again.stdout.count("made with the same settings") == len(results)
     heading = "images of"
@@ -182,7 +259,9 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "flags", "folders", "heading"), MANY, ids=[name for name, *_ in MANY])
+@pytest.mark.parametrize(
+    ("name", "flags", "folders", "heading"), MANY, ids=[name for name, *_ in MANY]
+)
 def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
     name: str, flags: list[str], folders: set[str], heading: str, tmp_path: Path
 ) -> None:
@@ -194,7 +273,11 @@ def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
         assert (tmp_path / "run" / folder / "results.json").is_file()
         for seed in (0, 1):
             place = tmp_path / "run" / folder / f"seed-{seed}"
-            assert {path.name for path in place.iterdir()} >= {"config.json", "weights.safetensors", "metrics.jsonl"}
+            assert {path.name for path in place.iterdir()} >= {
+                "config.json",
+                "weights.safetensors",
+                "metrics.jsonl",
+            }
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
     assert len(figures) >= 2
     assert all(figure.stat().st_size > 5000 for figure in figures)
@@ -218,24 +301,64 @@ def test_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_smoke_sets_sizes_only(name: str) -> None:
-    """The smoke run goes through the same code: sizes and lengths differ from the full run's, and flags still count."""
+    """The smoke run goes through the same code: sizes and lengths differ from the full run's, and
+    flags still count.
+    """
     example = importlib.import_module(f"examples.{name}")
     full, smoke = (example.parse(argv)[1] for argv in ([], ["--smoke"]))
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
-        "num_components", "dim", "widths", "batch_size", "warm_epochs", "start_epochs", "epochs", "fade_steps",
-        "evaluate_every", "repeats", "importance_draws", "gradient_draws", "train_rows", "phases",
-        "per_segment", "seeds", "flow_components", "flow_layers", "steps", "flow_steps", "held_out", "records",
-        "hash_bits", "num_codes", "code_dim", "grid_widths", "looks",
-        "evidence", "trials", "class_dim", "shared_dim", "scales", "classifier_widths", "classifier_epochs",
-    }  # fmt: skip
+        "num_components",
+        "dim",
+        "widths",
+        "batch_size",
+        "warm_epochs",
+        "start_epochs",
+        "epochs",
+        "fade_steps",
+        "evaluate_every",
+        "repeats",
+        "importance_draws",
+        "gradient_draws",
+        "train_rows",
+        "phases",
+        "per_segment",
+        "seeds",
+        "flow_components",
+        "flow_layers",
+        "steps",
+        "flow_steps",
+        "held_out",
+        "records",
+        "hash_bits",
+        "num_codes",
+        "code_dim",
+        "grid_widths",
+        "looks",
+        "evidence",
+        "trials",
+        "class_dim",
+        "shared_dim",
+        "scales",
+        "classifier_widths",
+        "classifier_epochs",
+    }
     flag = "lr" if hasattr(full, "lr") else "epochs"
     asked = example.parse(["--smoke", f"--{flag}", "7"])[1]
     assert asked == replace(smoke, **{flag: type(getattr(full, flag))(7)})
 
 
 def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> None:
-    flags = ["--data-root", str(mnist_root), "--epochs", "1", "--batch-size", "2048", "--precision", "bf16"]
+    flags = [
+        "--data-root",
+        str(mnist_root),
+        "--epochs",
+        "1",
+        "--batch-size",
+        "2048",
+        "--precision",
+        "bf16",
+    ]
     done = run("examples.vade", *flags, "--evaluate-every", "1", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr[-2000:]
     run_json = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -246,15 +369,23 @@ def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> 
 
 def test_two_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module("examples.mfcvae").parse(["--warm-epochs", "1", "1", "--neighbor-epochs", "1", "1"])
+        importlib.import_module("examples.mfcvae").parse(
+            ["--warm-epochs", "1", "1", "--neighbor-epochs", "1", "1"]
+        )
     assert "two starts: give one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["vlac", "--model", "gmdgm", "--schedule", "progressive"], "has 4 phases, but the model has 1 facets"),
-        (["vlac", "--schedule", "progressive", "--fade-steps", "600"], "a facet's fade-in would end at step 600"),
+        (
+            ["vlac", "--model", "gmdgm", "--schedule", "progressive"],
+            "has 4 phases, but the model has 1 facets",
+        ),
+        (
+            ["vlac", "--schedule", "progressive", "--fade-steps", "600"],
+            "a facet's fade-in would end at step 600",
+        ),
         (["mfcvae", "--fade-steps", "600"], "a facet's fade-in would end at step 600"),
     ],
 )
@@ -268,7 +399,15 @@ def test_a_schedule_that_does_not_fit_is_said_before_anything_is_written(
 
 
 def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None:
-    done = run("examples.mfcvae", "--dataset", "mnist", "--data-root", str(tmp_path), "--out", str(tmp_path / "run"))
+    done = run(
+        "examples.mfcvae",
+        "--dataset",
+        "mnist",
+        "--data-root",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "run"),
+    )
     assert done.returncode != 0
     assert "no MNIST in" in done.stderr
     assert not (tmp_path / "run").exists()
@@ -277,18 +416,28 @@ def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None
 def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    done = run(*torchrun, "examples.quickstart", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    done = run(
+        *torchrun, "examples.quickstart", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES | {"figures", "checkpoints"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES | {
+        "figures",
+        "checkpoints",
+    }
     assert done.stdout.count("test images; how well") == 1, "one process reports"
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
 @pytest.mark.parametrize(
-    "name", ["augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"]
+    "name",
+    ["augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"],
 )
-def test_examples_of_many_runs_take_one_process(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_examples_of_many_runs_take_one_process(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit, match="start it without torchrun"):
-        importlib.import_module(f"examples.{name}").main(["--smoke", "--out", str(tmp_path / "run")])
+        importlib.import_module(f"examples.{name}").main(
+            ["--smoke", "--out", str(tmp_path / "run")]
+        )
     assert not (tmp_path / "run").exists()

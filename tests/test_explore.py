@@ -1,4 +1,6 @@
-"""The explorer: what it answers for every model, what its command refuses, and every view in a real browser."""
+"""The explorer: what it answers for every model, what its command refuses, and every view in a real
+browser.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,30 @@ from guides import ConditionalGuide, FacetGuide, PointGuide, TableGuide, VaDEGui
 from inference import SVIRunner, warm_start
 from inference.exploring.explorer import Explorer
 from inference.exploring.pictures import Pictures
-from ppl_models import CVAE, IVAE, MFCVAE, MLP, Autoencoder, ConvGrid, GaussianMixture, Normal, SharedMLP
+from ppl_models import (
+    CVAE,
+    IVAE,
+    MFCVAE,
+    MLP,
+    Autoencoder,
+    ConvGrid,
+    GaussianMixture,
+    Normal,
+    SharedMLP,
+)
 from tests import chromium
-from tests.catalogue import BUILDERS, autoencoder, cvae, flow, given, ivae, mlvae_tables, nvae, two_facets, vae
+from tests.catalogue import (
+    BUILDERS,
+    autoencoder,
+    cvae,
+    flow,
+    given,
+    ivae,
+    mlvae_tables,
+    nvae,
+    two_facets,
+    vae,
+)
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from examples import explore_page, explore_views
@@ -38,7 +61,9 @@ N = 12
 def explorer_of(guide: FacetGuide, **options: Any) -> Explorer:
     x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
     beside = {name: values for name, values in given(guide, N).items() if name != "known"}
-    return Explorer(guide, x.numpy(), **{"given": beside, "labels": {"half": np.arange(N) % 2}, **options})
+    return Explorer(
+        guide, x.numpy(), **{"given": beside, "labels": {"half": np.arange(N) % 2}, **options}
+    )
 
 
 # What is asked, without a browser
@@ -58,12 +83,21 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
         assert all(axis.low < axis.value < axis.high for axis in axes)
         still = explorer.moved(facet, 3, {axis.index: axis.value for axis in axes}).datum
         np.testing.assert_allclose(still, explorer.swaps(3, 3)[1][0], rtol=1e-4, atol=1e-6)
-        told = answer(lambda facet=facet: explorer.samples(facet, next(iter(explorer.choices(facet)), None), 3))
+        told = answer(
+            lambda facet=facet: explorer.samples(
+                facet, next(iter(explorer.choices(facet)), None), 3
+            )
+        )
         assert isinstance(told, str) == isinstance(model, Autoencoder)
         told = answer(lambda facet=facet: explorer.clusters(facet))
-        assert isinstance(told, str) != (facet in model.inferred and model.priors[facet].num_components > 1)
+        assert isinstance(told, str) != (
+            facet in model.inferred and model.priors[facet].num_components > 1
+        )
     views = [explore_views.gallery(explorer, f) for f in explorer.facets]
-    views += [explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0) for f in explorer.facets]
+    views += [
+        explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0)
+        for f in explorer.facets
+    ]
     views += [
         explore_views.swap_table(explorer, 0, 1),
         explore_views.slider_list(explorer, explorer.facets[0], 0, None),
@@ -97,19 +131,27 @@ def test_a_swap_takes_each_facet_from_the_input_that_it_names() -> None:
     combinations, data = explorer.swaps(4, 7)
     for (style, digit), datum in zip(combinations, data, strict=True):
         with torch.no_grad():
-            expected = explorer.model.decode({"style": z["style"][style], "digit": z["digit"][digit]}).mean
+            expected = explorer.model.decode(
+                {"style": z["style"][style], "digit": z["digit"][digit]}
+            ).mean
         np.testing.assert_allclose(datum, expected.numpy(), rtol=1e-5)
 
 
 def test_a_moved_latent_moves_alone() -> None:
     explorer = explorer_of(two_facets())
-    z = {name: torch.as_tensor(means[[5]]) for name, means in explorer.guide.embed(explorer.x).items()}
+    z = {
+        name: torch.as_tensor(means[[5]])
+        for name, means in explorer.guide.embed(explorer.x).items()
+    }
     z["digit"][0, 2] = 1.7
     found = explorer.moved("digit", 5, {2: 1.7})
     with torch.no_grad():
         np.testing.assert_allclose(found.datum, explorer.model.decode(z).mean[0].numpy(), rtol=1e-5)
         proba = explorer.model.priors["digit"].log_joint(z["digit"]).softmax(-1)[0]
-    assert (found.cluster, found.probability) == (int(proba.argmax()), pytest.approx(float(proba.max())))
+    assert (found.cluster, found.probability) == (
+        int(proba.argmax()),
+        pytest.approx(float(proba.max())),
+    )
 
 
 def test_held_samples_differ_in_their_facet_alone() -> None:
@@ -118,9 +160,15 @@ def test_held_samples_differ_in_their_facet_alone() -> None:
     with torch.no_grad():
         means = explorer.model.priors["digit"].loc[[2]]
         expected = explorer.model.decode({"style": z, "digit": means}).mean.numpy()
-    np.testing.assert_allclose(explorer.samples("digit", 2, 3, 0.0, held=6), expected.repeat(3, 0), rtol=1e-5)
-    assert len(np.unique(explorer.samples("digit", 2, 3, 0.0), axis=0)) > 1, "others are drawn where none is held"
-    np.testing.assert_array_equal(explorer.samples("digit", 2, 3, seed=4), explorer.samples("digit", 2, 3, seed=4))
+    np.testing.assert_allclose(
+        explorer.samples("digit", 2, 3, 0.0, held=6), expected.repeat(3, 0), rtol=1e-5
+    )
+    assert len(np.unique(explorer.samples("digit", 2, 3, 0.0), axis=0)) > 1, (
+        "others are drawn where none is held"
+    )
+    np.testing.assert_array_equal(
+        explorer.samples("digit", 2, 3, seed=4), explorer.samples("digit", 2, 3, seed=4)
+    )
 
 
 def test_a_label_that_the_decoder_reads_is_a_part_and_a_choice() -> None:
@@ -134,14 +182,19 @@ def test_a_label_that_the_decoder_reads_is_a_part_and_a_choice() -> None:
     np.testing.assert_allclose(explorer.swaps(0, 1)[1][1], moved[1], rtol=1e-5)  # row 1 has label 1
     assert not np.allclose(moved[0], moved[2])
     classes = explorer_of(nvae())
-    assert [axis.index for axis in classes.axes("class", 0, label=2)] == [4, 5], "the latents of that class alone"
+    assert [axis.index for axis in classes.axes("class", 0, label=2)] == [4, 5], (
+        "the latents of that class alone"
+    )
 
 
 def test_a_probe_reads_what_the_latents_say_and_not_what_they_do_not() -> None:
     guide = PointGuide(Autoencoder((1, 8, 8), 3, Normal(0.3), ConvGrid((4, 5))))
     x = np.random.default_rng(0).random((1500, 1, 8, 8), np.float32)
     z = guide.embed(x)["code"]
-    said, unsaid = (z[:, 0] > np.median(z[:, 0])).astype(int), np.random.default_rng(1).integers(2, size=1500)
+    said, unsaid = (
+        (z[:, 0] > np.median(z[:, 0])).astype(int),
+        np.random.default_rng(1).integers(2, size=1500),
+    )
     explorer = Explorer(guide, x, labels={"said": said, "unsaid": unsaid, "constant": 0 * said})
     found = {label: explorer.knowledge("code", label) for label in ("said", "unsaid")}
     assert found["said"].probe > 0.75
@@ -154,7 +207,9 @@ def test_a_probe_reads_what_the_latents_say_and_not_what_they_do_not() -> None:
 
 
 @pytest.mark.parametrize("build", [ivae, cvae], ids=["ivae", "cvae"])
-def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(build: Callable[[], FacetGuide]) -> None:
+def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
+    build: Callable[[], FacetGuide],
+) -> None:
     explorer = explorer_of(build(), given={})
     assert "needs label= beside x" in str(explorer.refusal)
     facet = explorer.facets[0]
@@ -181,7 +236,10 @@ def test_data_that_are_no_images_are_drawn_as_bars() -> None:
 
 
 def test_curves_are_the_histories() -> None:
-    history = [{"epoch": e, "objective": 9.0 - e, "elbo": e - 9.5, "kl_z_a": 1.0, "kl_c_a": e / 2} for e in (1, 2, 3)]
+    history = [
+        {"epoch": e, "objective": 9.0 - e, "elbo": e - 9.5, "kl_z_a": 1.0, "kl_c_a": e / 2}
+        for e in (1, 2, 3)
+    ]
     figure = explore_views.curves(history, ["a", "b"]).figure
     lines = {trace.name: list(trace.y) for trace in figure.data}
     assert lines == {
@@ -202,7 +260,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(12, 3)}
     guide = VaDEGuide(MFCVAE((64,), facets, Normal(0.2), SharedMLP((32,))))
-    runner = warm_start(SVIRunner(guide.model, guide, lr=1e-2), digits().train, 5, batch_size=64, progress=False)
+    runner = warm_start(
+        SVIRunner(guide.model, guide, lr=1e-2), digits().train, 5, batch_size=64, progress=False
+    )
     folder = runner.save(tmp_path_factory.mktemp("runs") / "two facets")
     (folder / "run.json").write_text(json.dumps({"data": "digits", "flags": {}, "settings": {}}))
     return folder
@@ -210,7 +270,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     with pytest.raises(SystemExit) as stop:
-        explore.main([*argv, "--port", "0", "--no-browser"] if "--port" not in argv else [*argv, "--no-browser"])
+        explore.main(
+            [*argv, "--port", "0", "--no-browser"]
+            if "--port" not in argv
+            else [*argv, "--no-browser"]
+        )
     said = capsys.readouterr().err
     assert stop.value.code == 2
     assert said.count("\n") == 1, "one line"
@@ -233,9 +297,13 @@ def test_what_cannot_be_explored_is_said_in_a_line(
     (copied / "run.json").unlink()
     assert "no run.json" in refusal(capsys, str(copied))
     np.save(tmp_path / "short.npy", np.zeros((5, 63)))
-    assert "are not the run's, which is of (64,)" in refusal(capsys, str(copied), "--data", str(tmp_path / "short.npy"))
+    assert "are not the run's, which is of (64,)" in refusal(
+        capsys, str(copied), "--data", str(tmp_path / "short.npy")
+    )
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
-    assert "cannot be read as an array" in refusal(capsys, str(copied), "--data", str(tmp_path / "objects.npy"))
+    assert "cannot be read as an array" in refusal(
+        capsys, str(copied), "--data", str(tmp_path / "objects.npy")
+    )
     np.save(tmp_path / "nan.npy", np.full((5, 64), np.nan))
     assert "NaN" in refusal(capsys, str(copied), "--data", str(tmp_path / "nan.npy"))
     assert "there is no such file, and the labels of the data are ['digit']" in refusal(
@@ -244,10 +312,14 @@ def test_what_cannot_be_explored_is_said_in_a_line(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert "give another --port" in refusal(capsys, str(run), "--port", str(taken.getsockname()[1]))
+        assert "give another --port" in refusal(
+            capsys, str(run), "--port", str(taken.getsockname()[1])
+        )
 
 
-@pytest.mark.parametrize("argv", [[], ["run", "--smoke"], ["run", "--port", "70000"], ["run", "--rows", "0"]], ids=str)
+@pytest.mark.parametrize(
+    "argv", [[], ["run", "--smoke"], ["run", "--port", "70000"], ["run", "--rows", "0"]], ids=str
+)
 def test_flags_that_do_not_fit(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         explore.parse(argv)
@@ -292,7 +364,9 @@ def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
 def test_smoke_trains_answers_and_ends(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "examples.explore", "--smoke"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "answered: 200" in done.stdout
     assert not list(tmp_path.iterdir())
@@ -391,7 +465,8 @@ def test_a_browser_is_told_to_reach_nothing_else(browser: Any, address: str) -> 
     page = chromium.Page(browser, address)
     page.wait("#Clusters .strip", None)
     refused = page.script(
-        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('reached'), error => done(error.name))"
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('reached'), "
+        "error => done(error.name))"
     )
     assert refused == "TypeError"
     with pytest.raises(AssertionError, match="Content Security Policy"):
@@ -402,12 +477,21 @@ def test_a_browser_is_told_to_reach_nothing_else(browser: Any, address: str) -> 
 def test_other_models_in_a_browser(
     build: Callable[[], FacetGuide], browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No clusters, labels to decode with, no images, no prior: every view shows pictures or a sentence."""
+    """No clusters, labels to decode with, no images, no prior: every view shows pictures or a
+    sentence.
+    """
     guide = build()
     run = SVIRunner(guide.model, guide).save(tmp_path / "run")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((40, *guide.model.x_shape)))
     np.save(tmp_path / "label.npy", np.arange(40) % 3)
-    flags = ["--data", str(tmp_path / "x.npy"), "--label", str(tmp_path / "label.npy"), "--port", "0"]
+    flags = [
+        "--data",
+        str(tmp_path / "x.npy"),
+        "--label",
+        str(tmp_path / "label.npy"),
+        "--port",
+        "0",
+    ]
     with explore.serving(explore.parse([str(run), *flags])) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

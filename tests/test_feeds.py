@@ -1,4 +1,6 @@
-"""Data that are not in memory: from a loader or a mapped file, the run is the one that they give in memory."""
+"""Data that are not in memory: from a loader or a mapped file, the run is the one that they give in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_a_loader_gives_the_run_that_the_same_batches_give_in_memory() -> None:
 
 def test_each_pass_of_a_loader_has_an_order_of_its_own_that_the_seed_gives() -> None:
     feed = LoaderSource(shuffled(), two_facets(), torch.device("cpu"))
-    first, again, other = (torch.cat([batch.x for batch in feed.batches(seed)]) for seed in (1, 1, 2))
+    first, again, other = (
+        torch.cat([batch.x for batch in feed.batches(seed)]) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(first.sort(0).values, X.sort(0).values)
@@ -120,33 +124,60 @@ def sampled(workers: int) -> DataLoader:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_depends_on_the_seed_alone_whatever_draws(workers: int) -> None:
-    """Samplers with a generator of their own, other libraries' streams; and all of them are as before afterwards."""
+    """Samplers with a generator of their own, other libraries' streams; and all of them are as
+    before afterwards.
+    """
     loader = sampled(workers)
     feed = LoaderSource(loader, two_facets(), torch.device("cpu"))
-    before = [np.random.get_state()[1].tolist(), random.getstate(), loader.sampler.generator.get_state().tolist()]  # noqa: NPY002
+    before = [
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        random.getstate(),
+        loader.sampler.generator.get_state().tolist(),
+    ]
     passes = [torch.cat([batch.x for batch in feed.batches(seed)]) for seed in (1, 1, 2)]
     assert torch.equal(passes[0], passes[1])
     assert not torch.equal(passes[0].sort(0).values, passes[2].sort(0).values)
-    after = [np.random.get_state()[1].tolist(), random.getstate(), loader.sampler.generator.get_state().tolist()]  # noqa: NPY002
+    after = [
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        random.getstate(),
+        loader.sampler.generator.get_state().tolist(),
+    ]
     assert before == after
 
 
 def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
-    return {"x": torch.stack([x for x, _ in rows]), "label": torch.stack([label for _, label in rows])}
+    return {
+        "x": torch.stack([x for x, _ in rows]),
+        "label": torch.stack([label for _, label in rows]),
+    }
 
 
 def test_what_lies_beside_x() -> None:
-    """In the model's order, by name, or more than the model takes, as torchvision's data sets give."""
+    """In the model's order, by name, or more than the model takes, as torchvision's data sets
+    give.
+    """
     labelled = TensorDataset(X, LABELS)
     device = torch.device("cpu")
-    for loader in (DataLoader(labelled, batch_size=8), DataLoader(labelled, batch_size=8, collate_fn=collate)):
+    for loader in (
+        DataLoader(labelled, batch_size=8),
+        DataLoader(labelled, batch_size=8, collate_fn=collate),
+    ):
         batches = list(LoaderSource(loader, ivae(), device).batches(0))
         assert torch.equal(torch.cat([batch.given["label"] for batch in batches]), LABELS)
-    assert next(LoaderSource(DataLoader(labelled, batch_size=8), two_facets(), device).batches(0)).given == {}
-    assert next(LoaderSource(DataLoader(X, batch_size=8), two_facets(), device).batches(0)).x.shape == (8, 6)
+    assert (
+        next(
+            LoaderSource(DataLoader(labelled, batch_size=8), two_facets(), device).batches(0)
+        ).given
+        == {}
+    )
+    assert next(
+        LoaderSource(DataLoader(X, batch_size=8), two_facets(), device).batches(0)
+    ).x.shape == (8, 6)
     runner(ivae).fit(DataLoader(labelled, batch_size=8), epochs=1, progress=False)
     images = TensorDataset(torch.rand(12, 1, 8, 8), LABELS[:12])
-    runner(nvae_partly_labelled_two_draws).fit(DataLoader(images, batch_size=6), epochs=1, progress=False)
+    runner(nvae_partly_labelled_two_draws).fit(
+        DataLoader(images, batch_size=6), epochs=1, progress=False
+    )
 
 
 def test_groups_of_a_loader_are_numbered_anew_where_batches_are_joined() -> None:
@@ -162,20 +193,44 @@ class Endless(IterableDataset):
 
 
 REFUSED = [
-    (lambda: DataLoader(Endless(), batch_size=4), {}, "has no length, which schedules and epochs need"),
+    (
+        lambda: DataLoader(Endless(), batch_size=4),
+        {},
+        "has no length, which schedules and epochs need",
+    ),
     (lambda: DataLoader(X[:3], batch_size=4, drop_last=True), {}, "gives no batch"),
     (lambda: DataLoader(X[:, :5], batch_size=4), {}, r"x has shape \[4, 5\]"),
     (lambda: DataLoader(2 * X, batch_size=4), {}, "the Bernoulli likelihood needs"),
-    (lambda: DataLoader([{"image": x} for x in X], batch_size=4), {}, r"have no x, but \['image'\]: name it 'x'"),
-    (lambda: DataLoader([{"x": x, "group": 1} for x in X], batch_size=4), {}, "if known, beside x, got group"),
-    (lambda: shuffled(num_workers=1, persistent_workers=True), {}, "make it with persistent_workers=False"),
-    (shuffled, {"batch_size": 8}, "a DataLoader gives its batches as they are: leave batch_size out"),
+    (
+        lambda: DataLoader([{"image": x} for x in X], batch_size=4),
+        {},
+        r"have no x, but \['image'\]: name it 'x'",
+    ),
+    (
+        lambda: DataLoader([{"x": x, "group": 1} for x in X], batch_size=4),
+        {},
+        "if known, beside x, got group",
+    ),
+    (
+        lambda: shuffled(num_workers=1, persistent_workers=True),
+        {},
+        "make it with persistent_workers=False",
+    ),
+    (
+        shuffled,
+        {"batch_size": 8},
+        "a DataLoader gives its batches as they are: leave batch_size out",
+    ),
     (shuffled, {"batches": Rows(), "label": LABELS}, "leave batches and label out"),
 ]
 
 
-@pytest.mark.parametrize(("loader", "options", "words"), REFUSED, ids=[words for *_, words in REFUSED])
-def test_a_loader_that_does_not_fit_is_refused_before_training(loader: Any, options: dict, words: str) -> None:
+@pytest.mark.parametrize(
+    ("loader", "options", "words"), REFUSED, ids=[words for *_, words in REFUSED]
+)
+def test_a_loader_that_does_not_fit_is_refused_before_training(
+    loader: Any, options: dict, words: str
+) -> None:
     untrained = runner()
     with pytest.raises(ValueError, match=words):
         untrained.fit(loader(), epochs=1, progress=False, **options)
@@ -206,7 +261,9 @@ def mapped(path: Path, values: np.ndarray) -> np.memmap:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 def test_a_mapped_file_gives_the_run_that_its_values_give(dtype: type, tmp_path: Path) -> None:
-    values = (255 * X.numpy()).round().astype(dtype) if dtype is np.uint8 else X.numpy().astype(dtype)
+    values = (
+        (255 * X.numpy()).round().astype(dtype) if dtype is np.uint8 else X.numpy().astype(dtype)
+    )
     one, other = runner(), runner()
     one.fit(mapped(tmp_path / "x", values), epochs=2, batch_size=8, progress=False)
     other.fit(values, epochs=2, batch_size=8, progress=False)
@@ -214,24 +271,36 @@ def test_a_mapped_file_gives_the_run_that_its_values_give(dtype: type, tmp_path:
     assert one.guide.predict(mapped(tmp_path / "x", values)).keys() == {"style", "digit"}
 
 
-def test_a_mapped_file_is_checked_and_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapped_file_is_checked_and_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ppl_models.data.CHECKED_AT_ONCE", 30)  # five rows
     values = X.numpy().copy()
-    feed = data_source_for(two_facets(), torch.device("cpu"), mapped(tmp_path / "x", values), {}, 8, None)
+    feed = data_source_for(
+        two_facets(), torch.device("cpu"), mapped(tmp_path / "x", values), {}, 8, None
+    )
     assert isinstance(feed, InMemorySource)
     again = mapped(tmp_path / "y", values)
     assert two_facets().observed(again, {}).x.data_ptr() == again.ctypes.data
     wide = mapped(tmp_path / "z", np.tile(values, 2))[:, :6]
     assert two_facets().observed(wide, {}).x.data_ptr() == wide.ctypes.data
-    assert torch.equal(two_facets().observed(values[::-1], {}).x, torch.as_tensor(values[::-1].copy()))
-    with pytest.raises(ValueError, match=r"byte order of another machine: give x.astype\('float32'\)"):
+    assert torch.equal(
+        two_facets().observed(values[::-1], {}).x, torch.as_tensor(values[::-1].copy())
+    )
+    with pytest.raises(
+        ValueError, match=r"byte order of another machine: give x.astype\('float32'\)"
+    ):
         two_facets().observed(values.astype(">f4"), {})
     values[17, 2] = np.nan
     values[3, 1] = np.inf
-    with pytest.raises(ValueError, match=r"2 values that are NaN or infinite, the first at index \[3, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"2 values that are NaN or infinite, the first at index \[3, 1\]"
+    ):
         data_source_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
     values[3, 1] = 0.5
-    with pytest.raises(ValueError, match=r"1 values that are NaN or infinite, the first at index \[17, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"1 values that are NaN or infinite, the first at index \[17, 2\]"
+    ):
         data_source_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
 
 

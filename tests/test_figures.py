@@ -50,7 +50,9 @@ def test_a_facet_drawn_anew_leaves_the_others_as_inferred(guide: VaDEGuide) -> N
     for i, z in enumerate(rows):
         torch.testing.assert_close(z["digit"], means["digit"].mean[i].expand(6, -1))
         torch.testing.assert_close(z["style"][0], means["style"].mean[i])  # the reconstruction
-        assert torch.equal(z["style"][1:], rows[0]["style"][1:]), "each column is one draw, for all rows"
+        assert torch.equal(z["style"][1:], rows[0]["style"][1:]), (
+            "each column is one draw, for all rows"
+        )
         assert len(z["style"].unique(dim=0)) == 6
 
 

@@ -17,7 +17,9 @@ from ppl_models import VAE, AutoregressiveFlow, GaussianMixture, GMMFlow, Standa
 def build(dim: int = 2, num_layers: int = 3) -> FlowGuide:
     torch.manual_seed(0)
     prior = GaussianMixture(4, dim, scale=0.8)
-    guide = FlowGuide(GMMFlow((dim,), prior, AutoregressiveFlow((16,), num_layers=num_layers))).double()
+    guide = FlowGuide(
+        GMMFlow((dim,), prior, AutoregressiveFlow((16,), num_layers=num_layers))
+    ).double()
     for p in guide.model.flow.parameters():
         torch.nn.init.normal_(p, std=0.3)  # far from the identity that layers start near
     return guide
@@ -29,7 +31,10 @@ def log_density(guide: FlowGuide, x: torch.Tensor) -> torch.Tensor:
     prior = model.prior("cluster")
     z = model.flow.invert(x)[0]
     jacobian = torch.stack(
-        [torch.autograd.functional.jacobian(lambda v: model.flow.invert(v[None])[0][0], v) for v in x]
+        [
+            torch.autograd.functional.jacobian(lambda v: model.flow.invert(v[None])[0][0], v)
+            for v in x
+        ]
     )
     components = torch.distributions.Normal(prior.loc, prior.scale)
     log_joint = components.log_prob(z[:, None]).sum(-1) + prior.logits.log_softmax(-1)
@@ -64,13 +69,19 @@ def test_it_runs_backwards() -> None:
 
 
 def test_it_learns_a_bent_density_by_maximum_likelihood() -> None:
-    """A banana: no Gaussian in x, one after its bend is undone. The entropy of the truth is what no density beats."""
+    """A banana: no Gaussian in x, one after its bend is undone. The entropy of the truth is what no
+    density beats.
+    """
     torch.manual_seed(1)
     s = torch.randn(4000, 2)
     x = torch.stack([s[:, 0], 0.5 * s[:, 1] + s[:, 0] ** 2], 1)
     entropy = math.log(2 * math.pi * math.e) + math.log(0.5)
-    guide = FlowGuide(GMMFlow((2,), GaussianMixture(3, 2, scale=1.0), AutoregressiveFlow((32, 32), num_layers=3)))
-    runner = SVIRunner(guide.model, guide, lr=3e-3).fit(x[:3000], epochs=60, batch_size=256, progress=False)
+    guide = FlowGuide(
+        GMMFlow((2,), GaussianMixture(3, 2, scale=1.0), AutoregressiveFlow((32, 32), num_layers=3))
+    )
+    runner = SVIRunner(guide.model, guide, lr=3e-3).fit(
+        x[:3000], epochs=60, batch_size=256, progress=False
+    )
     held_out, _ = elbo(guide.model, guide, x[3000:], num_draws=2)
     error = float(np.std(_log_p(guide, x[3000:]))) / math.sqrt(1000)
     assert -entropy - 4 * error - 0.1 < held_out < -entropy + 4 * error
@@ -79,17 +90,25 @@ def test_it_learns_a_bent_density_by_maximum_likelihood() -> None:
 
 def _log_p(guide: FlowGuide, x: torch.Tensor) -> np.ndarray:
     posterior = guide.posterior(x)["cluster"]
-    return (guide.model.prior("cluster").log_prob(posterior.mean) - posterior.log_prob(posterior.mean)).detach().numpy()
+    return (
+        (guide.model.prior("cluster").log_prob(posterior.mean) - posterior.log_prob(posterior.mean))
+        .detach()
+        .numpy()
+    )
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a flow keeps the number of dimensions: .* give the prior dim=6"):
+    with pytest.raises(
+        ValueError, match=r"a flow keeps the number of dimensions: .* give the prior dim=6"
+    ):
         GMMFlow((2, 3), GaussianMixture(3, 5))
     with pytest.raises(ValueError, match="GMMFlow needs a mixture"):
         GMMFlow((5,), StandardNormal(5))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="FlowGuide is for GMMFlow"):
         FlowGuide(VAE((6,), 2))
-    with pytest.raises(ValueError, match="a flow has no encoder, it runs its decoder backwards: take FlowGuide"):
+    with pytest.raises(
+        ValueError, match="a flow has no encoder, it runs its decoder backwards: take FlowGuide"
+    ):
         VaDEGuide(GMMFlow((5,), GaussianMixture(3, 5)))
 
 

@@ -1,7 +1,9 @@
-"""A disk that is really full: what was written before stays whole, training goes on, and so does a resumed run.
+"""A disk that is really full: what was written before stays whole, training goes on, and so does a
+resumed run.
 
-The disk is a tmpfs of 256 KiB, which a process of its own mounts where no other process sees it, and which is gone with
-that process. This takes root, or user namespaces that anyone may make; where there is neither, the test is skipped.
+The disk is a tmpfs of 256 KiB, which a process of its own mounts where no other process sees it,
+and which is gone with that process. This takes root, or user namespaces that anyone may make; where
+there is neither, the test is skipped.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from tests.catalogue import two_facets
 from tests.test_resuming import same, start
 
 ROOT = Path(__file__).parents[1]
-# What is left of the disk while a checkpoint is written: nothing, room for a part of its first file, for that and a
-# part of the second, and for all but the digests that would make it whole. Files take whole pages of 4 KiB: the first
-# one, which grows with the history, takes two at last, the second five.
+# What is left of the disk while a checkpoint is written: nothing, room for a part of its first
+# file, for that and a part of the second, and for all but the digests that would make it whole.
+# Files take whole pages of 4 KiB: the first one, which grows with the history, takes two at last,
+# the second five.
 ROOMS = [0, 4096, 4 * 4096, 7 * 4096]
 SIZES: dict[str, Any] = {"batch_size": 5, "progress": False}  # three steps an epoch
 
@@ -38,7 +41,8 @@ SIZES: dict[str, Any] = {"batch_size": 5, "progress": False}  # three steps an e
 class Fill:
     """Fill the disk from the third epoch on, by a file of somebody else's.
 
-    :param folder: on that disk; ``None`` for a callback that does nothing, as the run that is compared has it.
+    :param folder: on that disk; ``None`` for a callback that does nothing, as the run that is
+        compared has it.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -68,7 +72,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def checkpoints(disk: Path) -> None:
-    """Two epochs are written; four more are not, and training goes on; with room again, a resumed run ends the same."""
+    """Two epochs are written; four more are not, and training goes on; with room again, a resumed
+    run ends the same.
+    """
     folder = disk / "checkpoints"
 
     def fit(epochs: int, fill: Fill, **options: Any) -> SVIRunner:
@@ -84,7 +90,9 @@ def checkpoints(disk: Path) -> None:
     said = [str(each.message) for each in given if each.category is CheckpointWarning]
     assert len(said) == len(ROOMS), said
     for step, message in zip(range(9, 3 * epochs + 1, 3), said, strict=True):
-        assert message.startswith(f"no checkpoint was written at step {step} ([Errno {errno.ENOSPC}]"), message
+        assert message.startswith(
+            f"no checkpoint was written at step {step} ([Errno {errno.ENOSPC}]"
+        ), message
     others = {path.name for path in folder.iterdir() if not path.name.startswith("step-")}
     assert others == {".lock"}, "none half written"
     names = [path.name for path in Checkpoints(folder, resume=True).written()]
@@ -97,11 +105,15 @@ def checkpoints(disk: Path) -> None:
         warnings.simplefilter("error", CheckpointWarning)
         resumed = fit(epochs, Fill(), checkpoints=Checkpoints(folder, resume=True))
     same(unbroken, resumed)
-    assert [path.name for path in Checkpoints(folder, resume=True).written()][-1] == f"step-{3 * epochs:010d}"
+    assert [path.name for path in Checkpoints(folder, resume=True).written()][
+        -1
+    ] == f"step-{3 * epochs:010d}"
 
 
 def resumed_when_full(disk: Path) -> None:
-    """A run that is taken up on a full disk reads what is there, trains, and leaves it as it was."""
+    """A run that is taken up on a full disk reads what is there, trains, and leaves it as it
+    was.
+    """
     runner, x, _ = start(two_facets)
     folder = disk / "checkpoints"
     runner.fit(x, 2, **SIZES, checkpoints=Checkpoints(folder))
@@ -118,11 +130,16 @@ def resumed_when_full(disk: Path) -> None:
 
 
 def saved_runs(disk: Path) -> None:
-    """Where a run cannot be saved over an earlier one, that is there as it was, and no part of the other."""
+    """Where a run cannot be saved over an earlier one, that is there as it was, and no part of the
+    other.
+    """
     runner, x, _ = start(two_facets)
     folder = disk / "run"
     runner.fit(x, 1, **SIZES).save(folder)
-    kept, weights = contents(folder), {name: t.clone() for name, t in runner.guide.state_dict().items()}
+    kept, weights = (
+        contents(folder),
+        {name: t.clone() for name, t in runner.guide.state_dict().items()},
+    )
     runner.fit(x, 1, **SIZES)
     for room in ROOMS[:2]:  # none; for a part of the weights
         fill(disk, room)
@@ -141,10 +158,17 @@ WHAT: list[Callable[[Path], None]] = [checkpoints, resumed_when_full, saved_runs
 
 def on_a_disk(unshare: list[str], folder: Path, command: list[str]) -> subprocess.CompletedProcess:
     """Run a command while a small disk is mounted over the folder, for it alone."""
-    script = f"mount -t tmpfs -o size=256k none {shlex.quote(str(folder))} && exec {shlex.join(command)}"
+    script = (
+        f"mount -t tmpfs -o size=256k none {shlex.quote(str(folder))} && exec {shlex.join(command)}"
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [*unshare, "sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        [*unshare, "sh", "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -159,12 +183,20 @@ def unshare(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         if done.returncode == 0:
             return command
         tried.append(done.stderr.strip())
-    pytest.skip(f"a disk of the test's own takes root, or user namespaces for all: {'; '.join(tried)}")
+    pytest.skip(
+        f"a disk of the test's own takes root, or user namespaces for all: {'; '.join(tried)}"
+    )
 
 
-def test_what_was_written_stays_whole_and_what_follows_is_the_same(unshare: list[str], tmp_path: Path) -> None:
-    """All of it in one process, as most of the time is its start; its errors name the part that did not hold."""
-    done = on_a_disk(unshare, tmp_path, [sys.executable, "-m", "tests.test_full_disk", str(tmp_path)])
+def test_what_was_written_stays_whole_and_what_follows_is_the_same(
+    unshare: list[str], tmp_path: Path
+) -> None:
+    """All of it in one process, as most of the time is its start; its errors name the part that did
+    not hold.
+    """
+    done = on_a_disk(
+        unshare, tmp_path, [sys.executable, "-m", "tests.test_full_disk", str(tmp_path)]
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [what.__name__ for what in WHAT]
     assert list(tmp_path.iterdir()) == [], "the disk was seen by that process alone"

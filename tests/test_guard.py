@@ -26,7 +26,9 @@ def start(seed: int = 0, lr: float = 1e-2, **options: Any) -> SVIRunner:
     return SVIRunner(guide.model, guide, lr=lr, seed=seed, **options)
 
 
-def failing(runner: SVIRunner, calls: set[int], how: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def failing(
+    runner: SVIRunner, calls: set[int], how: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     """Let the objective of these training steps go wrong."""
     original, count = runner.loss._per_datum, [0]
 
@@ -53,19 +55,25 @@ def parameters(runner: SVIRunner) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("how", FAULTS)
 def test_stop_leaves_parameters_as_they_were_before_the_step(how: str, tmp_path: Path) -> None:
-    """A fault in the 8th step: no later one is taken either, the message names it, and no checkpoint is written."""
+    """A fault in the 8th step: no later one is taken either, the message names it, and no
+    checkpoint is written.
+    """
     whole = start()
     with pytest.raises(InterruptedError):
         whole.fit(X, epochs=2, callbacks=[], checkpoints=None, **SIZES, batches=Until(7))
     broken = start()
     failing(broken, {8}, FAULTS[how])
-    with pytest.raises(FloatingPointError, match=r"seed 0, or its gradient, was not finite at step 8 ") as caught:
+    with pytest.raises(
+        FloatingPointError, match=r"seed 0, or its gradient, was not finite at step 8 "
+    ) as caught:
         broken.fit(X, epochs=4, checkpoints=Checkpoints(tmp_path), **SIZES)
     named = "Gradients that were not finite: guide." in str(caught.value)
     assert named == (
         how != "the objective is infinite"
     )  # to which a constant was added, so that its gradient is finite
-    assert all(torch.equal(p, q) for p, q in zip(parameters(broken), parameters(whole), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(parameters(broken), parameters(whole), strict=True)
+    )
     assert len(broken.history) == 1
     last = Checkpoints(tmp_path, resume=True).written()[-1]
     assert last.name == "step-0000000005"
@@ -89,7 +97,9 @@ class Until(Rows):
 @pytest.mark.parametrize("action", ["skip", "halve"])
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_step_can_be_skipped(how: str, action: str) -> None:
-    """Three faults in the second epoch: not counted in the objective's mean, noted, and the moments count no step."""
+    """Three faults in the second epoch: not counted in the objective's mean, noted, and the moments
+    count no step.
+    """
     runner = start(guard=Guard(action))
     failing(runner, {6, 8, 9}, FAULTS[how])
     runner.fit(X, epochs=3, **SIZES)
@@ -113,7 +123,9 @@ def averaging() -> FacetGuide:
 @pytest.mark.parametrize("build", [normalising, averaging])
 @pytest.mark.parametrize("action", ["skip", "stop"])
 def test_running_statistics_are_not_spoiled(build: Callable[[], FacetGuide], action: str) -> None:
-    """One image in forty is infinite in a way that the check of the data does not see: its step leaves no trace."""
+    """One image in forty is infinite in a way that the check of the data does not see: its step
+    leaves no trace.
+    """
     pyro.set_rng_seed(0)
     guide = build()
     runner = SVIRunner(guide.model, guide, guard=Guard(action))
@@ -121,7 +133,9 @@ def test_running_statistics_are_not_spoiled(build: Callable[[], FacetGuide], act
 
     def spoiled(batch: torch.Tensor) -> torch.Tensor:
         calls[0] += runner.loss.training
-        return prepare(batch) * (torch.inf if runner.loss.training and calls[0] in (5, 6, 7, 8) else 1.0)
+        return prepare(batch) * (
+            torch.inf if runner.loss.training and calls[0] in (5, 6, 7, 8) else 1.0
+        )
 
     guide.model.prepare = spoiled  # type: ignore[method-assign]
     if action == "stop":
@@ -175,12 +189,16 @@ def test_the_term_and_the_parameter_are_named() -> None:
     runner = start()
     with pytest.raises(FloatingPointError, match="not finite at step 6 ") as caught:
         runner.fit(X, epochs=2, callbacks=[spoil], **SIZES)
-    assert "Terms that are not, on the data, with these parameters: reconstruction\n" in str(caught.value)
+    assert "Terms that are not, on the data, with these parameters: reconstruction\n" in str(
+        caught.value
+    )
     assert "model.decoder" in str(caught.value)
 
 
 def test_gradients_are_cut_to_their_longest() -> None:
-    """Adam's first moment after one step is a tenth of the gradient, which is as long as is allowed, or less."""
+    """Adam's first moment after one step is a tenth of the gradient, which is as long as is
+    allowed, or less.
+    """
     lengths = {}
     for bound in (None, 0.5, 1e6):
         runner = start(guard=Guard(max_norm=bound))
@@ -197,7 +215,9 @@ def test_of_several_runs_the_one_that_fails_is_named_and_left_as_it_was() -> Non
     def callbacks(runner: SVIRunner) -> list:
         return [spoil] if runner.seed == 1 else []
 
-    with pytest.raises(FloatingPointError, match="seed 1, or its gradient, was not finite at step 6 "):
+    with pytest.raises(
+        FloatingPointError, match="seed 1, or its gradient, was not finite at step 6 "
+    ):
         fit_together(both, X, epochs=2, callbacks=callbacks, **SIZES)
     assert all(p.isfinite().all() for p in both[0].loss.parameters())
     assert {int(state["step"]) for state in both[1].optimizer.state.values()} == {5}
@@ -215,8 +235,12 @@ def test_bounds_are_checked(wrong: Any) -> None:
         Guard(max_norm=wrong)
 
 
-def test_what_was_not_finite_is_known_after_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step from the 6th on; stopped at the 12th, the run ends where and as the unbroken one does."""
+def test_what_was_not_finite_is_known_after_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step from the 6th on; stopped at the 12th, the run ends where and as the unbroken one
+    does.
+    """
     from tests.test_resuming import stopping
 
     steady = FAULTS["the gradient alone is nan"]

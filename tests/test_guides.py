@@ -1,4 +1,6 @@
-"""Guides with a network for the clusters: against the formula, against Pyro's own objectives; their moving parts."""
+"""Guides with a network for the clusters: against the formula, against Pyro's own objectives; their
+moving parts.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,24 @@ from pyro import poutine
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch.distributions import Independent, Normal
 
-from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
-from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, ProgressiveFadeIn, SVIRunner, elbo, fit_mixtures
+from guides import (
+    AmortizedGuide,
+    Annealed,
+    FacetGuide,
+    GumbelSoftmax,
+    MarginalGuide,
+    ScoreFunction,
+    VaDEGuide,
+)
+from inference import (
+    GuideEnum_ELBO,
+    ImportanceWeighted_ELBO,
+    Loss,
+    ProgressiveFadeIn,
+    SVIRunner,
+    elbo,
+    fit_mixtures,
+)
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
 from ppl_models import Normal as NormalLikelihood
@@ -42,12 +60,16 @@ def value_and_gradient(loss: torch.Tensor, guide: FacetGuide) -> list[torch.Tens
 @pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize("L", [1, 3])
 def test_enumerated_objective_equals_the_formula(conditional: bool, L: int) -> None:
-    """E_q [log p(x, z, c) - log q(z, c given x)] written out, on the guide's own draws, in float64."""
+    """E_q [log p(x, z, c) - log q(z, c given x)] written out, on the guide's own draws, in
+    float64.
+    """
     model = two_facets()
     guide = AmortizedGuide(model, L, conditional=conditional).double()
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
     pyro.set_rng_seed(3)
-    trace = poutine.trace(poutine.enum(guide, first_available_dim=-1 - guide.max_plate_nesting)).get_trace(x)
+    trace = poutine.trace(
+        poutine.enum(guide, first_available_dim=-1 - guide.max_plate_nesting)
+    ).get_trace(x)
     heads = guide.heads(x)
     draws, weights, total = {}, torch.ones(1, 1, 1, 1, dtype=torch.float64), 0.0
     for j, name in enumerate(("style", "digit")):
@@ -60,11 +82,15 @@ def test_enumerated_objective_equals_the_formula(conditional: bool, L: int) -> N
         scale = (5 * torch.tanh(log_variance / 10)).exp()
         q_c = logits.softmax(-1).T.unsqueeze(1)  # [K, 1, B]
         z = trace.nodes[f"z_{name}"]["value"].reshape(-1, L, BATCH, d)  # [K or 1, L, B, d]
-        draws[name] = z.unsqueeze(1 - j)  # style's clusters before the digit's: [K, 1, L, B, d] and [1, K, ...]
+        draws[name] = z.unsqueeze(
+            1 - j
+        )  # style's clusters before the digit's: [K, 1, L, B, d] and [1, K, ...]
         log_q_z = Independent(Normal(loc.unsqueeze(-3), scale.unsqueeze(-3)), 1).log_prob(z)
         if conditional:
             weights = weights * q_c.unsqueeze(1 - j)
-        log_p_z = Independent(Normal(p.loc.view(K, 1, 1, d), p.scale.view(K, 1, 1, d)), 1).log_prob(z)
+        log_p_z = Independent(Normal(p.loc.view(K, 1, 1, d), p.scale.view(K, 1, 1, d)), 1).log_prob(
+            z
+        )
         kl = log_q_z - log_p_z + q_c.log() - p.logits.log_softmax(-1).view(K, 1, 1)
         total = total + (q_c * kl).sum() / L
     logits = model.decode(draws).base_dist.logits
@@ -76,9 +102,13 @@ def test_enumerated_objective_equals_the_formula(conditional: bool, L: int) -> N
 
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])
-@pytest.mark.parametrize("discrete", [GumbelSoftmax(0.7), GumbelSoftmax(0.7, hard=True)], ids=["soft", "hard"])
+@pytest.mark.parametrize(
+    "discrete", [GumbelSoftmax(0.7), GumbelSoftmax(0.7, hard=True)], ids=["soft", "hard"]
+)
 @pytest.mark.parametrize("L", [1, 3])
-def test_relaxed_objective_equals_pyros_own(discrete: GumbelSoftmax, L: int, covariance: str) -> None:
+def test_relaxed_objective_equals_pyros_own(
+    discrete: GumbelSoftmax, L: int, covariance: str
+) -> None:
     model = two_facets(covariance)
     guide = AmortizedGuide(model, L, discrete, conditional=True).double()
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
@@ -93,7 +123,9 @@ def test_relaxed_objective_equals_pyros_own(discrete: GumbelSoftmax, L: int, cov
 
 @pytest.mark.parametrize("conditional", [False, True])
 def test_scored_objective_has_the_value_of_pyros_own(conditional: bool) -> None:
-    """Their gradients differ draw by draw (ours leaves out what a cluster cannot change), not in the mean."""
+    """Their gradients differ draw by draw (ours leaves out what a cluster cannot change), not in
+    the mean.
+    """
     model = two_facets()
     guide = AmortizedGuide(model, discrete=ScoreFunction("none"), conditional=conditional).double()
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
@@ -147,7 +179,9 @@ def test_posterior_of_a_conditional_guide_is_the_mixture_over_its_clusters() -> 
 def test_temperature_falls_with_the_steps_and_is_saved(tmp_path) -> None:
     model = VaDE((PIXELS,), GaussianMixture(3, 2))
     guide = AmortizedGuide(model, discrete=GumbelSoftmax(Annealed(2.0, 0.5, steps=8)))
-    runner = SVIRunner(model, guide).fit(torch.rand(10, PIXELS), epochs=3, batch_size=5, progress=False)
+    runner = SVIRunner(model, guide).fit(
+        torch.rand(10, PIXELS), epochs=3, batch_size=5, progress=False
+    )
     # The last of 6 steps is number 5 from 0.
     assert guide.discrete.temperature.item() == pytest.approx(2.0 * (0.5 / 2.0) ** (5 / 8))
     loaded = SVIRunner.load(runner.save(tmp_path)).guide
@@ -156,14 +190,18 @@ def test_temperature_falls_with_the_steps_and_is_saved(tmp_path) -> None:
 
 
 def test_what_is_reported_of_a_relaxed_guide_is_the_elbo() -> None:
-    """Soft draws at a high temperature bias the objective by far more than this test's error; the report has none."""
+    """Soft draws at a high temperature bias the objective by far more than this test's error; the
+    report has none.
+    """
     model = VaDE((PIXELS,), GaussianMixture(3, 2, scale=0.3))
     torch.nn.init.normal_(model.facets["cluster"].loc, std=4.0)
     guide = AmortizedGuide(model, discrete=GumbelSoftmax(5.0)).double()
     enumerated = AmortizedGuide(model).double()
     enumerated.encoder = guide.encoder
     x = torch.rand(50, PIXELS, dtype=torch.float64)
-    (relaxed, error), (exact, exact_error) = (elbo(model, g, x, num_draws=200) for g in (guide, enumerated))
+    (relaxed, error), (exact, exact_error) = (
+        elbo(model, g, x, num_draws=200) for g in (guide, enumerated)
+    )
     assert abs(relaxed - exact) < 5 * np.hypot(error, exact_error)
     assert abs(-Loss(model, guide)(x).item() - exact) > 50 * error
     assert not guide.discrete.hard
@@ -193,8 +231,10 @@ def test_learned_baseline_learns_and_teaches_no_one() -> None:
     guess = baseline(x)
     own = list(baseline.parameters())
     others = [p for p in guide.parameters() if not any(p is q for q in own)]
-    lesson = baseline.lesson(guess, torch.full((20,), 5.0))
-    assert all(g is None for g in torch.autograd.grad(lesson, others, allow_unused=True, retain_graph=True))
+    lesson = baseline.loss(guess, torch.full((20,), 5.0))
+    assert all(
+        g is None for g in torch.autograd.grad(lesson, others, allow_unused=True, retain_graph=True)
+    )
     stepped = [p - 1e-4 * g for p, g in zip(own, torch.autograd.grad(lesson, own), strict=True)]
     names = [name for name, _ in baseline.named_parameters()]
     after = torch.func.functional_call(baseline, dict(zip(names, stepped, strict=True)), (x,))
@@ -215,20 +255,35 @@ def refuse_second_guide() -> None:
         (lambda: Annealed(steps=0), "steps must be an integer of at least 1"),
         (lambda: ScoreFunction("median"), "baseline must be one of"),
         (lambda: ImportanceWeighted_ELBO(0), "num_draws must be an integer of at least 1"),
-        (lambda: AmortizedGuide(two_facets(), discrete="gumbel"), "discrete must be such as Enumerate"),
-        (lambda: VaDEGuide(VaDE((PIXELS,), VampPrior(3, 2, (5,)))), r"built for data of shape \(5,\), but the model's"),
+        (
+            lambda: AmortizedGuide(two_facets(), discrete="gumbel"),
+            "discrete must be such as Enumerate",
+        ),
+        (
+            lambda: VaDEGuide(VaDE((PIXELS,), VampPrior(3, 2, (5,)))),
+            r"built for data of shape \(5,\), but the model's",
+        ),
         (lambda: VampPrior(3, 2, (PIXELS,), support=(1, 0)), "support is a range"),
-        (lambda: ProgressiveFadeIn((1, 1), waiting_weight=2.0), r"waiting_weight must be within \[0, 1\], got 2.0"),
+        (
+            lambda: ProgressiveFadeIn((1, 1), waiting_weight=2.0),
+            r"waiting_weight must be within \[0, 1\], got 2.0",
+        ),
         (lambda: VampPrior(3, 2, ()), "x_shape is the shape of one datum"),
-        (lambda: VampPrior(3, 2, (PIXELS,)).log_prob(torch.zeros(2)), "build one first, such as VaDEGuide"),
+        (
+            lambda: VampPrior(3, 2, (PIXELS,)).log_prob(torch.zeros(2)),
+            "build one first, such as VaDEGuide",
+        ),
         (refuse_second_guide, "build a new model for a new guide"),
         (
-            lambda: AmortizedGuide(MFCVAE((PIXELS,), {"z": VampPrior(3, 2, (PIXELS,))}), conditional=True),
+            lambda: AmortizedGuide(
+                MFCVAE((PIXELS,), {"z": VampPrior(3, 2, (PIXELS,))}), conditional=True
+            ),
             "which a conditional guide does not have",
         ),
         (
             lambda: Loss(m := two_facets(), VaDEGuide(m), ImportanceWeighted_ELBO(3)),
-            "which ImportanceWeighted_ELBO would score wrongly: use GuideEnum_ELBO or TraceEnum_ELBO",
+            "which ImportanceWeighted_ELBO would score wrongly: use GuideEnum_ELBO or "
+            "TraceEnum_ELBO",
         ),
     ],
 )
@@ -238,8 +293,12 @@ def test_refusals(call: Callable[[], object], message: str) -> None:
 
 
 def test_fitting_mixtures_teaches_the_networks_clusters() -> None:
-    """Three blobs: after the fit the clusters are the responsibilities, and the latents where they were."""
-    model = VaDE((2,), GaussianMixture(3, 2), likelihood=NormalLikelihood(0.1), network=SharedMLP((32, 32)))
+    """Three blobs: after the fit the clusters are the responsibilities, and the latents where they
+    were.
+    """
+    model = VaDE(
+        (2,), GaussianMixture(3, 2), likelihood=NormalLikelihood(0.1), network=SharedMLP((32, 32))
+    )
     guide = AmortizedGuide(model, conditional=True)
     x = blobs()
     before = guide.embed(x)["cluster"]
@@ -251,12 +310,15 @@ def test_fitting_mixtures_teaches_the_networks_clusters() -> None:
 
 
 def blobs(n: int = 600) -> torch.Tensor:
-    return torch.randn(n, 2) * 0.2 + torch.tensor([[0.0, 3.0], [3.0, 0.0], [-3.0, -3.0]]).repeat(n // 3, 1)
+    return torch.randn(n, 2) * 0.2 + torch.tensor([[0.0, 3.0], [3.0, 0.0], [-3.0, -3.0]]).repeat(
+        n // 3, 1
+    )
 
 
 def test_mixtures_are_fitted_to_a_trained_conditional_guide_as_well() -> None:
-    """Latents that depend on the cluster end up where their mixture was, and the new clusters are the responsibilities;
-    a facet that is not fitted keeps its own."""
+    """Latents that depend on the cluster end up where their mixture was, and the new clusters are
+    the responsibilities; a facet that is not fitted keeps its own.
+    """
     facets = {name: GaussianMixture(3, 2) for name in ("kept", "fitted")}
     network = MLPLadder((32, 32))
     model = MFCVAE((2,), facets, NormalLikelihood(0.1), network)
@@ -268,7 +330,9 @@ def test_mixtures_are_fitted_to_a_trained_conditional_guide_as_well() -> None:
     with torch.no_grad():
         fit_mixtures(guide, x, facets=["fitted"], n_init=5)
     after = guide.embed(x)
-    assert all(np.abs(after[name] - before[name]).mean() < 0.15 * before[name].std() for name in facets)
+    assert all(
+        np.abs(after[name] - before[name]).mean() < 0.15 * before[name].std() for name in facets
+    )
     assert np.abs(guide.predict_proba(x)["kept"] - proba["kept"]).max() < 0.1
     responsibilities = model.facets["fitted"].log_joint(after["fitted"]).argmax(-1)
     assert (guide.predict(x)["fitted"] == responsibilities.numpy()).mean() > 0.9
@@ -286,19 +350,28 @@ def test_refit_in_the_middle_of_a_run() -> None:
     SVIRunner(model, guide, lr=1e-9).fit(x, epochs=3, callbacks=[refit, note], progress=False)
     assert not torch.allclose(locs[0], locs[1], atol=1e-3)
     torch.testing.assert_close(locs[1], locs[2], rtol=0, atol=1e-6)
-    for bad, message in ((FitMixtures(x[:, :1], 9), "shape"), (FitMixtures(x, 9, ["form"]), "unknown facet 'form'")):
+    for bad, message in (
+        (FitMixtures(x[:, :1], 9), "shape"),
+        (FitMixtures(x, 9, ["form"]), "unknown facet 'form'"),
+    ):
         with pytest.raises(ValueError, match=message):
             SVIRunner(model, guide).fit(x, epochs=1, callbacks=[bad], progress=False)
 
 
-@pytest.mark.parametrize("build", [b for b in BUILDERS if b not in GAMMA_DRAWS], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "build", [b for b in BUILDERS if b not in GAMMA_DRAWS], ids=lambda f: f.__name__
+)
 def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
-    """torch.vmap over stacked parameters gives each model the loss and the gradient that it has alone."""
+    """torch.vmap over stacked parameters gives each model the loss and the gradient that it has
+    alone.
+    """
     losses = []
     for seed in range(10):
         pyro.set_rng_seed(seed)
         guide = build()
-        losses.append(Loss(guide.model, guide).double())  # batches of five, normalised, leave float32 few digits
+        losses.append(
+            Loss(guide.model, guide).double()
+        )  # batches of five, normalised, leave float32 few digits
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
     beside = given(guide, 5)
     parameters, buffers = torch.func.stack_module_state(losses)
@@ -325,19 +398,28 @@ def test_ten_seeds_train_side_by_side(build: Callable[[], FacetGuide]) -> None:
     [
         (build, ours, theirs)
         for build, _, suitable in PAIRS
-        for ours, theirs in (("GuideEnum", "Pyro's TraceEnum"), ("MeanField", "Pyro's TraceMeanField"))
+        for ours, theirs in (
+            ("GuideEnum", "Pyro's TraceEnum"),
+            ("MeanField", "Pyro's TraceMeanField"),
+        )
         if {ours, theirs} <= suitable
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_pyros_objectives_are_ours_on_the_same_draws(build: Callable[[], FacetGuide], ours: str, theirs: str) -> None:
+def test_pyros_objectives_are_ours_on_the_same_draws(
+    build: Callable[[], FacetGuide], ours: str, theirs: str
+) -> None:
     guide = build().double()
     x = torch.rand(5, *guide.model.x_shape, dtype=torch.float64)
     beside = given(guide, 5)
     results = []
     for name in (ours, theirs):
         pyro.set_rng_seed(3)
-        results.append(value_and_gradient(Loss(guide.model, guide, OBJECTIVES[name](guide))(x, **beside), guide))
+        results.append(
+            value_and_gradient(
+                Loss(guide.model, guide, OBJECTIVES[name](guide))(x, **beside), guide
+            )
+        )
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)
 
 
@@ -347,7 +429,10 @@ def test_objectives_that_do_not_fit_are_refused() -> None:
     for objective, message in (
         (GuideEnum_ELBO(max_plate_nesting=1), "has 2 plates, but the objective was built for 1"),
         (GuideEnum_ELBO, "must be an instance of an ELBO with a differentiable_loss"),
-        (RenyiELBO(alpha=0, num_particles=2), "must be an instance of an ELBO with a differentiable_loss"),
+        (
+            RenyiELBO(alpha=0, num_particles=2),
+            "must be an instance of an ELBO with a differentiable_loss",
+        ),
         (TraceGraph_ELBO(), "must be an instance of an ELBO with a differentiable_loss"),
     ):
         with pytest.raises(ValueError, match=message):

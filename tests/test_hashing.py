@@ -39,14 +39,20 @@ def test_a_model_learns_with_these_labels() -> None:
     guide = ConditionalGuide(IVAE((6,), labels.num_labels, 2, Normal(0.5), MLP((8,))))
     prior = guide.model.prior("label")
     before, given = prior.loc.detach().clone(), labels(x)
-    SVIRunner(guide.model, guide, lr=1e-2).fit(x, epochs=5, batch_size=16, progress=False, label=given)
+    SVIRunner(guide.model, guide, lr=1e-2).fit(
+        x, epochs=5, batch_size=16, progress=False, label=given
+    )
     moved = (prior.loc.detach() - before).abs().amax(-1)
     present = np.bincount(given, minlength=labels.num_labels) > 0
-    np.testing.assert_array_equal(moved.numpy() > 0.01, present)  # each label's component, and no other
+    np.testing.assert_array_equal(
+        moved.numpy() > 0.01, present
+    )  # each label's component, and no other
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="24 bits at most"):
         RademacherHash((6,), 25)
-    with pytest.raises(ValueError, match=r"x has shape \[4, 5\], but the hash was built for \[N, 6\]"):
+    with pytest.raises(
+        ValueError, match=r"x has shape \[4, 5\], but the hash was built for \[N, 6\]"
+    ):
         RademacherHash((6,), 2)(torch.zeros(4, 5))

@@ -84,7 +84,9 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("num_components", [5, 9])
 def test_two_equal_components_part_with_the_callback_and_never_without(num_components: int) -> None:
-    """With 5 = 2 d + 1 components L is singular at the start; with 9 it is not, but the two stay one all the same."""
+    """With 5 = 2 d + 1 components L is singular at the start; with 9 it is not, but the two stay
+    one all the same.
+    """
     x, _ = blobs()
     for callbacks, part in (([], False), ([KeepIdentifiable()], True)):
         prior = mixture(num_components)
@@ -92,10 +94,14 @@ def test_two_equal_components_part_with_the_callback_and_never_without(num_compo
         guide = VaDEGuide(VaDE((5,), prior, Normal(0.3), MLP((20,), dropout=0)))
         runner = SVIRunner(guide.model, guide, lr=3e-3, seed=0)
         if part:
-            with pytest.warns(IdentifiabilityWarning, match=f"the parameters of 1 of {num_components}"):
+            with pytest.warns(
+                IdentifiabilityWarning, match=f"the parameters of 1 of {num_components}"
+            ):
                 runner.fit(x, epochs=30, batch_size=50, callbacks=callbacks, progress=False)
             assert runner.history[0]["perturbed_cluster"] == 1
-            assert sum("perturbed_cluster" in record for record in runner.history) == 1, "once was enough"
+            assert sum("perturbed_cluster" in record for record in runner.history) == 1, (
+                "once was enough"
+            )
             assert runner.history[-1]["condition_cluster"] < 1e6
         else:
             runner.fit(x, epochs=30, batch_size=50, callbacks=callbacks, progress=False)
@@ -107,17 +113,24 @@ def test_given_labels_part_equal_components_by_themselves() -> None:
     guide = ConditionalGuide(IVAE((5,), 5, 2, Normal(0.3), MLP((20,), dropout=0)))
     prior = guide.model.mixtures["label"]
     make_equal(prior)
-    SVIRunner(guide.model, guide, lr=3e-3).fit(x, epochs=3, batch_size=50, progress=False, label=label)
+    SVIRunner(guide.model, guide, lr=3e-3).fit(
+        x, epochs=3, batch_size=50, progress=False, label=label
+    )
     assert coinciding_components(prior) == []
     assert condition_number(prior) < 1e6
 
 
 def test_only_diagonal_mixtures_are_watched() -> None:
-    runner_of = lambda prior: SVIRunner((g := VaDEGuide(VaDE((5,), prior, Normal(0.3), MLP((8,))))).model, g)  # noqa: E731
+    def runner_of(prior: GaussianMixture) -> SVIRunner:
+        guide = VaDEGuide(VaDE((5,), prior, Normal(0.3), MLP((8,))))
+        return SVIRunner(guide.model, guide)
+
     full = runner_of(GaussianMixture(3, 2, covariance="full"))
     full.fit(blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False)
     assert not any(name.startswith("condition") for name in full.history[0])
-    few = runner_of(mixture(3)).fit(blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False)
+    few = runner_of(mixture(3)).fit(
+        blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False
+    )
     assert not {"condition_cluster", "perturbed_cluster"} & few.history[0].keys()
     with pytest.raises(ValueError, match="noise must be positive"):
         KeepIdentifiable(0)

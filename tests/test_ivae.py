@@ -36,7 +36,16 @@ from inference.diagnostics import (
     loss_draws,
 )
 from inference.figures.facets import cluster_gallery
-from ppl_models import IVAE, MLP, ContinuousIVAE, ConvLadder, GaussianMixture, MLPLadder, Normal, VaDE
+from ppl_models import (
+    IVAE,
+    MLP,
+    ContinuousIVAE,
+    ConvLadder,
+    GaussianMixture,
+    MLPLadder,
+    Normal,
+    VaDE,
+)
 
 K, D = 3, 2
 X = torch.rand(7, 6, dtype=torch.float64)
@@ -60,12 +69,19 @@ def eq_3(p: dict[str, Tensor], noise: Tensor, analytic: bool) -> Tensor:
     head = linear(p, "encoder.rungs.0", h)
     q = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
     prior = "model.facets.label"
-    p_z = TorchNormal(p[f"{prior}.loc"][U], 1e-4 + torch.log1p(torch.exp(10 * p[f"{prior}.raw_scale"][U])) / 10)
+    p_z = TorchNormal(
+        p[f"{prior}.loc"][U], 1e-4 + torch.log1p(torch.exp(10 * p[f"{prior}.raw_scale"][U])) / 10
+    )
     z = q.loc + q.scale * noise
     h = linear(p, "model.decoder.rungs.0.0", z).relu()
     h = linear(p, "model.decoder.backbones.0.0.0", h).relu()
     mean = linear(p, "model.decoder.backbones.0.1.0", h)
-    log_likelihood = TorchNormal(mean, torch.tensor(0.4, dtype=torch.float32).double()).log_prob(X).sum(-1).mean(0)
+    log_likelihood = (
+        TorchNormal(mean, torch.tensor(0.4, dtype=torch.float32).double())
+        .log_prob(X)
+        .sum(-1)
+        .mean(0)
+    )
     kl = kl_divergence(q, p_z) if analytic else (q.log_prob(z) - p_z.log_prob(z)).mean(0)
     return (kl.sum(-1) - log_likelihood).mean()
 
@@ -84,7 +100,9 @@ def test_equals_eq_3_draw_by_draw(num_samples: int, analytic: bool) -> None:
     got, want = Loss(guide.model, guide, objective)(X, label=U), eq_3(parameters, noise, analytic)
     torch.testing.assert_close(got, want, rtol=1e-10, atol=0)
     names = [name for name, value in parameters.items() if value.requires_grad]
-    ours, theirs = (torch.autograd.grad(value, [parameters[name] for name in names]) for value in (got, want))
+    ours, theirs = (
+        torch.autograd.grad(value, [parameters[name] for name in names]) for value in (got, want)
+    )
     largest = max(gradient.abs().max() for gradient in theirs)
     for name, a, b in zip(names, ours, theirs, strict=True):
         assert (a - b).abs().max() <= 1e-10 * largest, name
@@ -113,15 +131,25 @@ def test_a_continuous_label_gives_the_priors_mean_and_scale(num_samples: int) ->
     z = q.loc + q.scale * noise
     h = torch.nn.functional.leaky_relu(linear(p, "model.decoder.trunk.0.0", z), 0.1)
     mean = linear(p, "model.decoder.trunk.1", h)
-    log_likelihood = TorchNormal(mean, torch.tensor(0.4, dtype=torch.float32).double()).log_prob(X).sum(-1)
+    log_likelihood = (
+        TorchNormal(mean, torch.tensor(0.4, dtype=torch.float32).double()).log_prob(X).sum(-1)
+    )
     expected = ((q.log_prob(z) - p_z.log_prob(z)).sum(-1) - log_likelihood).mean()
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
 
 
 def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
-    """The same density of z and x as VaDE's program has for that cluster; of the cluster itself, nothing."""
+    """The same density of z and x as VaDE's program has for that cluster; of the cluster itself,
+    nothing.
+    """
     guide = build()
-    vade = VaDE((6,), GaussianMixture(K, D, weights="uniform"), Normal(0.4), MLPLadder((8, 9), rungs=[1]), name="label")
+    vade = VaDE(
+        (6,),
+        GaussianMixture(K, D, weights="uniform"),
+        Normal(0.4),
+        MLPLadder((8, 9), rungs=[1]),
+        name="label",
+    )
     vade.double().load_state_dict(guide.model.state_dict())
     z = torch.randn(7, D, dtype=torch.float64)
     u = torch.nn.functional.one_hot(U, K).double()
@@ -134,14 +162,20 @@ def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
 
 
 def test_it_learns_a_prior_for_each_label() -> None:
-    """Three groups of points, told apart by their label alone: components move to where their data are."""
+    """Three groups of points, told apart by their label alone: components move to where their data
+    are.
+    """
     rng = np.random.default_rng(0)
     label = rng.integers(K, size=600)
-    x = (np.array([[0.0, 0], [3, 0], [0, 3]])[label] + 0.2 * rng.normal(size=(600, 2))).astype(np.float32)
+    x = (np.array([[0.0, 0], [3, 0], [0, 3]])[label] + 0.2 * rng.normal(size=(600, 2))).astype(
+        np.float32
+    )
     torch.manual_seed(0)
     guide = ConditionalGuide(IVAE((2,), K, D, Normal(0.2), MLPLadder((32,)), scale=0.5))
     before, before_error = elbo(guide.model, guide, x, 20, label=label)
-    SVIRunner(guide.model, guide, lr=5e-3).fit(x, epochs=30, batch_size=60, progress=False, label=label)
+    SVIRunner(guide.model, guide, lr=5e-3).fit(
+        x, epochs=30, batch_size=60, progress=False, label=label
+    )
     after, after_error = elbo(guide.model, guide, x, 20, label=label)
     assert after - before > 10 * np.hypot(before_error, after_error)
     z, loc = guide.embed(x, label=label)["label"], guide.model.priors["label"].loc.detach().numpy()
@@ -191,7 +225,10 @@ def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
     reports = compare_estimators({"drawn": loss, "analytic": analytic}, X, loss, 2000, label=U)
     for report in reports.values():
         assert abs(report.bias) < 5 * report.bias_error
-    for refusing in (lambda: exact_objective(guide.model, guide, X), lambda: log_importance_weights(guide, X, 3)):
+    for refusing in (
+        lambda: exact_objective(guide.model, guide, X),
+        lambda: log_importance_weights(guide, X, 3),
+    ):
         with pytest.raises(ValueError, match="ConditionalGuide"):
             refusing()
 
@@ -201,14 +238,23 @@ def continuous() -> ConditionalGuide:
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: continuous().embed(X, label=U), r"label has shape \[7\], but \[7, 2\] is needed: a vector of 2 for each"),
-    (lambda: continuous().embed(X, label=torch.full((7, 2), torch.nan)), "label holds NaN or infinity"),
+    (
+        lambda: continuous().embed(X, label=U),
+        r"label has shape \[7\], but \[7, 2\] is needed: a vector of 2 for each",
+    ),
+    (
+        lambda: continuous().embed(X, label=torch.full((7, 2), torch.nan)),
+        "label holds NaN or infinity",
+    ),
     (lambda: continuous().embed(X), "ContinuousIVAE needs label= beside x"),
     (lambda: continuous().model.prior("label").log_joint(X), "no density of z alone"),
     (lambda: build().embed(X), "IVAE needs label= beside x"),
     (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 data"),
     (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),
-    (lambda: build().embed(X, label=U + 1), "classes from 1 to 3, but the model was built for 0 to 2"),
+    (
+        lambda: build().embed(X, label=U + 1),
+        "classes from 1 to 3, but the model was built for 0 to 2",
+    ),
     (lambda: build().embed(X, label=U - 1), "classes from -1 to 1"),
     (lambda: build().embed(X, label=U.double()), "label must hold integers, got torch.float64"),
     (lambda: build().embed(X, label=U > 0), "label must hold integers, got torch.bool"),
@@ -229,7 +275,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: SVIRunner((g := build()).model, g).fit(X, 1, batchsize=3, label=U),
         "batchsize: is that a misspelt option",
     ),
-    (lambda: FitMixtures(X, 9).check(SVIRunner((g := build()).model, g)), "not started from clusters"),
+    (
+        lambda: FitMixtures(X, 9).check(SVIRunner((g := build()).model, g)),
+        "not started from clusters",
+    ),
     (lambda: cluster_gallery(build(), X, "label", (2, 3)), "has no clusters to draw"),
     (lambda: IVAE((6,), 0, 2), "num_labels must be an integer of at least 1"),
     (lambda: cold_start(build(), X), "not started from clusters"),
@@ -258,4 +307,6 @@ def test_a_start_from_data_takes_labels() -> None:
     guide = build()
     data_dependent_start(guide, X, label=U)
     head = guide.heads(X, label=U)["label"]
-    torch.testing.assert_close(head.std(0), torch.ones(2 * D, dtype=torch.float64), atol=0.6, rtol=0)
+    torch.testing.assert_close(
+        head.std(0), torch.ones(2 * D, dtype=torch.float64), atol=0.6, rtol=0
+    )

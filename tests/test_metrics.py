@@ -62,7 +62,10 @@ def test_probe_reads_what_is_there_and_nothing_else() -> None:
     untold = rng.normal(size=(1500, 2))
     assert probe_accuracy(told[:1000], labels[:1000], told[1000:], labels[1000:]) > 0.95
     # Chance is 1/3 with a deviation of 0.021 on 500 data: five of them above.
-    assert probe_accuracy(untold[:1000], labels[:1000], untold[1000:], labels[1000:]) < 1 / 3 + 5 * 0.021
+    assert (
+        probe_accuracy(untold[:1000], labels[:1000], untold[1000:], labels[1000:])
+        < 1 / 3 + 5 * 0.021
+    )
 
 
 @pytest.mark.parametrize("method", ["pearson", "spearman"])
@@ -94,7 +97,8 @@ def test_labels_may_be_strings() -> None:
 
 def test_correlation_of_noise_is_small() -> None:
     rng = np.random.default_rng(0)
-    # Correlations of independent columns have deviation 1 / sqrt(10,000) = 0.01; the best of 9 stays below 0.05.
+    # Correlations of independent columns have deviation 1 / sqrt(10,000) = 0.01; the best of 9
+    # stays below 0.05.
     assert mean_correlation(rng.normal(size=(10_000, 3)), rng.normal(size=(10_000, 3))) < 0.05
 
 
@@ -119,12 +123,17 @@ def test_alignment_undoes_any_linear_mixing_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("align", [False, True])
 def test_noise_correlates_in_sample_and_not_out_of_sample(align: bool) -> None:
-    """200 trials of 60 data in 5 dimensions: out of sample the mean is 0 within four of its standard errors.
+    """200 trials of 60 data in 5 dimensions: out of sample the mean is 0 within four of its
+    standard errors.
 
-    A leak of the scored half into the map would show as a mean of 0.2 and more, which is what the other half has.
+    A leak of the scored half into the map would show as a mean of 0.2 and more, which is what the
+    other half has.
     """
     rng = np.random.default_rng(2)
-    trials = [held_out_correlation(rng.normal(size=(60, 5)), rng.normal(size=(60, 5)), align=align) for _ in range(200)]
+    trials = [
+        held_out_correlation(rng.normal(size=(60, 5)), rng.normal(size=(60, 5)), align=align)
+        for _ in range(200)
+    ]
     out = np.array([trial.out_of_sample for trial in trials])
     assert abs(out.mean()) < 4 * out.std(ddof=1) / np.sqrt(len(out))
     assert out.std(ddof=1) / np.sqrt(len(out)) < 0.01
@@ -132,19 +141,30 @@ def test_noise_correlates_in_sample_and_not_out_of_sample(align: bool) -> None:
 
 
 def test_the_best_variates_alone_leave_out_what_is_not_shared() -> None:
-    """Three shared coordinates and two of noise, mixed: of five variates three are perfect and two are not."""
+    """Three shared coordinates and two of noise, mixed: of five variates three are perfect and two
+    are not.
+    """
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(4000, 3))
-    one, other = (np.concatenate([shared, rng.normal(size=(4000, 2))], 1) @ rng.normal(size=(5, 5)) for _ in range(2))
+    one, other = (
+        np.concatenate([shared, rng.normal(size=(4000, 2))], 1) @ rng.normal(size=(5, 5))
+        for _ in range(2)
+    )
     best = held_out_correlation(one, other, align=True, num_variates=3)
     assert (best.in_sample, best.out_of_sample) == (pytest.approx(1), pytest.approx(1))
-    assert held_out_correlation(one, other, align=True).out_of_sample == pytest.approx(0.6, abs=0.05)
-    with pytest.raises(ValueError, match="5 coordinates have as many canonical variates, fewer than 6"):
+    assert held_out_correlation(one, other, align=True).out_of_sample == pytest.approx(
+        0.6, abs=0.05
+    )
+    with pytest.raises(
+        ValueError, match="5 coordinates have as many canonical variates, fewer than 6"
+    ):
         held_out_correlation(one, other, align=True, num_variates=6)
 
 
 def test_too_few_data_to_align_are_refused() -> None:
-    with pytest.raises(ValueError, match="19 data are too few to align 5 coordinates: give 20 or more"):
+    with pytest.raises(
+        ValueError, match="19 data are too few to align 5 coordinates: give 20 or more"
+    ):
         held_out_correlation(*np.random.default_rng(0).normal(size=(2, 19, 5)), align=True)
 
 

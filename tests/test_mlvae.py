@@ -1,4 +1,6 @@
-"""ML-VAE: how evidence adds up, Eq. 3 and 5 written out, groups of any kind, and its other posteriors."""
+"""ML-VAE: how evidence adds up, Eq. 3 and 5 written out, groups of any kind, and its other
+posteriors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,17 @@ from guides import (
     VaDEGuide,
 )
 from guides.evidence import GroupMixture, product_of_normals
-from inference import Groups, Loss, MeanField_ELBO, Rows, SVIRunner, elbo, fit_together, infer_tables, learn_to_encode
+from inference import (
+    Groups,
+    Loss,
+    MeanField_ELBO,
+    Rows,
+    SVIRunner,
+    elbo,
+    fit_together,
+    infer_tables,
+    learn_to_encode,
+)
 from inference.diagnostics import loss_draws
 from ppl_models import MLP, MLVAE, VAE, HeteroscedasticNormal, Normal, StridedConvNet
 from ppl_models.data import Observed
@@ -53,14 +65,21 @@ def dense_product(loc: np.ndarray, log_variance: np.ndarray, group: np.ndarray, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 60.0])
 def test_the_product_of_normals_is_eq_7(dtype: torch.dtype, spread: float) -> None:
-    """Groups of 1 to 1,000; variances of e^-60 to e^60 times each other, whose precisions overflow float32."""
+    """Groups of 1 to 1,000; variances of e^-60 to e^60 times each other, whose precisions overflow
+    float32.
+    """
     sizes = [1, 1000, 3, 1, 40, 2, 300]
     group = ragged(sizes)
     torch.manual_seed(1)
-    loc, log_variance = torch.randn(len(group), 4, dtype=dtype), spread * torch.randn(len(group), 4, dtype=dtype)
+    loc, log_variance = (
+        torch.randn(len(group), 4, dtype=dtype),
+        spread * torch.randn(len(group), 4, dtype=dtype),
+    )
     mean, log_var = product_of_normals(loc, log_variance, group)
     for g in range(len(sizes)):
-        wanted = dense_product(loc.double().numpy(), log_variance.double().numpy(), group.numpy(), g)
+        wanted = dense_product(
+            loc.double().numpy(), log_variance.double().numpy(), group.numpy(), g
+        )
         tolerance = 1e-12 if dtype == torch.float64 else 2e-5
         np.testing.assert_allclose(mean[g], wanted[0], rtol=tolerance, atol=tolerance)
         np.testing.assert_allclose(log_var[g], wanted[1], rtol=tolerance, atol=tolerance)
@@ -70,13 +89,19 @@ def test_the_product_of_normals_is_eq_7(dtype: torch.dtype, spread: float) -> No
 
 def test_gradients_of_the_product() -> None:
     group = ragged([1, 3, 2])
-    loc, log_variance = (torch.randn(6, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradcheck(lambda loc, lv: product_of_normals(loc, 20 * lv, group), (loc, log_variance))
+    loc, log_variance = (
+        torch.randn(6, 2, dtype=torch.float64, requires_grad=True) for _ in range(2)
+    )
+    assert torch.autograd.gradcheck(
+        lambda loc, lv: product_of_normals(loc, 20 * lv, group), (loc, log_variance)
+    )
 
 
 def test_variances_fall_as_evidence_adds_up() -> None:
     """n equal members: the mean stays, the variance is divided by n."""
-    mean, log_variance = product_of_normals(torch.full((100, 2), 0.7), torch.zeros(100, 2), torch.zeros(100).long())
+    mean, log_variance = product_of_normals(
+        torch.full((100, 2), 0.7), torch.zeros(100, 2), torch.zeros(100).long()
+    )
     torch.testing.assert_close(mean[0], torch.tensor([0.7, 0.7]))
     torch.testing.assert_close(log_variance[0].exp(), torch.tensor([0.01, 0.01]))
 
@@ -84,7 +109,11 @@ def test_variances_fall_as_evidence_adds_up() -> None:
 def mixture(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
     group = ragged([1, 4, 1000, 2])
-    return torch.randn(len(group), 2, dtype=dtype), torch.randn(len(group), 2, dtype=dtype).exp(), group
+    return (
+        torch.randn(len(group), 2, dtype=dtype),
+        torch.randn(len(group), 2, dtype=dtype).exp(),
+        group,
+    )
 
 
 def test_the_mixture_of_normals_is_eq_1_of_the_supplement() -> None:
@@ -114,19 +143,26 @@ def test_draws_of_the_mixture_have_its_moments() -> None:
     draws = GroupMixture(loc, scale, group, chosen).rsample()
     for g in (1, 3):
         z, members = draws[chosen == g], group == g
-        for power, wanted in ((1, loc[members].mean(0)), (2, (loc[members] ** 2 + scale[members] ** 2).mean(0))):
+        for power, wanted in (
+            (1, loc[members].mean(0)),
+            (2, (loc[members] ** 2 + scale[members] ** 2).mean(0)),
+        ):
             error = (z**power).std(0) / 200
             assert (((z**power).mean(0) - wanted).abs() < 5 * error).all()
 
 
-def build(evidence: Evidence | None = None, num_samples: int = 1, content: str = "member") -> GroupedGuide:
+def build(
+    evidence: Evidence | None = None, num_samples: int = 1, content: str = "member"
+) -> GroupedGuide:
     torch.manual_seed(0)
     model = MLVAE((6,), 3, 2, Normal(0.4), MLP((8,), "tanh", dropout=0))
     return GroupedGuide(model, num_samples, evidence, content).double()
 
 
 def by_hand(guide: GroupedGuide, draw: Callable[[], Tensor]) -> Tensor:
-    """Minus the mean over groups of Eq. 3 by the mean size of a group, at the draws of content, then style."""
+    """Minus the mean over groups of Eq. 3 by the mean size of a group, at the draws of content,
+    then style.
+    """
     style, content = guide.encoder(X)
 
     def normal(head: Tensor) -> TorchNormal:
@@ -135,15 +171,22 @@ def by_hand(guide: GroupedGuide, draw: Callable[[], Tensor]) -> Tensor:
 
     q_style, q_member = normal(style), normal(content)
     precision = torch.stack([(q_member.variance[g == GROUP] ** -1).sum(0) for g in range(4)])
-    weighted = torch.stack([(q_member.loc / q_member.variance)[g == GROUP].sum(0) for g in range(4)])
+    weighted = torch.stack(
+        [(q_member.loc / q_member.variance)[g == GROUP].sum(0) for g in range(4)]
+    )
     q_group = TorchNormal(weighted / precision, precision**-0.5)
     c_noise = draw()
     L = guide.num_samples
-    c = (q_group.loc + q_group.scale * c_noise[..., :4, :])[..., GROUP, :] if guide.content == "group" else (
-        q_group.loc[GROUP] + q_group.scale[GROUP] * c_noise)  # fmt: skip
+    c = (
+        (q_group.loc + q_group.scale * c_noise[..., :4, :])[..., GROUP, :]
+        if guide.content == "group"
+        else (q_group.loc[GROUP] + q_group.scale[GROUP] * c_noise)
+    )
     s = q_style.loc + q_style.scale * draw()
     likelihood = TorchNormal(guide.model.decode({"content": c, "style": s}).base_dist.loc, 0.4)
-    log_likelihood = likelihood.log_prob(X.expand(L, *X.shape) if L > 1 else X).sum(-1).reshape(L, 9).mean(0)
+    log_likelihood = (
+        likelihood.log_prob(X.expand(L, *X.shape) if L > 1 else X).sum(-1).reshape(L, 9).mean(0)
+    )
     standard = TorchNormal(torch.zeros(()).double(), 1.0)
     elbos = []
     for g in range(4):
@@ -166,7 +209,9 @@ def test_the_objective_is_eq_5(content: str, num_samples: int) -> None:
     shape = (num_samples, 9) if num_samples > 1 else (9,)
     dims = iter((3, 2))
     expected = by_hand(guide, lambda: torch.randn(*shape, next(dims), dtype=torch.float64))
-    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)  # the likelihood's scale is of float32
+    torch.testing.assert_close(
+        ours, expected, rtol=1e-6, atol=0
+    )  # the likelihood's scale is of float32
     gradients = [torch.autograd.grad(value, list(guide.parameters())) for value in (ours, expected)]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
@@ -175,9 +220,14 @@ def test_the_objective_is_eq_5(content: str, num_samples: int) -> None:
 
 def test_one_draw_a_member_and_one_a_group_have_the_same_mean_and_not_the_same_noise() -> None:
     """Both estimate Eq. 5; a difference of 0.1 nats would be found with probability 0.99."""
-    losses = {content: Loss((g := build(content=content)).model, g) for content in ("member", "group")}
+    losses = {
+        content: Loss((g := build(content=content)).model, g) for content in ("member", "group")
+    }
     losses["group"].guide.load_state_dict(losses["member"].guide.state_dict())
-    draws = {content: loss_draws(loss, X, 40_000, seed=len(content), group=GROUP) for content, loss in losses.items()}
+    draws = {
+        content: loss_draws(loss, X, 40_000, seed=len(content), group=GROUP)
+        for content, loss in losses.items()
+    }
     error = math.hypot(*(float(each.std()) / 200 for each in draws.values()))
     assert abs(float(draws["member"].mean() - draws["group"].mean())) < 5 * error
     assert 7.3 * error < 0.1
@@ -186,7 +236,9 @@ def test_one_draw_a_member_and_one_a_group_have_the_same_mean_and_not_the_same_n
 
 @pytest.mark.parametrize("evidence", [ProductOfNormals(), MixtureOfNormals()], ids=repr)
 def test_all_of_the_encoder_learns(evidence: Evidence) -> None:
-    """The content heads above all: an implementation that passes them on as data trains nothing there."""
+    """The content heads above all: an implementation that passes them on as data trains nothing
+    there.
+    """
     guide = build(evidence)
     Loss(guide.model, guide)(X, group=GROUP).backward()
     for name, p in guide.encoder.named_parameters():
@@ -239,7 +291,9 @@ def test_program_shares_contents_within_groups() -> None:
 
 
 @pytest.mark.parametrize("max_members", [None, 3])
-def test_every_row_is_dealt_once_and_no_group_is_cut_or_only_as_said(max_members: int | None) -> None:
+def test_every_row_is_dealt_once_and_no_group_is_cut_or_only_as_said(
+    max_members: int | None,
+) -> None:
     sizes = [1, 7, 2, 30, 3, 3, 1, 12]
     group = ragged(sizes)
     data = Observed(torch.arange(len(group))[:, None].float(), {"group": group})
@@ -250,7 +304,9 @@ def test_every_row_is_dealt_once_and_no_group_is_cut_or_only_as_said(max_members
     parts = []
     for batch in deals:
         local = batch.given["group"]
-        assert sorted(local.unique().tolist()) == list(range(int(local.max()) + 1)), "numbered from 0 on"
+        assert sorted(local.unique().tolist()) == list(range(int(local.max()) + 1)), (
+            "numbered from 0 on"
+        )
         for g in local.unique():
             members = batch.x[local == g, 0].long()
             assert len(group[members].unique()) == 1, "rows of one group"
@@ -266,9 +322,11 @@ def test_every_row_is_dealt_once_and_no_group_is_cut_or_only_as_said(max_members
 
 
 def test_batches_of_groups_estimate_the_mean_over_groups_without_bias() -> None:
-    """For any function of a group: the mean over batches of its sum by what the batch stands for (Eq. 5).
+    """For any function of a group: the mean over batches of its sum by what the batch stands for
+    (Eq. 5).
 
-    Exact in every pass where batches have as many groups; dividing by the rows instead would weight groups by chance.
+    Exact in every pass where batches have as many groups; dividing by the rows instead would weight
+    groups by chance.
     """
     sizes = [1, 9, 2, 30, 3, 5, 1, 12]
     group = ragged(sizes)
@@ -291,9 +349,13 @@ def test_batches_of_groups_estimate_the_mean_over_groups_without_bias() -> None:
 def test_the_runner_deals_groups_and_can_be_told_how() -> None:
     guide = build().float()
     x, group = torch.rand(60, 6), ragged([20, 1, 30, 9])
-    runner = SVIRunner(guide.model, guide).fit(x, epochs=2, batch_size=30, progress=False, group=group)
+    runner = SVIRunner(guide.model, guide).fit(
+        x, epochs=2, batch_size=30, progress=False, group=group
+    )
     assert runner.step == 4  # two batches of two groups
-    runner.fit(x, epochs=1, batch_size=10, batches=Groups(max_members=5), progress=False, group=group)
+    runner.fit(
+        x, epochs=1, batch_size=10, batches=Groups(max_members=5), progress=False, group=group
+    )
     assert runner.step == 4 + 7  # 4 + 1 + 6 + 2 parts, two a batch
     with pytest.raises(ValueError, match="train each alone"):
         fit_together([SVIRunner(guide.model, guide)], x, 1, progress=False, group=group)
@@ -333,7 +395,12 @@ def test_the_penalty_is_eq_18() -> None:
         return 0.5 * (kl_divergence(p, r) + kl_divergence(r, p)).sum()
 
     # Pairs (0, 1), (3, 4), (5, 6), (7, 8); the group of one has none.
-    wanted = [symmetric(0, 1), torch.zeros(()), (symmetric(3, 4) + symmetric(5, 6)) / 2, symmetric(7, 8)]
+    wanted = [
+        symmetric(0, 1),
+        torch.zeros(()),
+        (symmetric(3, 4) + symmetric(5, 6)) / 2,
+        symmetric(7, 8),
+    ]
     torch.testing.assert_close(guide.distances(head, GROUP)[:4], torch.stack(wanted).to(head))
     values = []
     for penalty in (0.0, 0.7):
@@ -351,7 +418,9 @@ def test_the_penalty_is_eq_18() -> None:
             guide.penalty = penalty
             pyro.set_rng_seed(0)
             with pyro.validation_enabled(False):
-                parts.append(Loss(guide.model, guide)(batch.x, batch.size, group=batch.given["group"]))
+                parts.append(
+                    Loss(guide.model, guide)(batch.x, batch.size, group=batch.given["group"])
+                )
         members = [guide.distances(guide.encoder(batch.x)[1], batch.given["group"])]
         pressed.append((parts[1] - parts[0], members[0].sum() / 2))
     for measured, wanted_sum in pressed:
@@ -362,18 +431,24 @@ def test_the_penalty_is_eq_18() -> None:
         guide.penalty = penalty
         pyro.set_rng_seed(1)
         terms = Loss(guide.model, guide).terms(X, group=GROUP)
-        reports.append((elbo(guide.model, guide, X, 3, group=GROUP)[0], float(terms["elbo"].detach())))
+        reports.append(
+            (elbo(guide.model, guide, X, 3, group=GROUP)[0], float(terms["elbo"].detach()))
+        )
     assert reports[0] == pytest.approx(reports[1])
 
 
 def test_groups_do_not_matter_to_the_elbo_where_contents_are_untied() -> None:
     guide = build(content="untied")
-    grouped, one_each = (elbo(guide.model, guide, X, num_draws=200, group=g) for g in (GROUP, torch.arange(9)))
+    grouped, one_each = (
+        elbo(guide.model, guide, X, num_draws=200, group=g) for g in (GROUP, torch.arange(9))
+    )
     assert abs(grouped[0] - one_each[0]) < 5 * math.hypot(grouped[1], one_each[1])
 
 
 def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
-    """Two contents, -2 and 2 in each pixel, and noise: tables find them, and the fitted model places new rows."""
+    """Two contents, -2 and 2 in each pixel, and noise: tables find them, and the fitted model
+    places new rows.
+    """
     torch.manual_seed(0)
     group = torch.arange(200) % 20
     truth = torch.where(group % 2 == 0, -2.0, 2.0)
@@ -391,19 +466,27 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     assert all(p.requires_grad for p in model.parameters())
     SVIRunner(model, guide).save(tmp_path / "run")
     loaded = SVIRunner.load(tmp_path / "run").guide
-    np.testing.assert_array_equal(loaded.embed(x, group=group)["content"], guide.embed(x, group=group)["content"])
+    np.testing.assert_array_equal(
+        loaded.embed(x, group=group)["content"], guide.embed(x, group=group)["content"]
+    )
     with pytest.raises(ValueError, match="grouped in another way"):
         guide.embed(x, group=torch.arange(200))
-    with pytest.raises(ValueError, match=r"tables for 200 rows, got 30: say which they are \(row=\), or fit tables"):
+    with pytest.raises(
+        ValueError, match=r"tables for 200 rows, got 30: say which they are \(row=\), or fit tables"
+    ):
         guide.embed(new, group=ids)
-    with pytest.raises(ValueError, match="row has numbers from 0 to 200, but there are tables for 200 rows"):
+    with pytest.raises(
+        ValueError, match="row has numbers from 0 to 200, but there are tables for 200 rows"
+    ):
         guide.embed(new[:3], group=ids[:3], row=[0, 1, 200])
     few = guide.embed(x[5:8], group=group[5:8], row=[5, 6, 7])
     np.testing.assert_allclose(few["style"], guide.embed(x, group=group)["style"][5:8])
 
 
 def test_an_encoder_learns_from_what_the_model_draws() -> None:
-    """SVI-Encode: of a model with an encoder that knows nothing, reconstructions of its own draws come near."""
+    """SVI-Encode: of a model with an encoder that knows nothing, reconstructions of its own draws
+    come near.
+    """
     torch.manual_seed(0)
     model = MLVAE((6,), 1, 1, Normal(0.1), MLP((16,), "tanh", dropout=0, init="glorot_uniform"))
     with torch.no_grad():
@@ -456,17 +539,31 @@ def test_a_learned_variance_is_bounded() -> None:
     images = likelihood(torch.randn(2, 6, 4, 4), 3)
     assert images.event_shape == (3, 4, 4)
     model = MLVAE((3, 64, 64), 50, 50, likelihood, StridedConvNet())
-    assert model.decode({"style": torch.zeros(1, 50), "content": torch.zeros(1, 50)}).event_shape == (3, 64, 64)
+    assert model.decode(
+        {"style": torch.zeros(1, 50), "content": torch.zeros(1, 50)}
+    ).event_shape == (3, 64, 64)
 
 
 def test_the_papers_convolutional_network() -> None:
     encoder = StridedConvNet().encoder((3, 64, 64), [200])
-    shapes = [tuple(m.weight.shape) for m in encoder.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)]
+    shapes = [
+        tuple(m.weight.shape)
+        for m in encoder.modules()
+        if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)
+    ]
     assert shapes == [
-        (64, 3, 4, 4), (128, 64, 4, 4), (256, 128, 4, 4), (512, 256, 4, 4), (256, 512 * 16), (256, 512), (200, 512),
-    ]  # fmt: skip
+        (64, 3, 4, 4),
+        (128, 64, 4, 4),
+        (256, 128, 4, 4),
+        (512, 256, 4, 4),
+        (256, 512 * 16),
+        (256, 512),
+        (200, 512),
+    ]
     decoder = StridedConvNet().decoder((6, 64, 64), [50, 50])
-    deconvolutions = [tuple(m.weight.shape) for m in decoder.modules() if isinstance(m, torch.nn.ConvTranspose2d)]
+    deconvolutions = [
+        tuple(m.weight.shape) for m in decoder.modules() if isinstance(m, torch.nn.ConvTranspose2d)
+    ]
     assert deconvolutions == [(512, 256, 4, 4), (256, 128, 4, 4), (128, 64, 4, 4)]
     with pytest.raises(ValueError, match="divide by 16"):
         StridedConvNet().encoder((3, 40, 64), [2])
@@ -474,7 +571,10 @@ def test_the_papers_convolutional_network() -> None:
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: build().embed(X), "MLVAE needs group= beside x"),
-    (lambda: build().embed(X, group=GROUP[:3]), r"group has shape \[3\], but there are 9 data: one group per datum"),
+    (
+        lambda: build().embed(X, group=GROUP[:3]),
+        r"group has shape \[3\], but there are 9 data: one group per datum",
+    ),
     (lambda: build().embed(X, group=GROUP.double()), "group must hold integers, got torch.float64"),
     (lambda: build().embed(X, group=["a"] * 9), "group must hold numbers, got list"),
     (lambda: build().embed(X, label=GROUP, group=GROUP), "MLVAE takes group beside x, got label"),
@@ -482,9 +582,18 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: GroupedGuide(VAE((6,), 2)), "GroupedGuide is for MLVAE, got VAE"),
     (lambda: build(content="each"), "content must be"),
     (lambda: build("product"), r"evidence must be such as ProductOfNormals\(\)"),  # type: ignore[arg-type]
-    (lambda: SimilarContentGuide(build().model, penalty=-1), "penalty must be a number of at least 0"),
-    (lambda: SVIRunner((g := build()).model, g).fit(X, 1, group=GROUP, batches=Rows()), "Rows would cut the groups"),
-    (lambda: SVIRunner((g := VaDEGuide(VAE((6,), 2))).model, g).fit(X, 1, batches=Groups()), "none were given"),
+    (
+        lambda: SimilarContentGuide(build().model, penalty=-1),
+        "penalty must be a number of at least 0",
+    ),
+    (
+        lambda: SVIRunner((g := build()).model, g).fit(X, 1, group=GROUP, batches=Rows()),
+        "Rows would cut the groups",
+    ),
+    (
+        lambda: SVIRunner((g := VaDEGuide(VAE((6,), 2))).model, g).fit(X, 1, batches=Groups()),
+        "none were given",
+    ),
     (lambda: TableGuide(build().model, 5), "group has shape"),  # type: ignore[arg-type]
     (lambda: Groups(0), "max_members must be an integer of at least 1"),
     (lambda: HeteroscedasticNormal(0), "bound is the largest log-variance"),

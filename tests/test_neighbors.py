@@ -155,7 +155,8 @@ def test_what_does_not_fit_is_refused_before_any_work(
     label_weight: float, options: dict, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "inference.initialization.neighbors.neighbor_clusters", lambda *args, **options: pytest.fail("worked")
+        "inference.initialization.neighbors.neighbor_clusters",
+        lambda *args, **options: pytest.fail("worked"),
     )
     x, _ = two_groupings(50)
     with pytest.raises(ValueError, match=words):
@@ -177,7 +178,9 @@ def test_a_schedule_that_is_longer_than_the_run_leaves_the_mixtures_alone() -> N
 def test_other_facets_may_have_known_clusters_meanwhile() -> None:
     x, pattern = two_groupings()
     first = (pattern == 0).astype(int)
-    runner = neighbor_start(start(30.0), x, 10, label={"style": first}, batch_size=50, progress=False)
+    runner = neighbor_start(
+        start(30.0), x, 10, label={"style": first}, batch_size=50, progress=False
+    )
     found = runner.guide.predict(x)
     assert adjusted_rand_score(pattern, found["digit"]) == 1
     assert (found["style"] == first).mean() > 0.9
@@ -190,8 +193,8 @@ def test_one_hot_labels_teach_as_integers_do() -> None:
     learned = []
     for given in (label, torch.eye(3)[label]):
         with pyro.poutine.trace() as trace, pyro.plate("data", 4):
-            runner.guide.teach("lesson", logits, given)
-        learned.append(trace.trace.nodes["lesson"]["fn"].log_factor)
+            runner.guide.add_label_loss("label_loss", logits, given)
+        learned.append(trace.trace.nodes["label_loss"]["fn"].log_factor)
     torch.testing.assert_close(learned[0], -30 * logits.log_softmax(-1)[range(4), label])
     torch.testing.assert_close(learned[0], learned[1])
 

@@ -1,4 +1,6 @@
-"""Architectures: what shapes they give and refuse, which facets see which levels, and how they start."""
+"""Architectures: what shapes they give and refuse, which facets see which levels, and how they
+start.
+"""
 
 from __future__ import annotations
 
@@ -48,24 +50,44 @@ def facets(*dims: int) -> dict[str, StandardNormal]:
     ],
     ids=repr,
 )
-def test_any_number_of_axes_is_a_batch(recipe: Architecture, x_shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
-    encoder, decoder = recipe.encoder(x_shape, (4, 6)).eval(), recipe.decoder(x_shape, (2, 3)).eval()
-    assert [head.shape for head in encoder(torch.rand(*batch, *x_shape))] == [(*batch, 4), (*batch, 6)]
+def test_any_number_of_axes_is_a_batch(
+    recipe: Architecture, x_shape: tuple[int, ...], batch: tuple[int, ...]
+) -> None:
+    encoder, decoder = (
+        recipe.encoder(x_shape, (4, 6)).eval(),
+        recipe.decoder(x_shape, (2, 3)).eval(),
+    )
+    assert [head.shape for head in encoder(torch.rand(*batch, *x_shape))] == [
+        (*batch, 4),
+        (*batch, 6),
+    ]
     z = [torch.randn(*batch, 2), torch.randn(*batch, 3)]
     assert decoder(z, torch.ones(2)).shape == (*batch, *x_shape)
 
 
 def test_table_5s_sizes() -> None:
-    """Table 5 on 32 x 32 x 3: layers, channels, kernels and strides as printed, but for what the docstring says."""
+    """Table 5 on 32 x 32 x 3: layers, channels, kernels and strides as printed, but for what the
+    docstring says.
+    """
     recipe = ConvLadder((64, 128))
     encoder, decoder = recipe.encoder((3, 32, 32), (40, 4)), recipe.decoder((3, 32, 32), (20, 2))
 
     def convolutions(network: nn.Module) -> list[tuple[int, int, int, int]]:
-        layers = [part for part in network.modules() if isinstance(part, nn.Conv2d | nn.ConvTranspose2d)]
-        return [(part.in_channels, part.out_channels, part.kernel_size[0], part.stride[0]) for part in layers]
+        layers = [
+            part for part in network.modules() if isinstance(part, nn.Conv2d | nn.ConvTranspose2d)
+        ]
+        return [
+            (part.in_channels, part.out_channels, part.kernel_size[0], part.stride[0])
+            for part in layers
+        ]
 
     assert convolutions(encoder.backbones) == [(3, 64, 4, 2), (64, 128, 4, 2)]
-    assert convolutions(encoder.rungs) == [(64, 64, 4, 2), (64, 64, 4, 1), (128, 128, 4, 2), (128, 256, 4, 2)]
+    assert convolutions(encoder.rungs) == [
+        (64, 64, 4, 2),
+        (64, 64, 4, 1),
+        (128, 128, 4, 2),
+        (128, 256, 4, 2),
+    ]
     heads = [rung[-1] for rung in encoder.rungs]
     assert [(head.in_features, head.out_features) for head in heads] == [(3136, 40), (1024, 4)]
     assert convolutions(decoder.backbones) == [(128, 3, 4, 2), (256, 128, 4, 2), (128, 64, 3, 1)]
@@ -84,7 +106,9 @@ def test_a_deep_latent_reaches_the_data_through_the_shallow_levels_only() -> Non
     assert not z[1].grad.any()
 
 
-@pytest.mark.parametrize(("gates", "seen"), [((0.0, 1.0), [False, True]), ((1.0, 0.0), [True, False])])
+@pytest.mark.parametrize(
+    ("gates", "seen"), [((0.0, 1.0), [False, True]), ((1.0, 0.0), [True, False])]
+)
 def test_a_closed_gate_hides_its_facet(gates: tuple[float, float], seen: list[bool]) -> None:
     decoder = ConvLadder((4, 5)).decoder((1, 8, 8), (2, 3))
     z = [torch.randn(4, 2, requires_grad=True), torch.randn(4, 3, requires_grad=True)]
@@ -103,7 +127,10 @@ def test_a_closed_gate_hides_its_facet(gates: tuple[float, float], seen: list[bo
         (lambda: MLPLadder((4, 5), rungs=(0, 2)), "of 0 to 1"),
         (lambda: MLPLadder((4, 5), rungs=()), "rungs are levels"),
         (lambda: SharedMLP((4, 5)).encoder((6,), (4, 4), (3, 0)), "use a ladder"),
-        (lambda: LadderGuide(VLAC((6,), [2, 2], [1, 1], network=SharedMLP((4, 5)))), "use a ladder"),
+        (
+            lambda: LadderGuide(VLAC((6,), [2, 2], [1, 1], network=SharedMLP((4, 5)))),
+            "use a ladder",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(build: Callable[[], object], words: str) -> None:
@@ -112,10 +139,14 @@ def test_what_does_not_fit_is_refused(build: Callable[[], object], words: str) -
 
 
 def test_a_batch_of_one_trains() -> None:
-    """5 rows in batches of 4 leave one, whose batch statistics at a level of 1 x 1 pixels do not exist."""
+    """5 rows in batches of 4 leave one, whose batch statistics at a level of 1 x 1 pixels do not
+    exist.
+    """
     model = MFCVAE((1, 4, 4), {"z": GaussianMixture(2, 2)}, Normal(0.3), ConvLadder((4,)))
     guide = VaDEGuide(model)
-    runner = SVIRunner(model, guide).fit(torch.rand(5, 1, 4, 4), epochs=2, batch_size=4, progress=False)
+    runner = SVIRunner(model, guide).fit(
+        torch.rand(5, 1, 4, 4), epochs=2, batch_size=4, progress=False
+    )
     assert torch.isfinite(torch.tensor(runner.history[-1]["elbo"]))
 
 
@@ -126,7 +157,9 @@ def test_convolutions_lie_channels_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "network", [ConvLadder((6, 8), init="glorot_normal"), MLPLadder((30, 40)), SharedMLP((30, 40))], ids=repr
+    "network",
+    [ConvLadder((6, 8), init="glorot_normal"), MLPLadder((30, 40)), SharedMLP((30, 40))],
+    ids=repr,
 )
 def test_data_dependent_start_gives_every_layer_unit_variance(network: Architecture) -> None:
     """Krahenbuhl et al. (2016): measured layer by layer on the rows that it was done with."""
@@ -140,12 +173,14 @@ def test_data_dependent_start_gives_every_layer_unit_variance(network: Architect
     for mean, deviation in measured:
         torch.testing.assert_close(mean, torch.zeros_like(mean), atol=0.35, rtol=0)
         torch.testing.assert_close(deviation, torch.ones_like(deviation), atol=0.35, rtol=0)
-    # The encoder sees the same rows, so there nothing but the order of sums differs; the decoder sees other draws.
+    # The encoder sees the same rows, so there nothing but the order of sums differs; the decoder
+    # sees other draws.
     encoder = _output_moments(guide.encoder, x)
     for mean, deviation in encoder:
         torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
         torch.testing.assert_close(deviation, torch.ones_like(deviation), atol=1e-4, rtol=0)
-    # Batch normalisation starts from the same rows' statistics: evaluation gives what training gives.
+    # Batch normalisation starts from the same rows' statistics: evaluation gives what training
+    # gives.
     trained = encoder_means(guide, x)
     with evaluating(guide):
         for evaluated, mean in zip(encoder_means(guide, x), trained, strict=True):
@@ -177,7 +212,11 @@ def _output_moments(module: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]
         flat = output.movedim(1, -1).flatten(0, -2) if output.dim() == 4 else output.flatten(0, -2)
         moments.append((flat.mean(0).detach(), flat.std(0).detach()))
 
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
+    layers = [
+        part
+        for part in module.modules()
+        if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
+    ]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     if isinstance(module, VaDEGuide):
         module.model.decode({name: q.sample() for name, q in module.encode(x).items()})
@@ -189,18 +228,26 @@ def _output_moments(module: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]
 
 
 def test_full_covariance_never_loses_its_cholesky_factor() -> None:
-    """2,000 steps from the paper's initial values (variance 0.01, uniform weights) at ten times its rate."""
+    """2,000 steps from the paper's initial values (variance 0.01, uniform weights) at ten times its
+    rate.
+    """
     torch.manual_seed(0)
     groups = torch.randn(5, 12)
     x = groups[torch.randint(5, (300,))] + 0.1 * torch.randn(300, 12)
-    model = MFCVAE((12,), {"a": GaussianMixture(6, 4, "full", "uniform")}, Normal(0.6), MLPLadder((16,)))
+    model = MFCVAE(
+        (12,), {"a": GaussianMixture(6, 4, "full", "uniform")}, Normal(0.6), MLPLadder((16,))
+    )
     guide = VaDEGuide(model)
-    runner = SVIRunner(model, guide, lr=3e-3).fit(x, epochs=200, batch_size=30, log_every=50, progress=False)
+    runner = SVIRunner(model, guide, lr=3e-3).fit(
+        x, epochs=200, batch_size=30, log_every=50, progress=False
+    )
     assert runner.step == 2000
     factor = model.priors["a"].scale_tril
     assert factor.isfinite().all()
     torch.linalg.cholesky(factor @ factor.mT)
-    assert not torch.allclose(factor.tril(-1), torch.zeros(()), atol=1e-3), "covariances stayed diagonal"
+    assert not torch.allclose(factor.tril(-1), torch.zeros(()), atol=1e-3), (
+        "covariances stayed diagonal"
+    )
     assert Loss(model, guide)(x).isfinite()
 
 
@@ -215,8 +262,12 @@ def test_the_mlp_is_that_of_table_a_2() -> None:
     sizes = [(layer.in_features, layer.out_features) for layer in layers(decoder, nn.Linear)]
     assert sizes == [(50, 256), (256, 256), (256, 384), (384, 512), (512, 784)]
     for network in (encoder, decoder):
-        kinds = [type(layer).__name__ for layer in layers(network, nn.Linear, nn.LeakyReLU, nn.Dropout)]
-        assert kinds == ["Linear", "LeakyReLU"] * 2 + ["Dropout"] + ["Linear", "LeakyReLU"] * 2 + ["Linear"]
+        kinds = [
+            type(layer).__name__ for layer in layers(network, nn.Linear, nn.LeakyReLU, nn.Dropout)
+        ]
+        assert kinds == ["Linear", "LeakyReLU"] * 2 + ["Dropout"] + ["Linear", "LeakyReLU"] * 2 + [
+            "Linear"
+        ]
         assert {layer.negative_slope for layer in layers(network, nn.LeakyReLU)} == {0.1}
         assert [layer.p for layer in layers(network, nn.Dropout)] == [0.1]
 
@@ -227,16 +278,32 @@ def test_the_convnet_is_that_of_table_a_3(x_shape: tuple[int, ...]) -> None:
     encoder, decoder = ConvNet().encoder(x_shape, [100]), ConvNet().decoder(x_shape, [50])
     shapes = [tuple(layer.weight.shape) for layer in layers(encoder, nn.Conv2d, nn.Linear)]
     assert shapes == [
-        (8, channels, 3, 3), (16, 8, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3),
-        (64, 64, w // 4, w // 4), (64, 64), (100, 64),
-    ]  # fmt: skip
+        (8, channels, 3, 3),
+        (16, 8, 3, 3),
+        (32, 16, 3, 3),
+        (64, 32, 3, 3),
+        (64, 64, w // 4, w // 4),
+        (64, 64),
+        (100, 64),
+    ]
     assert len(layers(encoder, nn.MaxPool2d)) == 2
-    shapes = [tuple(layer.weight.shape) for layer in layers(decoder, nn.Conv2d, nn.ConvTranspose2d, nn.Linear)]
+    shapes = [
+        tuple(layer.weight.shape)
+        for layer in layers(decoder, nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+    ]
     assert shapes == [
-        (64, 50), (64, 64),
-        (64, 64, w // 4, w // 4), (64, 32, 4, 4), (32, 16, 3, 3), (16, 8, 4, 4), (channels, 8, 3, 3),
-    ]  # fmt: skip
-    kinds = [type(layer).__name__ for layer in layers(decoder, nn.Linear, nn.LeakyReLU, nn.ConvTranspose2d, nn.ELU)]
+        (64, 50),
+        (64, 64),
+        (64, 64, w // 4, w // 4),
+        (64, 32, 4, 4),
+        (32, 16, 3, 3),
+        (16, 8, 4, 4),
+        (channels, 8, 3, 3),
+    ]
+    kinds = [
+        type(layer).__name__
+        for layer in layers(decoder, nn.Linear, nn.LeakyReLU, nn.ConvTranspose2d, nn.ELU)
+    ]
     assert kinds == ["Linear", "LeakyReLU", "Linear"] + ["ConvTranspose2d", "ELU"] * 4
 
 
@@ -249,12 +316,16 @@ def test_the_resnet_is_that_of_table_a_4(x_shape: tuple[int, ...], sides: tuple[
     for key, network in (("in", encoder), ("out", decoder)):
         for block in network.modules():
             if isinstance(block, _Block):
-                block.register_forward_hook(lambda _, args, out, key=key: seen[key].append(tuple(out.shape[1:])))
+                block.register_forward_hook(
+                    lambda _, args, out, key=key: seen[key].append(tuple(out.shape[1:]))
+                )
     encoder(torch.rand(2, *x_shape))
     decoder([torch.randn(2, 50)], torch.ones(1))
     widths = (16, 32, 64, 128, 256, 512)
     assert seen["in"] == [(w, side, side) for w, side in zip(widths[1:], sides[1:], strict=True)]
-    assert seen["out"] == [(w, side, side) for w, side in zip(widths[-2::-1], sides[-2::-1], strict=True)]
+    assert seen["out"] == [
+        (w, side, side) for w, side in zip(widths[-2::-1], sides[-2::-1], strict=True)
+    ]
 
 
 def test_weights_are_normalised_and_start_as_they_are_drawn() -> None:
@@ -263,13 +334,19 @@ def test_weights_are_normalised_and_start_as_they_are_drawn() -> None:
     network = ResNet((4, 5, 6), init="glorot_normal")
     convolution = network.encoder((1, 8, 8), [4]).trunk[1].first
     assert set(dict(convolution.named_parameters())) == {
-        "bias", "parametrizations.weight.original0", "parametrizations.weight.original1",
-    }  # fmt: skip
-    assert float(convolution.weight.detach().std()) == pytest.approx((2 / ((4 + 5) * 9)) ** 0.5, rel=0.2)  # Glorot's
+        "bias",
+        "parametrizations.weight.original0",
+        "parametrizations.weight.original1",
+    }
+    assert float(convolution.weight.detach().std()) == pytest.approx(
+        (2 / ((4 + 5) * 9)) ** 0.5, rel=0.2
+    )  # Glorot's
     assert not convolution.bias.any()
     convolution(torch.rand(2, 4, 8, 8)).square().sum().backward()
     direction = convolution.parametrizations.weight.original1
-    across = (direction * direction.grad).flatten(1).sum(1) / (direction.norm() * direction.grad.norm())
+    across = (direction * direction.grad).flatten(1).sum(1) / (
+        direction.norm() * direction.grad.norm()
+    )
     assert across.abs().max() < 1e-6
 
 
@@ -290,11 +367,17 @@ def test_what_these_networks_cannot_be_is_refused(build: Callable[[], object], w
         build()
 
 
-@pytest.mark.parametrize(("network", "images"), [(MLP((8,)), False), (ConvNet((4, 5)), True), (ResNet((4, 5)), True)])
+@pytest.mark.parametrize(
+    ("network", "images"), [(MLP((8,)), False), (ConvNet((4, 5)), True), (ResNet((4, 5)), True)]
+)
 def test_labels_are_planes_only_where_images_are_read(network: Architecture, images: bool) -> None:
     x, features = torch.rand(3, 2, 4, 4), torch.rand(3, 5)
     joined = network.join(x, features)
-    assert tuple(joined.shape[1:]) == network.joined_shape((2, 4, 4), 5) == ((7, 4, 4) if images else (37,))
+    assert (
+        tuple(joined.shape[1:])
+        == network.joined_shape((2, 4, 4), 5)
+        == ((7, 4, 4) if images else (37,))
+    )
     if images:
         assert torch.equal(joined[:, 2:, 1, 3], features)
     else:

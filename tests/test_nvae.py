@@ -1,4 +1,6 @@
-"""N-VAE: its objectives from the paper's formulas, labels that are known in part, and what it learns."""
+"""N-VAE: its objectives from the paper's formulas, labels that are known in part, and what it
+learns.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,19 @@ LABEL = torch.tensor([2, 0, 1, 2])
 KNOWN = torch.tensor([True, False, True, False])
 
 
-def build(seed: int = 0, num_samples: int = 1, label_weight: float | None = None, **options: Any) -> ClassifierGuide:
+def build(
+    seed: int = 0, num_samples: int = 1, label_weight: float | None = None, **options: Any
+) -> ClassifierGuide:
     torch.manual_seed(seed)
-    model = NVAE((PIXELS,), CLASSES, D_CLASS, D_SHARED, Normal(SCALE), MLP((7,), "tanh", dropout=0), **options)
+    model = NVAE(
+        (PIXELS,),
+        CLASSES,
+        D_CLASS,
+        D_SHARED,
+        Normal(SCALE),
+        MLP((7,), "tanh", dropout=0),
+        **options,
+    )
     guide = ClassifierGuide(model, num_samples, label_weight).double()
     for p in guide.parameters():
         torch.nn.init.normal_(p, std=0.5)
@@ -66,18 +78,26 @@ def dirichlet_kl(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def parts(guide: ClassifierGuide) -> tuple[TorchNormal, TorchNormal, Tensor]:
-    """q(z_s given x), q(z_c given x), and the classifier's log-probabilities, from the bare encoder."""
+    """q(z_s given x), q(z_c given x), and the classifier's log-probabilities, from the bare
+    encoder.
+    """
     shared, classes = guide.encoder(X)
 
     def normal(raw: Tensor) -> TorchNormal:
         loc, log_variance = raw.chunk(2, -1)
         return TorchNormal(loc, torch.exp(5 * torch.tanh(log_variance / 10)))
 
-    return normal(shared), normal(classes[:, : 2 * CLASSES * D_CLASS]), classes[:, -CLASSES:].log_softmax(-1)
+    return (
+        normal(shared),
+        normal(classes[:, : 2 * CLASSES * D_CLASS]),
+        classes[:, -CLASSES:].log_softmax(-1),
+    )
 
 
 def log_likelihood(guide: ClassifierGuide, i: int, y: int, z_s: Tensor, z_c: Tensor) -> Tensor:
-    """log p(x_i given y, z), the decoder's input put together entry by entry (III B and Appendix B)."""
+    """log p(x_i given y, z), the decoder's input put together entry by entry (III B and Appendix
+    B).
+    """
     own = [0.0 * z for z in z_c]
     for j in range(D_CLASS):
         own[y * D_CLASS + j] = z_c[y * D_CLASS + j]
@@ -93,8 +113,12 @@ def standard_kl(q: TorchNormal, i: int) -> Tensor:
 @pytest.mark.parametrize("concentration", [None, 0.4, 1.0])
 @pytest.mark.parametrize("class_bias", [True, False])
 @pytest.mark.parametrize("partly", [True, False])
-def test_the_objective_is_the_papers(concentration: float | None, class_bias: bool, partly: bool) -> None:
-    """Eq. 6 and Eq. 3 with log p(y) = -log L, draw by draw in float64; a class that is not known is summed over."""
+def test_the_objective_is_the_papers(
+    concentration: float | None, class_bias: bool, partly: bool
+) -> None:
+    """Eq. 6 and Eq. 3 with log p(y) = -log L, draw by draw in float64; a class that is not known is
+    summed over.
+    """
     guide = build(concentration=concentration, class_bias=class_bias)
     with pyro.poutine.trace() as trace:
         torch.manual_seed(3)
@@ -117,7 +141,9 @@ def test_the_objective_is_the_papers(concentration: float | None, class_bias: bo
         if KNOWN[i] or not partly:
             total = total + bound(i, y) + (log_q[i, y] if concentration is None else 0.0)
         else:
-            total = total + sum(log_q[i, k].exp() * (bound(i, k) - log_q[i, k]) for k in range(CLASSES))
+            total = total + sum(
+                log_q[i, k].exp() * (bound(i, k) - log_q[i, k]) for k in range(CLASSES)
+            )
     torch.manual_seed(3)
     given = {"label": LABEL, "known": KNOWN} if partly else {"label": LABEL}
     loss = Loss(guide.model, guide)(X, **given)
@@ -136,7 +162,9 @@ def test_the_kl_of_dirichlets_is_pytorchs() -> None:
 
 
 def test_the_best_posterior_of_pi_is_at_the_true_probabilities() -> None:
-    """Of q = Dirichlet(alpha + r), the mean over y of KL(q || p(pi given y)) is least at r = p(y given x)."""
+    """Of q = Dirichlet(alpha + r), the mean over y of KL(q || p(pi given y)) is least at r = p(y
+    given x).
+    """
     truth, alpha = np.array([0.6, 0.3, 0.1]), 0.7
 
     def mean_kl(r: np.ndarray) -> float:
@@ -147,7 +175,9 @@ def test_the_best_posterior_of_pi_is_at_the_true_probabilities() -> None:
 
 
 def test_draws_of_proportions_have_a_dirichlets_moments() -> None:
-    """Means and variances of 100,000 draws within five standard errors, for concentrations of 0.1 to 30."""
+    """Means and variances of 100,000 draws within five standard errors, for concentrations of 0.1
+    to 30.
+    """
     concentration = torch.tensor([0.1, 1.0, 4.0, 30.0], dtype=torch.float64)
     torch.manual_seed(0)
     draws, reference = Proportions(concentration).rsample((100_000,)), Dirichlet(concentration)
@@ -173,7 +203,9 @@ def test_known_classes_that_are_enumerated_are_the_same_as_observed_ones() -> No
 
 
 def test_terms_add_up_and_leave_the_classifiers_lesson_out() -> None:
-    """The ELBO of known labels is without log q(y given x): of two guides that differ in its weight it is the same."""
+    """The ELBO of known labels is without log q(y given x): of two guides that differ in its weight
+    it is the same.
+    """
     for concentration in (None, 1.0):
         terms = []
         for weight in (0.0, 7.0):
@@ -184,7 +216,9 @@ def test_terms_add_up_and_leave_the_classifiers_lesson_out() -> None:
         kls = sum(value for name, value in terms[0].items() if name.startswith("kl"))
         torch.testing.assert_close(terms[0]["reconstruction"] - kls, terms[0]["elbo"])
         _, q_c, log_q = parts(guide)
-        assert terms[0]["kl_z_class"].item() == pytest.approx(sum(standard_kl(q_c, i).item() for i in range(4)) / 4)
+        assert terms[0]["kl_z_class"].item() == pytest.approx(
+            sum(standard_kl(q_c, i).item() for i in range(4)) / 4
+        )
         wanted = math.log(CLASSES)
         if concentration is not None:
             a, b = 1 + log_q.exp().detach().numpy(), 1 + np.eye(CLASSES)[LABEL]
@@ -202,7 +236,9 @@ def test_beta_c_multiplies_the_kl_of_the_classes_latents_alone() -> None:
         torch.manual_seed(0)
         with guide.model.weights_set_to(kl_weights):
             losses.append(Loss(guide.model, guide)(X, label=LABEL).item())
-    assert losses[1] - losses[0] == pytest.approx(sum(standard_kl(q_c, i).item() for i in range(4)) / 4)
+    assert losses[1] - losses[0] == pytest.approx(
+        sum(standard_kl(q_c, i).item() for i in range(4)) / 4
+    )
 
 
 def test_weights_cool_down_by_the_same_factor_in_each_step_and_stay_at_one() -> None:
@@ -247,7 +283,10 @@ def test_predictions_never_look_at_labels_and_reconstructions_do() -> None:
         np.testing.assert_array_equal(z, guide.embed(X, label=LABEL)[name])
     predicted = guide.predict(X)["class"]
     np.testing.assert_array_equal(guide.reconstruct(X), guide.reconstruct(X, label=predicted))
-    assert np.abs(guide.reconstruct(X) - guide.reconstruct(X, label=(predicted + 1) % CLASSES)).max() > 1e-3
+    assert (
+        np.abs(guide.reconstruct(X) - guide.reconstruct(X, label=(predicted + 1) % CLASSES)).max()
+        > 1e-3
+    )
     half = np.where(np.arange(4) < 2, predicted, -1)
     np.testing.assert_array_equal(guide.reconstruct(X, label=half), guide.reconstruct(X))
 
@@ -265,7 +304,9 @@ def test_only_the_block_of_the_class_is_decoded() -> None:
 
 
 def test_images_of_a_class_are_generated() -> None:
-    """Of each class as that class's label decodes them, and of all classes where none is asked for."""
+    """Of each class as that class's label decodes them, and of all classes where none is asked
+    for.
+    """
     model = build().model
     torch.manual_seed(0)
     made = model.generate(50, facet="class", cluster=1, temperature=0.0)
@@ -291,10 +332,14 @@ def blobs(n: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("concentration", [None, 1.0])
 def test_it_parts_what_one_class_has_from_what_both_share(concentration: float | None) -> None:
-    """The class's own factor goes to its block, the shared one to z_s, and the others stay at their prior."""
+    """The class's own factor goes to its block, the shared one to z_s, and the others stay at their
+    prior.
+    """
     pyro.set_rng_seed(0)
     x, label = blobs()
-    model = NVAE((5,), 2, 1, 1, Normal(0.2), MLP((32,), "tanh", dropout=0), concentration=concentration)
+    model = NVAE(
+        (5,), 2, 1, 1, Normal(0.2), MLP((32,), "tanh", dropout=0), concentration=concentration
+    )
     guide = ClassifierGuide(model)
     runner = SVIRunner(model, guide, lr=1e-2, schedule=Constant({"z_class": 2.0}))
     runner.fit(x, epochs=60, batch_size=100, progress=False, label=label)
@@ -309,11 +354,15 @@ def test_it_parts_what_one_class_has_from_what_both_share(concentration: float |
 
 
 def test_few_labels_and_many_rows_without() -> None:
-    """Ten labels of six hundred rows; all without a label are classified, and it survives saving."""
+    """Ten labels of six hundred rows; all without a label are classified, and it survives
+    saving.
+    """
     pyro.set_rng_seed(0)
     x, label = blobs()
     some = np.where(np.arange(600) < 10, label, -1)
-    guide = ClassifierGuide(NVAE((5,), 2, 1, 1, Normal(0.2), MLP((32,), "tanh", dropout=0)), label_weight=10)
+    guide = ClassifierGuide(
+        NVAE((5,), 2, 1, 1, Normal(0.2), MLP((32,), "tanh", dropout=0)), label_weight=10
+    )
     runner = SVIRunner(guide.model, guide, lr=1e-2)
     runner.fit(x, epochs=30, batch_size=100, progress=False, label=some)
     assert (guide.predict(x)["class"] == label.numpy()).mean() > 0.98
@@ -330,37 +379,91 @@ def test_a_run_is_saved_with_its_options(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: build().predict(X, label=[0, 1, 2, 3]), "label has classes from 0 to 3, but the model was built for 0 to"),
-    (lambda: build().predict(X, label=[0, 1, 2, -2]), "from -2 to 2, but the model was built for 0 to 2, and -1 where"),
+    (
+        lambda: build().predict(X, label=[0, 1, 2, 3]),
+        "label has classes from 0 to 3, but the model was built for 0 to",
+    ),
+    (
+        lambda: build().predict(X, label=[0, 1, 2, -2]),
+        "from -2 to 2, but the model was built for 0 to 2, and -1 where",
+    ),
     (lambda: build().predict(X, label=[0, 1, 2]), r"label has shape \[3\], but there are 4 data"),
-    (lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])), "label must hold integers, got torch.float64"),
-    (lambda: build().predict(X, label=[True, False, True, True]), "label must hold integers, got torch.bool"),
-    (lambda: build().predict(X, labels=LABEL), "NVAE takes label beside x, got labels: is that a misspelt option"),
+    (
+        lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])),
+        "label must hold integers, got torch.float64",
+    ),
+    (
+        lambda: build().predict(X, label=[True, False, True, True]),
+        "label must hold integers, got torch.bool",
+    ),
+    (
+        lambda: build().predict(X, labels=LABEL),
+        "NVAE takes label beside x, got labels: is that a misspelt option",
+    ),
     (lambda: NVAE((5,), 0, 1, 1), "num_classes must be an integer of at least 1, got 0"),
-    (lambda: NVAE((5,), 3, 1, 1, concentration=0.0), "concentration must be positive, or None to sum pi out, got 0"),
+    (
+        lambda: NVAE((5,), 3, 1, 1, concentration=0.0),
+        "concentration must be positive, or None to sum pi out, got 0",
+    ),
     (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: take VaDEGuide"),
-    (lambda: ClassifierGuide(build().model, label_weight=-1), "label_weight must be a number of at least 0, got -1"),
-    (lambda: VaDEGuide(build().model), "take a guide that suits the model, such as ClassifierGuide"),
-    (lambda: ConditionalGuide(build().model), "ConditionalGuide is for .* got NVAE: take ClassifierGuide"),
+    (
+        lambda: ClassifierGuide(build().model, label_weight=-1),
+        "label_weight must be a number of at least 0, got -1",
+    ),
+    (
+        lambda: VaDEGuide(build().model),
+        "take a guide that suits the model, such as ClassifierGuide",
+    ),
+    (
+        lambda: ConditionalGuide(build().model),
+        "ConditionalGuide is for .* got NVAE: take ClassifierGuide",
+    ),
     (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
     (lambda: CVAE((5,), 0, 2), "num_classes must be an integer of at least 1"),
     (
         lambda: Constant({"z_digit": 2.0}).bind(build().model, 1, 1),
         r"no site 'z_digit' with a weight: this model has \['z_shared', 'z_class', 'c_class'\]",
     ),
-    (lambda: Constant({"c_shared": 2.0}).bind(build().model, 1, 1), "no site 'c_shared' with a weight"),
+    (
+        lambda: Constant({"c_shared": 2.0}).bind(build().model, 1, 1),
+        "no site 'c_shared' with a weight",
+    ),
     (lambda: Constant({"z_class": -2.0}), "weight must be a number of at least 0, got -2"),
     (lambda: Constant(None), "weight must be a number of at least 0, got None"),
     (lambda: CoolDown({"z_class": 0.5}, 10), "start must be a number of at least 1, got 0.5"),
-    (lambda: CoolDown(3.0, 10).bind(build().model, 1, 9), "the cooling would end at step 10, but the run has 9 steps"),
-    (lambda: build().model.generate(2, label=[0.0, 1.0]), "label must hold integers, got torch.float64"),
-    (lambda: build().model.generate(2, label=[0, -1]), "label has classes from -1 to 0, but the model was built for 0"),
-    (lambda: build().model.generate(1, label=[0, 1]), r"label has shape \[2\], but there are 1 data"),
-    (lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]), "and label= was given too"),
-    (lambda: build().model.generate(2, labels=[2, 2]), "only label= can be given beside the latents, got labels"),
-    (lambda: build().predict(X, label=LABEL, known=[True]), "known must hold 4 truth values, one per datum, got torch"),
+    (
+        lambda: CoolDown(3.0, 10).bind(build().model, 1, 9),
+        "the cooling would end at step 10, but the run has 9 steps",
+    ),
+    (
+        lambda: build().model.generate(2, label=[0.0, 1.0]),
+        "label must hold integers, got torch.float64",
+    ),
+    (
+        lambda: build().model.generate(2, label=[0, -1]),
+        "label has classes from -1 to 0, but the model was built for 0",
+    ),
+    (
+        lambda: build().model.generate(1, label=[0, 1]),
+        r"label has shape \[2\], but there are 1 data",
+    ),
+    (
+        lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]),
+        "and label= was given too",
+    ),
+    (
+        lambda: build().model.generate(2, labels=[2, 2]),
+        "only label= can be given beside the latents, got labels",
+    ),
+    (
+        lambda: build().predict(X, label=LABEL, known=[True]),
+        "known must hold 4 truth values, one per datum, got torch",
+    ),
     (lambda: class_traversals(build(), 7), r"dimension must be one of \(0, 1\), got 7"),
-    (lambda: facet_overview(ConditionalGuide(CVAE((5,), 3, 2)), X, (1, 5)), "CVAE has no clusters that are inferred"),
+    (
+        lambda: facet_overview(ConditionalGuide(CVAE((5,), 3, 2)), X, (1, 5)),
+        "CVAE has no clusters that are inferred",
+    ),
 ]
 
 
@@ -385,7 +488,9 @@ FIGURES: dict[str, Callable[[ClassifierGuide], Any]] = {
     "shared traversals": lambda guide: shared_traversals(guide, 0, (1, 5)),
     "samples": lambda guide: class_samples(guide, (1, 5), scale=1.4),
     "KL by class": lambda guide: kl_by_class(kl_by_dimension(guide, X)["class"], LABEL, D_CLASS),
-    "KL of blocks": lambda guide: kl_of_blocks({"one": {"shared": [1.0, 0.2], "right class": [0.4]}}),
+    "KL of blocks": lambda guide: kl_of_blocks(
+        {"one": {"shared": [1.0, 0.2], "right class": [0.4]}}
+    ),
     "scatter": lambda guide: latent_scatter(guide.embed(X)["class"], LABEL),
 }
 
@@ -404,9 +509,16 @@ def test_the_figures_of_all_models_are_drawn(tmp_path: Path) -> None:
     history = SVIRunner(guide.model, guide).fit(X, epochs=2, progress=False, label=LABEL).history
     made = {path.stem for path in save_figures(tmp_path / "a", guide, X, history, (1, 5))}
     assert made == {
-        "overview", "clusters_class", "samples_class", "samples_class_others_held", "swap_shared", "swap_class",
-        "draws_shared", "draws_class", "training",
-    }  # fmt: skip
+        "overview",
+        "clusters_class",
+        "samples_class",
+        "samples_class_others_held",
+        "swap_shared",
+        "swap_class",
+        "draws_shared",
+        "draws_class",
+        "training",
+    }
     torch.manual_seed(0)
     conditional = ConditionalGuide(CVAE((5,), CLASSES, 2, network=MLP((4,))))
     assert facet_swaps(conditional, X, "z", (1, 5), label=LABEL).axes
@@ -437,12 +549,16 @@ def test_figures_of_other_models_are_refused() -> None:
     guide = VaDEGuide(VAE((5,), 2))
     with pytest.raises(ValueError, match="VAE has no latents of classes: NVAE has"):
         class_traversals(guide)
-    with pytest.raises(ValueError, match="VAE has no classes that its decoder reads: NVAE and CVAE have"):
+    with pytest.raises(
+        ValueError, match="VAE has no classes that its decoder reads: NVAE and CVAE have"
+    ):
         class_samples(guide)
 
 
 def test_kl_by_dimension_is_the_formula() -> None:
-    """(mean^2 + variance - 1 - log variance) / 2 of every latent; facets with clusters are left out."""
+    """(mean^2 + variance - 1 - log variance) / 2 of every latent; facets with clusters are left
+    out.
+    """
     guide = build()
     for name, q in guide.posterior(X).items():
         wanted = 0.5 * (q.mean**2 + q.variance - 1 - q.variance.log())

@@ -1,7 +1,7 @@
 """The objective against the paper's formula: same draws, same value, same gradient, in float64.
 
-The tolerance is 1e-10 relative. With the draws fixed there is no Monte-Carlo error, so what this detects is any term
-that is missing, doubled or mis-weighted by more than that.
+The tolerance is 1e-10 relative. With the draws fixed there is no Monte-Carlo error, so what this
+detects is any term that is missing, doubled or mis-weighted by more than that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ from tests import paper
 BATCH, PIXELS = 6, 11
 
 
-def build(J: int, L: int, covariance: str = "diag", alpha: list[float] | None = None) -> tuple[MFCVAE, VaDEGuide]:
-    facets = {f"facet{j}": GaussianMixture(4 + j, 2 + j, covariance=covariance, scale=0.8) for j in range(J)}
+def build(
+    J: int, L: int, covariance: str = "diag", alpha: list[float] | None = None
+) -> tuple[MFCVAE, VaDEGuide]:
+    facets = {
+        f"facet{j}": GaussianMixture(4 + j, 2 + j, covariance=covariance, scale=0.8)
+        for j in range(J)
+    }
     model = MFCVAE((PIXELS,), facets, network=MLPLadder([7 + j for j in range(J)]))
     for prior in model.priors.values():
         torch.nn.init.normal_(prior.logits)
@@ -43,13 +48,21 @@ def drawn_noise(guide: VaDEGuide, x: torch.Tensor, seed: int) -> dict[str, torch
     noise = {}
     for name, q in guide.encode(x).items():
         z = trace.nodes[f"z_{name}"]["value"]
-        noise[name] = ((z - q.base_dist.loc) / q.base_dist.scale).reshape(guide.num_samples, BATCH, -1).detach()
+        noise[name] = (
+            ((z - q.base_dist.loc) / q.base_dist.scale)
+            .reshape(guide.num_samples, BATCH, -1)
+            .detach()
+        )
     return noise
 
 
-def value_and_gradient(loss: torch.Tensor, parameters: list[torch.Tensor]) -> tuple[float, list[torch.Tensor]]:
+def value_and_gradient(
+    loss: torch.Tensor, parameters: list[torch.Tensor]
+) -> tuple[float, list[torch.Tensor]]:
     gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return loss.item(), [torch.zeros_like(p) if g is None else g for g, p in zip(gradient, parameters, strict=True)]
+    return loss.item(), [
+        torch.zeros_like(p) if g is None else g for g, p in zip(gradient, parameters, strict=True)
+    ]
 
 
 def assert_equal_to(got: tuple, want: tuple, tolerance: float = 1e-10) -> None:
@@ -61,11 +74,15 @@ def assert_equal_to(got: tuple, want: tuple, tolerance: float = 1e-10) -> None:
 
 CASES = [
     (J, L, covariance, alpha)
-    for J, L, covariance, alpha in itertools.product((1, 2, 3), (1, 5), ("diag", "full"), (0.0, 0.37, 1.0))
+    for J, L, covariance, alpha in itertools.product(
+        (1, 2, 3), (1, 5), ("diag", "full"), (0.0, 0.37, 1.0)
+    )
 ]
 
 
-@pytest.mark.parametrize("checks", [True, False], ids=["checks on", "checks off"])  # the runner trains with them off
+@pytest.mark.parametrize(
+    "checks", [True, False], ids=["checks on", "checks off"]
+)  # the runner trains with them off
 @pytest.mark.parametrize(("J", "L", "covariance", "alpha"), CASES)
 def test_equals_eq_58_and_89(J: int, L: int, covariance: str, alpha: float, checks: bool) -> None:
     # The shallowest facet carries alpha, the others are in; with J = 1 that is the only one.
@@ -82,7 +99,9 @@ def test_equals_eq_58_and_89(J: int, L: int, covariance: str, alpha: float, chec
     assert_equal_to(value_and_gradient(got, tensors), value_and_gradient(want, tensors))
 
 
-@pytest.mark.parametrize(("J", "L", "covariance"), list(itertools.product((1, 3), (1, 4), ("diag", "full"))))
+@pytest.mark.parametrize(
+    ("J", "L", "covariance"), list(itertools.product((1, 3), (1, 4), ("diag", "full")))
+)
 def test_equals_pyros_own_enumerating_objective(J: int, L: int, covariance: str) -> None:
     model, guide = build(J, L, covariance, [0.3] + [1.0] * (J - 1))
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
@@ -95,7 +114,9 @@ def test_equals_pyros_own_enumerating_objective(J: int, L: int, covariance: str)
 
 
 def test_shared_responsibilities_are_not_particles() -> None:
-    """Eq. 58 with L = 2 is another (smaller) number than the mean of two one-sample objectives on the same draws."""
+    """Eq. 58 with L = 2 is another (smaller) number than the mean of two one-sample objectives on
+    the same draws.
+    """
     model, guide = build(J=2, L=2)
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
     noise = drawn_noise(guide, x, seed=1)
@@ -103,7 +124,9 @@ def test_shared_responsibilities_are_not_particles() -> None:
     names, alpha = list(model.priors), [1.0, 1.0]
     shared = paper.negative_objective(parameters, x, noise, names, alpha)
     singles = [
-        paper.negative_objective(parameters, x, {k: n[i : i + 1] for k, n in noise.items()}, names, alpha)
+        paper.negative_objective(
+            parameters, x, {k: n[i : i + 1] for k, n in noise.items()}, names, alpha
+        )
         for i in (0, 1)
     ]
     assert shared > torch.stack(singles).mean() + 1e-3
@@ -111,7 +134,9 @@ def test_shared_responsibilities_are_not_particles() -> None:
 
 @pytest.mark.parametrize(("J", "covariance"), [(1, "full"), (2, "diag")])
 def test_marginal_form_equals_the_responsibilities_form(J: int, covariance: str) -> None:
-    """Eq. 71 equals Eq. 62 at L = 1, value and gradient, with weights that differ between facets."""
+    """Eq. 71 equals Eq. 62 at L = 1, value and gradient, with weights that differ between
+    facets.
+    """
     model, guide = build(J, 1, covariance, [0.3] + [1.0] * (J - 1))
     marginal = MarginalGuide(model).double()
     marginal.encoder = guide.encoder
@@ -140,7 +165,11 @@ def test_terms_add_up_to_the_elbo_and_match_the_paper() -> None:
     loss = Loss(model, guide)
     pyro.set_rng_seed(2)
     terms = loss.terms(x)
-    assert set(terms) == {"elbo", "reconstruction", *(f"kl_{s}_facet{j}" for s in "zc" for j in (0, 1))}
+    assert set(terms) == {
+        "elbo",
+        "reconstruction",
+        *(f"kl_{s}_facet{j}" for s in "zc" for j in (0, 1)),
+    }
     kl = sum(value for name, value in terms.items() if name.startswith("kl_"))
     torch.testing.assert_close(terms["elbo"], terms["reconstruction"] - kl, rtol=1e-12, atol=0)
     # The weights of the objective are back where they were, and had no part in the terms.
@@ -154,7 +183,11 @@ def test_terms_add_up_to_the_elbo_and_match_the_paper() -> None:
         at_gates = paper.negative_objective(parameters, x, noise, names, gates)
         kl = paper.kl_terms(parameters, x, noise, names)
         return (
-            at_gates + sum((w - g) * (kl[f][0] + kl[f][1]) for w, g, f in zip(weights, gates, names, strict=True))
+            at_gates
+            + sum(
+                (w - g) * (kl[f][0] + kl[f][1])
+                for w, g, f in zip(weights, gates, names, strict=True)
+            )
         ) / BATCH
 
     torch.testing.assert_close(terms["elbo"], -loss_at(1.0, 1.0), rtol=1e-10, atol=0)
@@ -173,7 +206,9 @@ def test_a_facet_without_components_is_a_plain_vae_latent() -> None:
 
 def test_refuses_an_objective_that_does_not_enumerate() -> None:
     model, guide = build(J=1, L=1)
-    with pytest.raises(ValueError, match="enumerates its clusters, which Trace_ELBO would score wrongly"):
+    with pytest.raises(
+        ValueError, match="enumerates its clusters, which Trace_ELBO would score wrongly"
+    ):
         Loss(model, guide, Trace_ELBO())
 
 
@@ -188,7 +223,9 @@ def test_refuses_a_guide_site_that_is_neither_enumerated_nor_reparameterised() -
     model, guide = build(J=1, L=1)
 
     sampling_guide = poutine.infer_config(guide, lambda site: {"enumerate": None})
-    with pytest.raises(NotImplementedError, match="'c_facet0' is neither enumerated nor reparameterised"):
+    with pytest.raises(
+        NotImplementedError, match="'c_facet0' is neither enumerated nor reparameterised"
+    ):
         GuideEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False).differentiable_loss(
             model, sampling_guide, torch.rand(2, PIXELS, dtype=torch.float64)
         )

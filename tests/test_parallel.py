@@ -1,4 +1,6 @@
-"""Several processes train what one process trains: the same objective and gradient, and nothing is told twice."""
+"""Several processes train what one process trains: the same objective and gradient, and nothing is
+told twice.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ class Rank(DataParallel):
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each draw is the same for all rows, whichever process a row is in."""
     for name, value in (("randn", 0.3), ("rand", 0.4)):
-        monkeypatch.setattr(torch, name, lambda *shape, v=value, **o: torch.full(_shape(shape), v, **_kept(o)))
-    monkeypatch.setattr(torch, "multinomial", lambda p, n, replacement: p.argmax(-1, keepdim=True).expand(-1, n))
+        monkeypatch.setattr(
+            torch, name, lambda *shape, v=value, **o: torch.full(_shape(shape), v, **_kept(o))
+        )
+    monkeypatch.setattr(
+        torch, "multinomial", lambda p, n, replacement: p.argmax(-1, keepdim=True).expand(-1, n)
+    )
 
 
 def _shape(shape: tuple) -> tuple:
@@ -47,8 +53,12 @@ def _kept(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in {"dtype", "device"}}
 
 
-def gradients(runner: SVIRunner, batch: Observed, counts: float) -> tuple[float, list[torch.Tensor]]:
-    """The weighed objective of a part and its gradient; what does not count is as if it were not there."""
+def gradients(
+    runner: SVIRunner, batch: Observed, counts: float
+) -> tuple[float, list[torch.Tensor]]:
+    """The weighed objective of a part and its gradient; what does not count is as if it were not
+    there.
+    """
     runner.optimizer.zero_grad(set_to_none=False)
     loss = counts * runner.loss(batch.x, batch.size, **batch.given)
     loss.backward()
@@ -63,8 +73,12 @@ SUMS = [build for build in BUILDERS if build is not mlvae_similar_contents]
 
 @pytest.mark.parametrize("size", [2, 4, 13])
 @pytest.mark.parametrize("build", SUMS, ids=lambda f: f.__name__)
-def test_parts_make_up_the_whole(build: Callable[[], FacetGuide], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In evaluation mode (no dropout, no batch statistics) and float64; 13 processes are more than there are rows."""
+def test_parts_make_up_the_whole(
+    build: Callable[[], FacetGuide], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In evaluation mode (no dropout, no batch statistics) and float64; 13 processes are more than
+    there are rows.
+    """
     guide = build().double()
     x = (255 * torch.rand(N, *guide.model.x_shape, dtype=torch.float64)).round() / 255
     runner = SVIRunner(guide.model, guide)
@@ -91,7 +105,9 @@ def test_no_row_is_in_two_parts() -> None:
     assert sum(counts for _, counts in parts) == pytest.approx(4)
 
 
-def run(rank_of: Any, folder: Path, sizes: dict[str, Any], seed: int = 0, **options: Any) -> SVIRunner:
+def run(
+    rank_of: Any, folder: Path, sizes: dict[str, Any], seed: int = 0, **options: Any
+) -> SVIRunner:
     """A run of one process, or of this one among several."""
     pyro.set_rng_seed(seed)
     guide = two_facets().double()
@@ -115,7 +131,9 @@ def launched(work: Callable[..., Any], size: int, *arguments: Any) -> Any:
     return fabric.launch(work, *arguments)
 
 
-def several(fabric: Any, folder: Path, noisy: bool, checkpoints: bool, resume: bool, epochs: int) -> None:
+def several(
+    fabric: Any, folder: Path, noisy: bool, checkpoints: bool, resume: bool, epochs: int
+) -> None:
     """What each process does; it leaves its state in a file."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +142,9 @@ def several(fabric: Any, folder: Path, noisy: bool, checkpoints: bool, resume: b
         kept = Checkpoints(folder / "checkpoints", resume=resume) if checkpoints else None
         runner = run(fabric, folder, {"epochs": epochs, "checkpoints": kept}, schedule=WarmUp(4))
         streams = [int(stream.long().sum()) for stream in runner._random_state]
-    (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(state(runner) | {"streams": streams}))
+    (folder / f"rank-{fabric.global_rank}.json").write_text(
+        json.dumps(state(runner) | {"streams": streams})
+    )
 
 
 def states(folder: Path, size: int) -> list[Any]:
@@ -132,8 +152,12 @@ def states(folder: Path, size: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_processes_end_where_one_process_ends(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws that are the same for all; batches of 8, 8, 8 and 2 rows; all processes know the same in the end."""
+def test_processes_end_where_one_process_ends(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draws that are the same for all; batches of 8, 8, 8 and 2 rows; all processes know the same
+    in the end.
+    """
     launched(several, size, tmp_path / "many", False, False, False, 4)
     ranks = states(tmp_path / "many", size)
     without_noise(monkeypatch)
@@ -143,7 +167,9 @@ def test_processes_end_where_one_process_ends(size: int, tmp_path: Path, monkeyp
         for name, values in alone["parameters"].items():
             assert rank["parameters"][name] == pytest.approx(values, rel=1e-6, abs=1e-9), name
         assert rank["history"] == [pytest.approx(record, rel=1e-6) for record in alone["history"]]
-    assert len((tmp_path / "many" / "metrics.jsonl").read_text().splitlines()) == 4, "the first process alone writes"
+    assert len((tmp_path / "many" / "metrics.jsonl").read_text().splitlines()) == 4, (
+        "the first process alone writes"
+    )
 
 
 def test_processes_draw_what_no_other_draws(tmp_path: Path) -> None:
@@ -155,7 +181,9 @@ def test_processes_draw_what_no_other_draws(tmp_path: Path) -> None:
 
 
 def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
-    """Three processes resume bit for bit what three were stopped at; one, or two, go on from there as well."""
+    """Three processes resume bit for bit what three were stopped at; one, or two, go on from there
+    as well.
+    """
     launched(several, 3, tmp_path / "unbroken", True, True, False, 6)
     whole = states(tmp_path / "unbroken", 3)
     written = Checkpoints(tmp_path / "unbroken" / "checkpoints", resume=True).written()
@@ -175,7 +203,9 @@ def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
 
 
 def failing(fabric: Any, folder: Path) -> None:
-    """A callback of the first process halves the rate and asks for the end; a fault in one process holds all."""
+    """A callback of the first process halves the rate and asks for the end; a fault in one process
+    holds all.
+    """
     torch.set_num_threads(1)
     pyro.set_rng_seed(0)
     guide = two_facets()
@@ -184,7 +214,9 @@ def failing(fabric: Any, folder: Path) -> None:
 
     def forward(*args: Any, **options: Any) -> torch.Tensor:
         taken.append(1)
-        broken = fabric.global_rank == 1 and len(taken) == 3  # the first one is the check before the first step
+        broken = (
+            fabric.global_rank == 1 and len(taken) == 3
+        )  # the first one is the check before the first step
         return original(*args, **options) * (float("nan") if broken else 1.0)
 
     def slower(runner: SVIRunner, record: dict[str, Any]) -> None:
@@ -192,7 +224,9 @@ def failing(fabric: Any, folder: Path) -> None:
         runner.should_stop = record["epoch"] == 2
 
     runner.loss.forward = forward  # type: ignore[method-assign]
-    runner.fit(torch.rand(16, 6), epochs=5, batch_size=4, progress=False, fabric=fabric, callbacks=[slower])
+    runner.fit(
+        torch.rand(16, 6), epochs=5, batch_size=4, progress=False, fabric=fabric, callbacks=[slower]
+    )
     (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(state(runner)))
 
 

@@ -1,6 +1,7 @@
 """Data of which entries are missing, and clusters of which some are known.
 
-Objectives are compared with the paper's formula on the same draws, in float64: the tolerance is rounding.
+Objectives are compared with the paper's formula on the same draws, in float64: the tolerance is
+rounding.
 """
 
 from __future__ import annotations
@@ -14,10 +15,26 @@ from torch.nn.functional import softplus
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo, fit_together, warm_start
 from inference.initialization.mixtures import _some_rows
-from ppl_models import MFCVAE, Bernoulli, GaussianMixture, HeteroscedasticNormal, Incomplete, MLPLadder, Normal, VaDE
+from ppl_models import (
+    MFCVAE,
+    Bernoulli,
+    GaussianMixture,
+    HeteroscedasticNormal,
+    Incomplete,
+    MLPLadder,
+    Normal,
+    VaDE,
+)
 from ppl_models.distributions import Component, clamp_to_labels
 from tests import paper
-from tests.test_objective import BATCH, PIXELS, assert_equal_to, build, drawn_noise, value_and_gradient
+from tests.test_objective import (
+    BATCH,
+    PIXELS,
+    assert_equal_to,
+    build,
+    drawn_noise,
+    value_and_gradient,
+)
 
 NAN = float("nan")
 
@@ -29,7 +46,10 @@ def test_known_clusters_against_the_formula(L: int) -> None:
     label = {"facet1": np.array([3, -1, 0, -1, 2, 2])}
     noise = drawn_noise(guide, x, seed=3)
     parameters = dict(guide.named_parameters())
-    want = paper.negative_objective(parameters, x, noise, list(model.priors), [1.0, 1.0], known=label) / BATCH
+    want = (
+        paper.negative_objective(parameters, x, noise, list(model.priors), [1.0, 1.0], known=label)
+        / BATCH
+    )
     pyro.set_rng_seed(3)
     data = guide.observed(x, {"label": label})
     got = Loss(model, guide)(data.x, **data.given)
@@ -66,7 +86,12 @@ def test_missing_entries_against_the_formula(L: int) -> None:
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
     noise = drawn_noise(guide, x * there, seed=3)
     parameters = dict(guide.named_parameters())
-    want = paper.negative_objective(parameters, x, noise, list(model.priors), [1.0, 1.0], there=there.double()) / BATCH
+    want = (
+        paper.negative_objective(
+            parameters, x, noise, list(model.priors), [1.0, 1.0], there=there.double()
+        )
+        / BATCH
+    )
     pyro.set_rng_seed(3)
     got = Loss(model, guide)(torch.where(there, x, NAN))
     every = list(parameters.values())
@@ -91,7 +116,9 @@ def test_a_likelihood_of_two_parameters_and_a_threshold_leave_missing_entries_ou
     np.testing.assert_array_equal(prepared, [[0, np.nan, 1]])
     logits = output[:, :3]
     expected = (prepared * logits - softplus(logits))[:, there].sum(-1)
-    torch.testing.assert_close(Incomplete(Bernoulli(threshold=0.5))(logits, 1).log_prob(prepared), expected)
+    torch.testing.assert_close(
+        Incomplete(Bernoulli(threshold=0.5))(logits, 1).log_prob(prepared), expected
+    )
 
 
 def holed(n: int = 60) -> torch.Tensor:
@@ -120,16 +147,32 @@ def test_incomplete_data_through_the_whole_run() -> None:
 
 
 def test_components_are_matched_to_the_labels() -> None:
-    """Class k becomes component k: by chance it does in one of two runs, so both orders of the labels are asked for."""
+    """Class k becomes component k: by chance it does in one of two runs, so both orders of the
+    labels are asked for.
+    """
     x = torch.where(holed().isnan(), 0.0, holed())
     for order in ([0, 1], [1, 0]):
         pyro.set_rng_seed(0)
-        model = MFCVAE((6,), {"a": GaussianMixture(2, 2), "b": GaussianMixture(2, 2)}, Normal(0.3), MLPLadder((8, 9)))
+        model = MFCVAE(
+            (6,),
+            {"a": GaussianMixture(2, 2), "b": GaussianMixture(2, 2)},
+            Normal(0.3),
+            MLPLadder((8, 9)),
+        )
         guide = VaDEGuide(model)
         label = np.full(60, -1)
         label[:4] = [order[0], order[1]] * 2
-        warm_start(SVIRunner(model, guide, lr=3e-3), x, 40, batch_size=20, label={"b": label}, progress=False)
-        SVIRunner(model, guide, lr=1e-3).fit(x, 20, batch_size=20, label={"b": label}, progress=False)
+        warm_start(
+            SVIRunner(model, guide, lr=3e-3),
+            x,
+            40,
+            batch_size=20,
+            label={"b": label},
+            progress=False,
+        )
+        SVIRunner(model, guide, lr=1e-3).fit(
+            x, 20, batch_size=20, label={"b": label}, progress=False
+        )
         assert (guide.predict(x)["b"] == np.array(order)[np.arange(60) % 2]).mean() > 0.9
 
 
@@ -145,7 +188,9 @@ def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:
 
 
 def test_runs_side_by_side_take_labels() -> None:
-    """From mixtures without a start, each run's components are the classes, in their order, by the labels alone."""
+    """From mixtures without a start, each run's components are the classes, in their order, by the
+    labels alone.
+    """
     x = torch.where(holed().isnan(), 0.0, holed())
     label = np.arange(60) % 2
     runners = []
@@ -170,13 +215,21 @@ def test_labels_are_for_guides_that_use_them() -> None:
     ("label", "message"),
     [
         ({"c": [0] * 4}, "label is given for 'c', but the facets with clusters are"),
-        ({"b": [0, 1, 2, -2]}, "label of 'b' has classes from -2 to 2, but the model was built for 0 to 3"),
+        (
+            {"b": [0, 1, 2, -2]},
+            "label of 'b' has classes from -2 to 2, but the model was built for 0 to 3",
+        ),
         ({"b": [0.0] * 4}, "label of 'b' must hold integers"),
         ({"b": [0] * 3}, "label of 'b' has shape"),
-        (np.zeros(4, int), "label has shape .* but this model has 2 facets with clusters: give labels by facet"),
+        (
+            np.zeros(4, int),
+            "label has shape .* but this model has 2 facets with clusters: give labels by facet",
+        ),
     ],
 )
 def test_labels_that_do_not_fit(label: object, message: str) -> None:
-    model = MFCVAE((6,), {"a": GaussianMixture(3, 2), "b": GaussianMixture(4, 2)}, network=MLPLadder((8, 9)))
+    model = MFCVAE(
+        (6,), {"a": GaussianMixture(3, 2), "b": GaussianMixture(4, 2)}, network=MLPLadder((8, 9))
+    )
     with pytest.raises(ValueError, match=message):
         VaDEGuide(model).embed(np.full((4, 6), 0.5), label=label)

@@ -1,4 +1,6 @@
-"""Densities against torch's own, draws against their densities, and the parametrisations against their inverses."""
+"""Densities against torch's own, draws against their densities, and the parametrisations against
+their inverses.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def mixture(covariance: str, K: int = 4, d: int = 3) -> GaussianMixture:
     prior = GaussianMixture(K, d, covariance=covariance)
     factor = torch.randn(K, d, d)
     prior.initialize(
-        loc=torch.randn(K, d), covariances=factor @ factor.mT + 0.1 * torch.eye(d), weights=torch.rand(K) + 0.1
+        loc=torch.randn(K, d),
+        covariances=factor @ factor.mT + 0.1 * torch.eye(d),
+        weights=torch.rand(K) + 0.1,
     )
     return prior
 
@@ -52,10 +56,17 @@ def test_log_joint_is_that_of_multivariate_normals(covariance: str) -> None:
     weights = torch.softmax(prior.logits, -1)
     for k in range(prior.num_components):
         covariance_k = (prior.scale_tril[k] @ prior.scale_tril[k].T).detach()
-        want = MultivariateNormal(prior.loc[k], covariance_matrix=covariance_k).log_prob(z) + weights[k].log()
+        want = (
+            MultivariateNormal(prior.loc[k], covariance_matrix=covariance_k).log_prob(z)
+            + weights[k].log()
+        )
         torch.testing.assert_close(prior.log_joint(z)[:, k], want, rtol=1e-10, atol=1e-10)
-        scipy_value = multivariate_normal(prior.loc[k].detach().numpy(), covariance_k.numpy()).logpdf(z.numpy())
-        np.testing.assert_allclose(prior.log_joint(z)[:, k].detach() - weights[k].log().item(), scipy_value, rtol=1e-10)
+        scipy_value = multivariate_normal(
+            prior.loc[k].detach().numpy(), covariance_k.numpy()
+        ).logpdf(z.numpy())
+        np.testing.assert_allclose(
+            prior.log_joint(z)[:, k].detach() - weights[k].log().item(), scipy_value, rtol=1e-10
+        )
 
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])
@@ -85,7 +96,11 @@ def test_initialize_and_read_back(covariance: str) -> None:
     weights = torch.tensor([0.2, 0.3, 0.5])
     prior.initialize(covariances=covariances, weights=weights)
     got = prior.scale_tril @ prior.scale_tril.mT
-    want = covariances if covariance == "full" else torch.diag_embed(torch.diagonal(covariances, dim1=-2, dim2=-1))
+    want = (
+        covariances
+        if covariance == "full"
+        else torch.diag_embed(torch.diagonal(covariances, dim1=-2, dim2=-1))
+    )
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(prior.component().probs, weights)
 
@@ -111,7 +126,9 @@ def test_far_from_every_mean_nothing_overflows() -> None:
     assert log_prob.isfinite().all()
     (gradient,) = torch.autograd.grad(log_prob.sum(), z)
     assert gradient.isfinite().all()
-    assert torch.allclose(prior.log_joint(z).softmax(-1).sum(-1), torch.ones(2, dtype=torch.float32))
+    assert torch.allclose(
+        prior.log_joint(z).softmax(-1).sum(-1), torch.ones(2, dtype=torch.float32)
+    )
 
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])
@@ -129,7 +146,10 @@ def test_covariances_stay_positive_definite_under_wild_steps(covariance: str) ->
 
 def test_diagonal_normal_is_an_independent_normal() -> None:
     loc, scale = torch.randn(4, 1, 3), torch.rand(5, 3) + 0.1
-    ours, theirs = DiagonalNormal(*torch.broadcast_tensors(loc, scale)), Independent(TorchNormal(loc, scale), 1)
+    ours, theirs = (
+        DiagonalNormal(*torch.broadcast_tensors(loc, scale)),
+        Independent(TorchNormal(loc, scale), 1),
+    )
     value = torch.randn(4, 5, 3)
     torch.testing.assert_close(ours.log_prob(value), theirs.log_prob(value), rtol=1e-13, atol=1e-13)
     expanded = ours.expand(torch.Size([2, 4, 5]))
@@ -141,7 +161,9 @@ def test_diagonal_normal_is_an_independent_normal() -> None:
 def test_component_is_a_one_hot_categorical_and_its_expectation_when_relaxed() -> None:
     component = Component(logits=torch.randn(5, 4))
     values = torch.eye(4).unsqueeze(1)
-    want = torch.distributions.OneHotCategorical(logits=component.logits).log_prob(values.expand(4, 5, 4))
+    want = torch.distributions.OneHotCategorical(logits=component.logits).log_prob(
+        values.expand(4, 5, 4)
+    )
     torch.testing.assert_close(component.log_prob(values), want)
     relaxed = torch.softmax(torch.randn(5, 4), -1)
     torch.testing.assert_close(
@@ -155,7 +177,9 @@ def test_component_is_a_one_hot_categorical_and_its_expectation_when_relaxed() -
 def test_standard_normal_has_one_component() -> None:
     prior = StandardNormal(3)
     z = torch.randn(4, 3)
-    torch.testing.assert_close(prior.log_prob(z), MultivariateNormal(torch.zeros(3), torch.eye(3)).log_prob(z))
+    torch.testing.assert_close(
+        prior.log_prob(z), MultivariateNormal(torch.zeros(3), torch.eye(3)).log_prob(z)
+    )
     assert prior.component() is None
 
 
@@ -188,23 +212,32 @@ def test_normal_scale_is_a_standard_deviation() -> None:
 
 
 def test_dirichlet_weights_hold_the_evidence_of_the_counts() -> None:
-    """Given the clusters, the posterior of the weights is exact, and so the terms of all data add up to the
-    Dirichlet-multinomial probability of those clusters: any wrong constant would show."""
+    """Given the clusters, the posterior of the weights is exact, and so the terms of all data add
+    up to the Dirichlet-multinomial probability of those clusters: any wrong constant would show.
+    """
     counts, alpha = torch.tensor([5.0, 2.0, 13.0]), 0.3
     N = int(counts.sum())
     prior = GaussianMixture(3, 2, weights=DirichletWeights(N, concentration=alpha)).double()
     prior.set_weights((counts / N).double())
     total = (counts * prior.component().log_probs).sum().item()
-    want = gammaln(3 * alpha) - gammaln(3 * alpha + N) + (gammaln(alpha + counts.numpy()) - gammaln(alpha)).sum()
+    want = (
+        gammaln(3 * alpha)
+        - gammaln(3 * alpha + N)
+        + (gammaln(alpha + counts.numpy()) - gammaln(alpha)).sum()
+    )
     assert total == pytest.approx(want, rel=1e-6)
     z = torch.randn(7, 2, dtype=torch.float64)
     torch.testing.assert_close(prior.latent().log_prob(z), prior.log_prob(z))
     one_hot = torch.eye(3, dtype=torch.float64)
-    torch.testing.assert_close(prior.component().expand([3]).log_prob(one_hot), prior.component().log_probs)
+    torch.testing.assert_close(
+        prior.component().expand([3]).log_prob(one_hot), prior.component().log_probs
+    )
 
 
 def components_in_use(weights: str | DirichletWeights) -> int:
-    """How many of eight components keep more than a hundredth of 300 points that form two clusters."""
+    """How many of eight components keep more than a hundredth of 300 points that form two
+    clusters.
+    """
     torch.manual_seed(0)
     z = torch.cat([torch.randn(200, 2) - 3, torch.randn(100, 2) + 3])
     prior = GaussianMixture(8, 2, weights=weights, scale=1.0)
@@ -224,7 +257,9 @@ def test_dirichlet_weights_empty_what_is_not_needed() -> None:
 
 @pytest.mark.parametrize("arguments", [{"num_data": 0}, {"num_data": 10, "concentration": 0.0}])
 def test_dirichlet_weights_refuse_nonsense(arguments: dict) -> None:
-    with pytest.raises(ValueError, match=r"num_data must be an integer|concentration must be a positive number"):
+    with pytest.raises(
+        ValueError, match=r"num_data must be an integer|concentration must be a positive number"
+    ):
         DirichletWeights(**arguments)
 
 
@@ -235,7 +270,9 @@ def test_vamp_prior_is_the_mixture_of_the_guides_posteriors() -> None:
         prior.pseudo_inputs.add_(0.5)  # some leave the support, and are clamped
     q = guide.encode(prior.pseudo_inputs.clamp(0, 1))["cluster"]
     z = torch.randn(5, 2)
-    want = torch.stack([q.expand([5, 4]).log_prob(z.unsqueeze(1).expand(5, 4, 2))[:, k] for k in range(4)], -1)
+    want = torch.stack(
+        [q.expand([5, 4]).log_prob(z.unsqueeze(1).expand(5, 4, 2))[:, k] for k in range(4)], -1
+    )
     torch.testing.assert_close(prior.log_joint(z), want - math.log(4))
     # A copy is made of its own guide's posteriors.
     other = copy.deepcopy(guide)

@@ -1,4 +1,6 @@
-"""Runs that are stopped and go on: bit for bit the run that never stopped, and nothing on the disk is harmed."""
+"""Runs that are stopped and go on: bit for bit the run that never stopped, and nothing on the disk
+is harmed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
 
 
-def start(build: Callable[[], FacetGuide], seed: int = 0, **options: Any) -> tuple[SVIRunner, torch.Tensor, dict]:
+def start(
+    build: Callable[[], FacetGuide], seed: int = 0, **options: Any
+) -> tuple[SVIRunner, torch.Tensor, dict]:
     pyro.set_rng_seed(seed)
     guide = build()
     x = (255 * torch.rand(12, *guide.model.x_shape)).round() / 255
@@ -57,10 +61,14 @@ def same(one: SVIRunner, other: SVIRunner) -> None:
     for p, moments in one.optimizer.state_dict()["state"].items():
         for name, value in moments.items():
             assert torch.equal(torch.as_tensor(theirs[p][name]), torch.as_tensor(value)), (p, name)
-    without_time = [[{**record, "seconds": 0} for record in runner.history] for runner in (one, other)]
+    without_time = [
+        [{**record, "seconds": 0} for record in runner.history] for runner in (one, other)
+    ]
     assert without_time[0] == without_time[1]
     assert (one.epoch, one.step) == (other.epoch, other.step)
-    assert all(torch.equal(a, b) for a, b in zip(one._random_state, other._random_state, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(one._random_state, other._random_state, strict=True)
+    )
 
 
 SIZES: dict[str, Any] = {"epochs": 3, "batch_size": 5, "progress": False}  # three steps an epoch
@@ -87,8 +95,12 @@ def test_a_run_that_was_stopped_within_an_epoch_ends_as_it_would_have(
 
 
 @pytest.mark.parametrize("steps", range(1, 10))
-def test_wherever_it_was_stopped(steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each of nine steps, ends of epochs and of the run among them; with a schedule, logging each other epoch."""
+def test_wherever_it_was_stopped(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of nine steps, ends of epochs and of the run among them; with a schedule, logging
+    each other epoch.
+    """
 
     def fit(**options: Any) -> SVIRunner:
         runner, x, _ = start(two_facets, schedule=WarmUp(7))
@@ -100,7 +112,9 @@ def test_wherever_it_was_stopped(steps: int, tmp_path: Path, monkeypatch: pytest
         with pytest.raises(InterruptedError):
             fit(checkpoints=Checkpoints(tmp_path))
     same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))
-    same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))  # a finished one is not trained again
+    same(
+        unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True))
+    )  # a finished one is not trained again
 
 
 def test_callbacks_go_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +124,9 @@ def test_callbacks_go_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         callbacks = [
             ReduceOnPlateau(patience=1, threshold=1e9),
             FitMixtures(x, epoch=2, restarts=1),
-            Evaluate(lambda runner: {"mean": float(runner.guide.embed(x)["cluster"].mean())}, every=2),
+            Evaluate(
+                lambda runner: {"mean": float(runner.guide.embed(x)["cluster"].mean())}, every=2
+            ),
             JSONLines(folder / "metrics.jsonl"),
         ]
         return runner.fit(x, epochs=6, batch_size=5, progress=False, callbacks=callbacks, **options)
@@ -120,10 +136,15 @@ def test_callbacks_go_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         stopping(patch, 10)
         with pytest.raises(InterruptedError):
             fit(tmp_path / "broken", checkpoints=Checkpoints(tmp_path / "checkpoints"))
-    resumed = fit(tmp_path / "broken", checkpoints=Checkpoints(tmp_path / "checkpoints", resume=True))
+    resumed = fit(
+        tmp_path / "broken", checkpoints=Checkpoints(tmp_path / "checkpoints", resume=True)
+    )
     same(unbroken, resumed)
     assert unbroken.history[-1]["lr"] < 1e-2
-    written = [json.loads(line) for line in (tmp_path / "broken" / "metrics.jsonl").read_text().splitlines()]
+    written = [
+        json.loads(line)
+        for line in (tmp_path / "broken" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert written == resumed.history
 
 
@@ -138,13 +159,21 @@ def test_runs_side_by_side_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         stopping(patch, 5)
         with pytest.raises(InterruptedError):
             fit(checkpoints=Checkpoints(tmp_path))
-    for one, other in zip(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)), strict=True):
+    for one, other in zip(
+        unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)), strict=True
+    ):
         same(one, other)
 
 
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     runner, x, _ = start(two_facets)
-    runner.fit(x, epochs=7, batch_size=5, progress=False, checkpoints=Checkpoints(tmp_path, epochs=2, keep=2))
+    runner.fit(
+        x,
+        epochs=7,
+        batch_size=5,
+        progress=False,
+        checkpoints=Checkpoints(tmp_path, epochs=2, keep=2),
+    )
     assert [path.name for path in Checkpoints(tmp_path, resume=True).written()] == [
         "step-0000000018",
         "step-0000000021",
@@ -188,11 +217,16 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
     same(unbroken, resumed)
     for path in Checkpoints(tmp_path, resume=True).written():
         DAMAGE[damage](path)
-    with pytest.warns(CheckpointWarning), pytest.raises(ValueError, match="is whole: give another folder"):
+    with (
+        pytest.warns(CheckpointWarning),
+        pytest.raises(ValueError, match="is whole: give another folder"),
+    ):
         fit(checkpoints=Checkpoints(tmp_path, resume=True))
 
 
-@pytest.mark.parametrize("way", [("call",), ("progress", "epoch"), ("runs",), ("runs", 0, "run", "history")], ids=str)
+@pytest.mark.parametrize(
+    "way", [("call",), ("progress", "epoch"), ("runs",), ("runs", 0, "run", "history")], ids=str
+)
 def test_a_state_that_lacks_something_is_passed_over(way: tuple, tmp_path: Path) -> None:
     """As a program of somebody's own may have written it; nothing of the runner is changed."""
     runner, x, _ = start(two_facets)
@@ -207,19 +241,28 @@ def test_a_state_that_lacks_something_is_passed_over(way: tuple, tmp_path: Path)
     again, _, _ = start(two_facets)
     weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
     with (
-        pytest.warns(CheckpointWarning, match=f"is passed over: it is not whole: .* lacks '{last}'"),
+        pytest.warns(
+            CheckpointWarning, match=f"is passed over: it is not whole: .* lacks '{last}'"
+        ),
         pytest.raises(ValueError, match="is whole: give another folder"),
     ):
         again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
     assert (again.epoch, again.history, again.optimizer.state_dict()["state"]) == (0, [], {})
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in again.loss.state_dict().items())
+    assert all(
+        torch.equal(tensor, weights[name]) for name, tensor in again.loss.state_dict().items()
+    )
 
 
 def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
-    gone, elsewhere = (tmp_path / f".step-0000000099.new.{node}-999999999.tmp" for node in (platform.node(), "moon"))
-    aside = tmp_path / f".step-0000000008.old.{platform.node()}-999999999.tmp"  # killed between two renamings
+    gone, elsewhere = (
+        tmp_path / f".step-0000000099.new.{node}-999999999.tmp"
+        for node in (platform.node(), "moon")
+    )
+    aside = (
+        tmp_path / f".step-0000000008.old.{platform.node()}-999999999.tmp"
+    )  # killed between two renamings
     for path in (gone, elsewhere, aside):
         shutil.copytree(tmp_path / "step-0000000009", path)
     again = Checkpoints(tmp_path, resume=True)
@@ -232,14 +275,18 @@ def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
-    """Folders of other names are neither counted nor removed, and no more is removed than checkpoints."""
+    """Folders of other names are neither counted nor removed, and no more is removed than
+    checkpoints.
+    """
     theirs = [tmp_path / name / "thesis.txt" for name in ("step-0", "step-backup", "other")]
     for path in theirs:
         path.parent.mkdir()
         path.write_text("mine")
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, keep=1))
-    assert [path.name for path in Checkpoints(tmp_path, resume=True).written()] == ["step-0000000009"]
+    assert [path.name for path in Checkpoints(tmp_path, resume=True).written()] == [
+        "step-0000000009"
+    ]
     remove_checkpoints(tmp_path.parent)
     assert not Checkpoints(tmp_path).written()
     assert all(path.read_text() == "mine" for path in theirs)
@@ -267,7 +314,9 @@ def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
 
 
 def test_a_damaged_one_does_not_crowd_out_a_whole_one(tmp_path: Path) -> None:
-    """Kept is what is known to be whole: with keep=1, the one that was gone on from and then those that follow."""
+    """Kept is what is known to be whole: with keep=1, the one that was gone on from and then those
+    that follow.
+    """
 
     def fit(epochs: int, **options: Any) -> None:
         runner, x, _ = start(two_facets)
@@ -282,7 +331,9 @@ def test_a_damaged_one_does_not_crowd_out_a_whole_one(tmp_path: Path) -> None:
     read(tmp_path / "step-0000000009")
 
 
-def test_a_full_disk_loses_nothing_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_nothing_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unbroken, x, _ = start(two_facets)
     unbroken.fit(x, **SIZES)
     runner, _, _ = start(two_facets)
@@ -307,16 +358,31 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("differs in sizes", lambda folder: refit(folder, batch_size=4)),
     ("differs in data", lambda folder: refit(folder, shift=0.01)),
     ("differs in schedule", lambda folder: refit(folder, schedule=Constant(2.0))),
-    ("differs in objective", lambda folder: refit(folder, objective=GuideEnum_ELBO(max_plate_nesting=2))),
+    (
+        "differs in objective",
+        lambda folder: refit(folder, objective=GuideEnum_ELBO(max_plate_nesting=2)),
+    ),
     ("differs in guide and model", lambda folder: refit(folder, build=other_prior)),
     ("differs in guard", lambda folder: refit(folder, guard=Guard("skip"))),
     ("differs in callbacks", lambda folder: refit(folder, callbacks=[Evaluate(lambda runner: {})])),
-    ("is a file, and a folder for checkpoints is needed", lambda folder: Checkpoints(a_file(folder))),
+    (
+        "is a file, and a folder for checkpoints is needed",
+        lambda folder: Checkpoints(a_file(folder)),
+    ),
     ("differs in runners", lambda folder: refit(folder, seed=1)),
-    ("differs in guide and model and parameters that learn and weights", lambda folder: refit(folder, build=vade)),
-    ("has checkpoints of a run, the last one at step-0000000009", lambda folder: Checkpoints(folder)),
+    (
+        "differs in guide and model and parameters that learn and weights",
+        lambda folder: refit(folder, build=vade),
+    ),
+    (
+        "has checkpoints of a run, the last one at step-0000000009",
+        lambda folder: Checkpoints(folder),
+    ),
     ("keep must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", keep=0)),
-    ("epochs must be an integer of at least 1", lambda folder: Checkpoints(folder / "new", epochs=0)),
+    (
+        "epochs must be an integer of at least 1",
+        lambda folder: Checkpoints(folder / "new", epochs=0),
+    ),
     ("seconds must be a positive number", lambda folder: Checkpoints(folder / "new", seconds=0)),
 ]
 
@@ -349,7 +415,9 @@ def refit(
     runner.fit((x + shift).clamp(0, 1), **sizes, checkpoints=Checkpoints(folder, resume=True))
 
 
-@pytest.mark.parametrize(("words", "call"), REFUSED, ids=[f"{i}-{words}" for i, (words, _) in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("words", "call"), REFUSED, ids=[f"{i}-{words}" for i, (words, _) in enumerate(REFUSED)]
+)
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(
     words: str, call: Callable[[Path], Any], tmp_path: Path
 ) -> None:
@@ -371,18 +439,26 @@ def test_data_are_told_apart() -> None:
 
 def program(folder: Path, epochs: int) -> None:
     """What the process does that gets a signal; it says so in a file."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which tests side by side, or in the background, ignore
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which tests side by side, or in the background, ignore
     sys.stderr = (folder.parent / "errors.txt").open("a", buffering=1)
     runner, x, _ = start(two_facets)
     checkpoints = Checkpoints(folder, seconds=0.05, resume=True)
-    slowly = [lambda runner, record: time.sleep(0.05)]  # so that there is something left to be stopped
-    runner.fit(x, epochs=epochs, batch_size=5, progress=False, checkpoints=checkpoints, callbacks=slowly)
+    slowly = [
+        lambda runner, record: time.sleep(0.05)
+    ]  # so that there is something left to be stopped
+    runner.fit(
+        x, epochs=epochs, batch_size=5, progress=False, checkpoints=checkpoints, callbacks=slowly
+    )
     torch.save(runner.guide.state_dict(), folder / "end.pt")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_signals(number: signal.Signals, tmp_path: Path) -> None:
-    """SIGTERM and SIGINT write a checkpoint and say so; after SIGKILL the last one is whole; all end as if unbroken."""
+    """SIGTERM and SIGINT write a checkpoint and say so; after SIGKILL the last one is whole; all
+    end as if unbroken.
+    """
     folder, epochs, fork = tmp_path / "broken", 30, multiprocessing.get_context("fork")
     process = fork.Process(target=program, args=(folder, epochs))
     process.start()

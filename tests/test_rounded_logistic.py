@@ -17,13 +17,19 @@ VALUES = torch.arange(256, dtype=torch.float64) / 255
 
 
 def log_mass(loc: float, scale: float) -> torch.Tensor:
-    return RoundedLogistic(torch.tensor(loc, dtype=torch.float64), torch.tensor(scale).double()).log_prob(VALUES)
+    return RoundedLogistic(
+        torch.tensor(loc, dtype=torch.float64), torch.tensor(scale).double()
+    ).log_prob(VALUES)
 
 
 @pytest.mark.parametrize("loc", [-0.3, 0.0, 0.37, 1.0, 2.0])
 @pytest.mark.parametrize("scale", [1e-3, 0.02, 0.5, 30.0])
-def test_masses_sum_to_one_and_are_differences_of_the_distribution_function(loc: float, scale: float) -> None:
-    """Kingma et al., C.5, the ends taking all beyond them; where differences keep digits, they are these."""
+def test_masses_sum_to_one_and_are_differences_of_the_distribution_function(
+    loc: float, scale: float
+) -> None:
+    """Kingma et al., C.5, the ends taking all beyond them; where differences keep digits, they are
+    these.
+    """
     ours = log_mass(loc, scale).numpy()
     assert math.fsum(np.exp(ours)) == pytest.approx(1, rel=1e-10)
     edges = np.concatenate([[-np.inf], (np.arange(255) + 0.5) / 255, [np.inf]])
@@ -53,11 +59,15 @@ def test_gradients_are_those_of_the_masses() -> None:
     loc = torch.tensor([0.1, 0.5, 0.9, -0.2, 1.4], dtype=torch.float64, requires_grad=True)
     scale = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
     value = torch.tensor([0.0, 100.0, 255.0, 3.0, 254.0], dtype=torch.float64) / 255
-    assert torch.autograd.gradcheck(lambda loc, scale: RoundedLogistic(loc, scale).log_prob(value), (loc, scale))
+    assert torch.autograd.gradcheck(
+        lambda loc, scale: RoundedLogistic(loc, scale).log_prob(value), (loc, scale)
+    )
 
 
 def test_draws_follow_the_masses() -> None:
-    """A chi-squared test of 50,000 draws at the level 1e-6; it finds a shift of the mean by one step."""
+    """A chi-squared test of 50,000 draws at the level 1e-6; it finds a shift of the mean by one
+    step.
+    """
     torch.manual_seed(0)
     p = RoundedLogistic(torch.tensor(0.8), torch.tensor(0.05))
     counts = np.bincount((255 * p.sample((50_000,))).round().long().numpy(), minlength=256)
@@ -71,7 +81,9 @@ def test_draws_follow_the_masses() -> None:
 @pytest.mark.parametrize(("loc", "scale"), [(0.5, 0.05), (0.02, 0.1), (1.3, 0.4)])
 def test_the_mean_is_that_of_the_rounded_values(loc: float, scale: float) -> None:
     mean = RoundedLogistic(torch.tensor(loc).double(), torch.tensor(scale).double()).mean
-    assert float(mean) == pytest.approx(float((VALUES * log_mass(loc, scale).exp()).sum()), rel=1e-6)
+    assert float(mean) == pytest.approx(
+        float((VALUES * log_mass(loc, scale).exp()).sum()), rel=1e-6
+    )
 
 
 def test_the_likelihood_is_around_the_middle_and_learns_its_scale() -> None:
@@ -88,7 +100,9 @@ def test_the_likelihood_is_around_the_middle_and_learns_its_scale() -> None:
 
 
 def test_data_of_more_than_8_bits_are_refused() -> None:
-    with pytest.raises(ValueError, match="others than multiples of 1/255: give 8-bit images as uint8"):
+    with pytest.raises(
+        ValueError, match="others than multiples of 1/255: give 8-bit images as uint8"
+    ):
         DiscretizedLogistic().check(torch.tensor([0.5, 0.3]))
     with pytest.raises(ValueError, match=r"x has values in \[0, 2\]"):
         DiscretizedLogistic().check(torch.tensor([0.0, 2.0]))

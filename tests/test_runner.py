@@ -36,11 +36,15 @@ def small(num_samples: int = 1) -> VaDEGuide:
 
 def test_history_has_every_term_and_the_terms_add_up() -> None:
     guide = small()
-    runner = SVIRunner(guide.model, guide).fit(torch.rand(40, 6), epochs=5, batch_size=16, log_every=2, progress=False)
+    runner = SVIRunner(guide.model, guide).fit(
+        torch.rand(40, 6), epochs=5, batch_size=16, log_every=2, progress=False
+    )
     assert [record["epoch"] for record in runner.history] == [2, 4, 5]
     assert [record["step"] for record in runner.history] == [6, 12, 15]
     names = {"epoch", "step", "seconds", "objective", "elbo", "reconstruction"}
-    names |= {f"{kind}_{f}" for kind in ("kl_z", "kl_c", "mutual_information") for f in ("style", "digit")}
+    names |= {
+        f"{kind}_{f}" for kind in ("kl_z", "kl_c", "mutual_information") for f in ("style", "digit")
+    }
     for record in runner.history:
         assert set(record) == names
         kl = sum(value for name, value in record.items() if name.startswith("kl_"))
@@ -51,15 +55,22 @@ def test_objective_and_elbo_part_where_weights_are_not_one() -> None:
     x = torch.rand(40, 6)
     guide = small()
     SVIRunner(guide.model, guide, schedule=Constant(0.0), lr=1e-9).fit(x, epochs=1, progress=False)
-    record = SVIRunner(guide.model, guide, schedule=Constant(0.0), lr=1e-9).fit(x, 1, progress=False).history[0]
-    # With every KL weight at 0 the objective is minus the reconstruction; the draws differ, so only roughly.
+    record = (
+        SVIRunner(guide.model, guide, schedule=Constant(0.0), lr=1e-9)
+        .fit(x, 1, progress=False)
+        .history[0]
+    )
+    # With every KL weight at 0 the objective is minus the reconstruction; the draws differ, so only
+    # roughly.
     assert -record["objective"] == pytest.approx(record["reconstruction"], rel=0.05)
     assert record["elbo"] < record["reconstruction"] - 1
 
 
 def test_schedules_give_the_papers_weights() -> None:
     model = small().model
-    weights = ProgressiveFadeIn((3, 5), fade_steps=1000).bind(model, steps_per_epoch=400, total_steps=3200)
+    weights = ProgressiveFadeIn((3, 5), fade_steps=1000).bind(
+        model, steps_per_epoch=400, total_steps=3200
+    )
     for step, alpha in ((0, 0.0), (1200, 0.0), (1700, 0.5), (2200, 1.0), (3199, 1.0)):
         kl_weights, gates = weights(torch.tensor(float(step)))
         torch.testing.assert_close(gates, torch.tensor([alpha, 1.0]))  # Eq. 90 to 92
@@ -73,8 +84,15 @@ def test_three_facets_come_in_deepest_first() -> None:
     facets = {name: GaussianMixture(2, 2) for name in ("shallow", "middle", "deep")}
     model = MFCVAE((6,), facets, network=MLPLadder((4, 4, 4)))
     weights = ProgressiveFadeIn((10, 10, 10), fade_steps=1000).bind(model, 200, 6000)
-    for step, alpha in ((1999, [0, 0, 1]), (2500, [0, 0.5, 1]), (4500, [0.5, 1, 1]), (5000, [1, 1, 1])):
-        torch.testing.assert_close(weights(torch.tensor(float(step)))[1], torch.tensor(alpha, dtype=torch.float32))
+    for step, alpha in (
+        (1999, [0, 0, 1]),
+        (2500, [0, 0.5, 1]),
+        (4500, [0.5, 1, 1]),
+        (5000, [1, 1, 1]),
+    ):
+        torch.testing.assert_close(
+            weights(torch.tensor(float(step)))[1], torch.tensor(alpha, dtype=torch.float32)
+        )
 
 
 def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
@@ -82,7 +100,11 @@ def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
     weights = ProgressiveFadeIn((2, 1000), fade_steps=1000).bind(guide.model, 3, 3006)
     guide.model.kl_weights, guide.model.gates = weights(torch.tensor(0.0))
     Loss(guide.model, guide)(torch.rand(8, 6)).backward()
-    for name in ("encoder.rungs.0.weight", "model.decoder.rungs.0.0.weight", "model.facets.style.loc"):
+    for name in (
+        "encoder.rungs.0.weight",
+        "model.decoder.rungs.0.0.weight",
+        "model.facets.style.loc",
+    ):
         assert guide.get_parameter(name).grad.abs().max() < 1e-30, name
     assert guide.get_parameter("encoder.rungs.1.weight").grad.abs().max() > 0
 
@@ -92,7 +114,9 @@ def test_uint8_data_stay_uint8_until_the_step() -> None:
     runner = SVIRunner(guide.model, guide)
     seen: list[torch.dtype] = []
     runner.loss.register_forward_pre_hook(lambda _, batch: seen.append(batch[0].dtype))
-    runner.fit(np.random.default_rng(0).integers(0, 256, (10, 6), dtype=np.uint8), epochs=2, progress=False)
+    runner.fit(
+        np.random.default_rng(0).integers(0, 256, (10, 6), dtype=np.uint8), epochs=2, progress=False
+    )
     assert seen == [torch.uint8] * 3  # the check of the first step, and two steps
 
 
@@ -100,7 +124,10 @@ def test_callbacks_see_and_extend_each_record(tmp_path: Path) -> None:
     guide = small()
     measure = Evaluate(lambda runner: {"answer": 42.0}, every=2)
     runner = SVIRunner(guide.model, guide).fit(
-        torch.rand(10, 6), epochs=4, callbacks=[measure, JSONLines(tmp_path / "metrics.jsonl")], progress=False
+        torch.rand(10, 6),
+        epochs=4,
+        callbacks=[measure, JSONLines(tmp_path / "metrics.jsonl")],
+        progress=False,
     )
     assert [record.get("answer") for record in runner.history] == [None, 42.0, None, 42.0]
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -108,13 +135,17 @@ def test_callbacks_see_and_extend_each_record(tmp_path: Path) -> None:
 
 
 def test_fitting_on_continues_from_where_it_was() -> None:
-    """Two calls see the schedule and the random streams of one; only Adam's own state carries over by itself."""
+    """Two calls see the schedule and the random streams of one; only Adam's own state carries over
+    by itself.
+    """
     x = torch.rand(40, 6)
     whole, halves = small(), small()
     halves.load_state_dict(whole.state_dict())
     runners = [SVIRunner(g.model, g, schedule=WarmUp(6), seed=3) for g in (whole, halves)]
     runners[0].fit(x, epochs=6, batch_size=20, progress=False)
-    runners[1].fit(x, epochs=4, batch_size=20, progress=False).fit(x, epochs=2, batch_size=20, progress=False)
+    runners[1].fit(x, epochs=4, batch_size=20, progress=False).fit(
+        x, epochs=2, batch_size=20, progress=False
+    )
     assert [record["epoch"] for record in runners[1].history] == [1, 2, 3, 4, 5, 6]
     assert [record["step"] for record in runners[1].history] == [2, 4, 6, 8, 10, 12]
     for (name, one), two in zip(whole.named_parameters(), halves.parameters(), strict=True):
@@ -125,9 +156,9 @@ def test_loading_a_faded_in_run_and_fitting_on_keeps_the_facet_in(tmp_path: Path
     x = torch.rand(40, 6)
     guide = small()
     with pytest.warns(UserWarning, match="abrupt"):
-        SVIRunner(guide.model, guide, schedule=ProgressiveFadeIn((1, 2), 2)).fit(x, 3, 20, progress=False).save(
-            tmp_path
-        )
+        SVIRunner(guide.model, guide, schedule=ProgressiveFadeIn((1, 2), 2)).fit(
+            x, 3, 20, progress=False
+        ).save(tmp_path)
     for runner in (SVIRunner.load(tmp_path), SVIRunner.load(tmp_path, guide=guide)):
         assert runner.step == 6
         with pytest.warns(UserWarning, match="abrupt"):
@@ -147,7 +178,9 @@ def test_callbacks_cannot_change_training_nor_it_them(precision: str) -> None:
         torch.randn(5)
         seen.append(runner.guide.embed(x)["digit"])
 
-    SVIRunner(watched.model, watched, precision=precision).fit(x, 2, 20, callbacks=[meddle], progress=False)
+    SVIRunner(watched.model, watched, precision=precision).fit(
+        x, 2, 20, callbacks=[meddle], progress=False
+    )
     SVIRunner(alone.model, alone, precision=precision).fit(x, 2, 20, progress=False)
     for one, two in zip(watched.parameters(), alone.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -156,14 +189,22 @@ def test_callbacks_cannot_change_training_nor_it_them(precision: str) -> None:
 
 def test_divergence_stops_the_run_and_says_where() -> None:
     guide = small()
-    with pytest.raises(FloatingPointError, match=r"not finite at step \d+ \(the run is in epoch \d+\) at lr=1e\+18"):
-        SVIRunner(guide.model, guide, lr=1e18).fit(torch.rand(40, 6), epochs=20, batch_size=8, progress=False)
+    with pytest.raises(
+        FloatingPointError, match=r"not finite at step \d+ \(the run is in epoch \d+\) at lr=1e\+18"
+    ):
+        SVIRunner(guide.model, guide, lr=1e18).fit(
+            torch.rand(40, 6), epochs=20, batch_size=8, progress=False
+        )
 
 
 def test_a_dead_facet_is_warned_of() -> None:
     guide = small()
-    with pytest.warns(DeadFacetWarning, match="facet 'style' ended with .* so it tells nothing about the data"):
-        SVIRunner(guide.model, guide, lr=1e-9).fit(torch.full((40, 6), 0.5), epochs=1, progress=False)
+    with pytest.warns(
+        DeadFacetWarning, match="facet 'style' ended with .* so it tells nothing about the data"
+    ):
+        SVIRunner(guide.model, guide, lr=1e-9).fit(
+            torch.full((40, 6), 0.5), epochs=1, progress=False
+        )
 
 
 def test_sorted_data_are_watched_in_all_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +234,9 @@ def test_validation_is_back_on_after_fitting() -> None:
 
 
 def blobs(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    x, y = make_blobs(n, n_features=6, centers=4, cluster_std=0.05, center_box=(0, 1), random_state=2)
+    x, y = make_blobs(
+        n, n_features=6, centers=4, cluster_std=0.05, center_box=(0, 1), random_state=2
+    )
     return x.astype(np.float32), y
 
 
@@ -241,7 +284,8 @@ def test_cold_start_takes_the_means_of_a_mixture_fitted_to_draws() -> None:
     cold_start(guide, x, seed=1)
     torch.testing.assert_close(style.scale, scale)
     torch.testing.assert_close(style.component().probs, torch.full((3,), 1 / 3))
-    # Weighted by how many draws are nearest, the means' mean is that of the draws: the posterior's own mean.
+    # Weighted by how many draws are nearest, the means' mean is that of the draws: the posterior's
+    # own mean.
     q = guide.posterior(x)["style"]
     draws = q.rsample()
     nearest = torch.cdist(draws, style.loc.detach()).argmin(-1).bincount(minlength=3) / len(x)
@@ -252,7 +296,9 @@ def test_cold_start_takes_the_means_of_a_mixture_fitted_to_draws() -> None:
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])
 def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> None:
-    """The mixture's mean and variance are those of all posteriors together, however it is cut into components."""
+    """The mixture's mean and variance are those of all posteriors together, however it is cut into
+    components.
+    """
     x = torch.rand(300, 6)
     model = MFCVAE((6,), {"a": GaussianMixture(3, 2, covariance)}, network=MLPLadder((8,)))
     guide = VaDEGuide(model)
@@ -262,7 +308,9 @@ def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> No
     assert not torch.allclose(weights, torch.full((3,), 1 / 3), atol=1e-3)
     mean = weights @ prior.loc
     covariances = prior.scale_tril @ prior.scale_tril.mT
-    spread = torch.einsum("k,kij->ij", weights, covariances) + torch.cov(prior.loc.mT, aweights=weights, correction=0)
+    spread = torch.einsum("k,kij->ij", weights, covariances) + torch.cov(
+        prior.loc.mT, aweights=weights, correction=0
+    )
     torch.testing.assert_close(mean, q.mean.mean(0), rtol=1e-3, atol=1e-4)
     total = torch.cov(q.mean.mT, correction=0) + q.variance.mean(0).diag()
     if covariance == "diag":
@@ -271,17 +319,25 @@ def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> No
 
 
 def test_fit_mixtures_leaves_unused_coordinates_as_wide_as_their_posterior() -> None:
-    """A coordinate that ignores x has posterior means without spread: the mixture may not become a spike there."""
+    """A coordinate that ignores x has posterior means without spread: the mixture may not become a
+    spike there.
+    """
     guide = VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((8,))))
     with torch.no_grad():
         head = guide.encoder.rungs[0]
         head.weight[[1, 3]], head.bias[[1, 3]] = 0, 0  # z_2 is a standard normal for every x
     fit_mixtures(guide, torch.rand(300, 6), seed=1)
-    torch.testing.assert_close(guide.model.priors["a"].scale[:, 1], torch.ones(3), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        guide.model.priors["a"].scale[:, 1], torch.ones(3), rtol=1e-3, atol=0
+    )
 
 
 def test_standard_normal_facets_are_left_alone_by_the_starts() -> None:
-    model = MFCVAE((6,), {"plain": StandardNormal(2), "mixed": GaussianMixture(2, 2)}, network=MLPLadder((8, 9)))
+    model = MFCVAE(
+        (6,),
+        {"plain": StandardNormal(2), "mixed": GaussianMixture(2, 2)},
+        network=MLPLadder((8, 9)),
+    )
     cold_start(VaDEGuide(model), torch.rand(50, 6))
     assert isinstance(model.priors["plain"], StandardNormal)
 

@@ -1,4 +1,6 @@
-"""Choosing facets and clusters: each datum's ELBO, agreement of seeds, clusters in use, and the rule that chooses."""
+"""Choosing facets and clusters: each datum's ELBO, agreement of seeds, clusters in use, and the
+rule that chooses.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,23 @@ from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, select_model, warm_start
 from inference.evaluation import bounds
 from inference.figures.selection import selection_overview
-from inference.selection.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
+from inference.selection.agreement import (
+    clusters_in_use,
+    effective_clusters,
+    match_facets,
+    redundancy,
+    stability,
+)
 from inference.selection.candidates import FittedRun, Selection, one_standard_error
-from ppl_models import MFCVAE, DiscretizedLogistic, GaussianMixture, MLPLadder, Normal, SharedMLP, VaDE
+from ppl_models import (
+    MFCVAE,
+    DiscretizedLogistic,
+    GaussianMixture,
+    MLPLadder,
+    Normal,
+    SharedMLP,
+    VaDE,
+)
 from tests.catalogue import BUILDERS, given
 
 
@@ -33,12 +49,16 @@ def some_data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
 def test_the_mean_over_data_is_the_elbo_on_the_same_draws(
     build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of every guide, clusters enumerated, relaxed, drawn or summed out, in two batches; float64."""
-    monkeypatch.setattr(bounds, "BATCH", 4)
+    """Of every guide, clusters enumerated, relaxed, drawn or summed out, in two batches;
+    float64.
+    """
+    monkeypatch.setattr(bounds, "EVALUATION_BATCH", 4)
     guide = build().double()
     x, beside = some_data(guide), given(guide, 7)
     if guide.model.shared:
-        with pytest.raises(ValueError, match="one latent of facet 'content' for all members of a group"):
+        with pytest.raises(
+            ValueError, match="one latent of facet 'content' for all members of a group"
+        ):
             elbo_per_datum(guide.model, guide, x, 3, **beside)
         return
     pyro.set_rng_seed(1)
@@ -66,7 +86,9 @@ def test_each_datum_has_the_formulas_elbo() -> None:
         q = sites[f"z_{name}"]["fn"]
         value, loc, scale = (t.detach().numpy() for t in (z[name], prior.loc, prior.scale))
         log_weights = prior.logits.detach().log_softmax(-1).numpy()
-        expected += logsumexp(log_weights + norm.logpdf(value[:, None], loc, scale).sum(-1), axis=-1)
+        expected += logsumexp(
+            log_weights + norm.logpdf(value[:, None], loc, scale).sum(-1), axis=-1
+        )
         expected -= norm.logpdf(value, q.mean.detach().numpy(), q.stddev.detach().numpy()).sum(-1)
     pyro.set_rng_seed(2)
     np.testing.assert_allclose(elbo_per_datum(model, guide, x, 1), expected, rtol=1e-10)
@@ -95,9 +117,13 @@ def test_the_same_clusters_by_other_numbers_agree_perfectly() -> None:
 
 
 def test_clusters_at_random_do_not_agree() -> None:
-    """0 within five standard errors, from forty pairs that share no run: about 0.003, so that 0.02 would be seen."""
+    """0 within five standard errors, from forty pairs that share no run: about 0.003, so that 0.02
+    would be seen.
+    """
     rng = np.random.default_rng(0)
-    found = [stability([{"a": rng.integers(4, size=300)} for _ in range(2)])["a"] for _ in range(40)]
+    found = [
+        stability([{"a": rng.integers(4, size=300)} for _ in range(2)])["a"] for _ in range(40)
+    ]
     means = np.array([mean for mean, _ in found])
     error = means.std(ddof=1) / np.sqrt(40)
     assert error < 0.004
@@ -106,11 +132,19 @@ def test_clusters_at_random_do_not_agree() -> None:
 
 
 def swapped_runs() -> list[dict[str, np.ndarray]]:
-    """Two facets found by all of four runs, which change places in two of them, and a first run that found nothing."""
+    """Two facets found by all of four runs, which change places in two of them, and a first run
+    that found nothing.
+    """
     rng = np.random.default_rng(0)
     first, second = rng.integers(3, size=500), rng.integers(4, size=500)
     straight, crossed = {"a": first, "b": second}, {"a": second, "b": first}
-    return [{name: rng.integers(3, size=500) for name in "ab"}, straight, crossed, crossed, straight]
+    return [
+        {name: rng.integers(3, size=500) for name in "ab"},
+        straight,
+        crossed,
+        crossed,
+        straight,
+    ]
 
 
 def test_facets_that_changed_places_are_matched() -> None:
@@ -126,10 +160,15 @@ def test_facets_that_changed_places_are_matched() -> None:
 
 
 def test_a_run_that_failed_decides_no_match() -> None:
-    """Six runs find four facets, each in an order of its own and with half the data wrong; the first found nothing."""
+    """Six runs find four facets, each in an order of its own and with half the data wrong; the
+    first found nothing.
+    """
     rng = np.random.default_rng(0)
     truth = rng.integers(3, size=(4, 600))
-    found = [np.where(rng.random(truth.shape) < 0.5, rng.integers(3, size=truth.shape), truth) for _ in range(6)]
+    found = [
+        np.where(rng.random(truth.shape) < 0.5, rng.integers(3, size=truth.shape), truth)
+        for _ in range(6)
+    ]
     in_order = [dict(zip("abcd", run, strict=True)) for run in found]
     out_of_order = [dict(zip("abcd", run[rng.permutation(4)], strict=True)) for run in found]
     failed = dict(zip("abcd", rng.integers(3, size=(4, 600)), strict=True))
@@ -155,7 +194,9 @@ def test_clusters_in_use() -> None:
     assert [clusters_in_use(proba, threshold) for threshold in (0, 0.01, 0.02, 0.5)] == [3, 3, 2, 1]
     assert effective_clusters(np.eye(4)) == pytest.approx(4)
     assert effective_clusters([[1.0, 0.0], [1.0, 0.0]]) == pytest.approx(1)
-    assert effective_clusters([[0.5, 0.5], [0.5, 0.5]]) == pytest.approx(2), "also where they tell nothing of the data"
+    assert effective_clusters([[0.5, 0.5], [0.5, 0.5]]) == pytest.approx(2), (
+        "also where they tell nothing of the data"
+    )
 
 
 # The choice.
@@ -170,7 +211,9 @@ def made_up(elbos: dict[str, np.ndarray]) -> Selection:
         "effective": {"a": 2.0},
         "mutual_information": {"a": 0.7},
     }
-    return Selection({name: [FittedRun(row, **facts) for row in rows] for name, rows in elbos.items()})
+    return Selection(
+        {name: [FittedRun(row, **facts) for row in rows] for name, rows in elbos.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,14 +245,17 @@ def test_differences_are_paired_and_have_both_errors() -> None:
     by_datum, by_seed = d.mean(0), d.mean(1)
     assert difference == pytest.approx(d.mean())
     assert error == pytest.approx(np.sqrt(by_datum.var(ddof=1) / 200 + by_seed.var(ddof=1) / 3))
-    assert error < 0.3 * hard.std() / np.sqrt(200), "what each mean's own error would be is far larger"
+    assert error < 0.3 * hard.std() / np.sqrt(200), (
+        "what each mean's own error would be is far larger"
+    )
     assert selection.differences["large"] == (0, 0)
     assert (selection.best, selection.chosen) == ("large", "large")
     assert selection.elbo("small")[1] == pytest.approx(small.mean(1).std(ddof=1))
 
 
 def test_the_error_is_that_of_the_difference() -> None:
-    """Its square against the variance of the difference over 2,000 repetitions, of new data and new seeds each.
+    """Its square against the variance of the difference over 2,000 repetitions, of new data and new
+    seeds each.
 
     Relative error of that variance 3.2 %, of the mean square 1.6 %: a tenth too much would be seen.
     """
@@ -227,7 +273,10 @@ def test_the_error_is_that_of_the_difference() -> None:
 def test_a_small_candidate_that_cannot_be_told_from_the_best_is_chosen() -> None:
     rng = np.random.default_rng(1)
     hard = rng.normal(size=(1, 100))
-    elbos = {"poor": hard - 9 + rng.normal(size=(4, 100)), "small": hard + rng.normal(size=(4, 100)) - 0.01}
+    elbos = {
+        "poor": hard - 9 + rng.normal(size=(4, 100)),
+        "small": hard + rng.normal(size=(4, 100)) - 0.01,
+    }
     selection = made_up({**elbos, "large": hard + rng.normal(size=(4, 100)) + 0.01})
     assert selection.chosen == "small"
     lines = str(selection).splitlines()
@@ -245,7 +294,9 @@ def test_one_seed_has_no_stability_and_no_error_over_seeds() -> None:
 
 
 def test_the_figure_has_a_row_for_each_candidate_and_shades_the_chosen_one() -> None:
-    selection = made_up({name: np.full((2, 10), value) for name, value in (("1 x 2", -3.0), ("1 x 4", -1.0))})
+    selection = made_up(
+        {name: np.full((2, 10), value) for name, value in (("1 x 2", -3.0), ("1 x 4", -1.0))}
+    )
     figure = selection_overview(selection)
     first = figure.axes[0]
     assert [label.get_text() for label in first.get_yticklabels()] == ["1 x 2", "1 x 4"]
@@ -259,7 +310,9 @@ def test_the_figure_has_a_row_for_each_candidate_and_shades_the_chosen_one() -> 
 
 
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:
-    """Three clusters in a plane, in five dimensions: what is trained on, too few for K = 12, and what is held out."""
+    """Three clusters in a plane, in five dimensions: what is trained on, too few for K = 12, and
+    what is held out.
+    """
     x = torch.as_tensor(labellings(600, (3,), (2,), width=5, seed=0).x, dtype=torch.float32) / 3
     return x[:150], x[400:]
 
@@ -281,7 +334,9 @@ def test_the_planted_number_of_clusters_is_found() -> None:
         built.append((K, seed))
         return fitted(K, seed, train)
 
-    selection = select_model({f"K = {K}": partial(build, K) for K in (2, 3, 12)}, held_out, seeds=(0, 1))
+    selection = select_model(
+        {f"K = {K}": partial(build, K) for K in (2, 3, 12)}, held_out, seeds=(0, 1)
+    )
     assert built == [(K, seed) for K in (2, 3, 12) for seed in (0, 1)]
     assert selection.chosen == "K = 3", str(selection)
     assert selection.stability("K = 3")["cluster"][0] > 0.95
@@ -294,7 +349,9 @@ def test_fitted_guides_are_compared_as_runners_are() -> None:
     as_guides = select_model({"2": [guides[0]], "3": [guides[1]]}, x, num_draws=2)
     assert torch.equal(torch.get_rng_state(), state), "the caller's random state is left as it was"
     as_runners = select_model(
-        {f"{K}": [SVIRunner(g.model, g)] for K, g in zip((2, 3), guides, strict=True)}, x, num_draws=2
+        {f"{K}": [SVIRunner(g.model, g)] for K, g in zip((2, 3), guides, strict=True)},
+        x,
+        num_draws=2,
     )
     assert str(as_guides) == str(as_runners)
     assert as_guides.runs["3"][0].elbo.shape == (9,)

@@ -1,4 +1,6 @@
-"""The site builds without a warning and without a network, and its reference has every public name."""
+"""The site builds without a warning and without a network, and its reference has every public
+name.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,23 @@ from tests.pages import ROOT
 
 
 def build(out: Path) -> Path:
-    """The site as `make docs` builds it, but for the lists beside the reference, which take a quarter of the time."""
-    proxies = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}  # nobody listens there
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", out / "kept", "-D", "toc_object_entries=0"]
+    """The site as `make docs` builds it, but for the lists beside the reference, which take a
+    quarter of the time.
+    """
+    proxies = {
+        name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")
+    }  # nobody listens there
+    options = [
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "-d",
+        out / "kept",
+        "-D",
+        "toc_object_entries=0",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *options, "docs", out / "html"],
         cwd=ROOT,
@@ -42,9 +58,15 @@ def test_the_site_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def check_reference(site: Path, public: set[str]) -> None:
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
-    known = {name for kind, found in inventory.data.items() if kind.startswith("py:") for name in found}
+    known = {
+        name for kind, found in inventory.data.items() if kind.startswith("py:") for name in found
+    }
     assert public - known == set()
-    assert {"ppl_models.MFCVAE", "inference.SVIRunner.fit", "inference.metrics.cluster_accuracy"} <= known
+    assert {
+        "ppl_models.MFCVAE",
+        "inference.SVIRunner.fit",
+        "inference.metrics.cluster_accuracy",
+    } <= known
 
 
 def check_arguments(site: Path) -> None:
@@ -60,5 +82,7 @@ def check_formulas(site: Path) -> None:
 
 def check_nothing_is_fetched(site: Path) -> None:
     for page in site.rglob("*.html"):
-        fetched = re.findall(r'<(?:script|img|iframe)[^>]*src="http|<link[^>]*href="http', page.read_text())
+        fetched = re.findall(
+            r'<(?:script|img|iframe)[^>]*src="http|<link[^>]*href="http', page.read_text()
+        )
         assert not fetched, page.name

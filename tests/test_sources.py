@@ -17,7 +17,9 @@ def test_mixing_is_undone_by_its_inverse_and_by_nothing_linear() -> None:
 
 
 def test_matrices_are_orthogonal() -> None:
-    """So that four layers lose no source: a unit step in any leaves a mark of the nonlinearity's slopes at least."""
+    """So that four layers lose no source: a unit step in any leaves a mark of the nonlinearity's
+    slopes at least.
+    """
     data = time_contrastive(50)
     for weight in data.mixing.weights:
         np.testing.assert_allclose(weight @ weight.T, np.eye(5), atol=1e-12)
@@ -27,7 +29,9 @@ def test_matrices_are_orthogonal() -> None:
 
 
 def test_segments_have_means_and_deviations_of_their_own() -> None:
-    """From 20,000 draws a segment; a mean's error is at most 3 / sqrt(20,000) = 0.021, five of these."""
+    """From 20,000 draws a segment; a mean's error is at most 3 / sqrt(20,000) = 0.021, five of
+    these.
+    """
     data = time_contrastive(20_000)
     by_segment = data.sources.reshape(20, 20_000, 5)
     mean, scale = by_segment.mean(1), by_segment.std(1)
@@ -46,7 +50,9 @@ def test_segments_have_means_and_deviations_of_their_own() -> None:
 
 
 def test_the_seed_fixes_everything_and_sizes_share_the_mixing() -> None:
-    a, b, larger, other = (time_contrastive(n, seed=s) for n, s in ((50, 1), (50, 1), (100, 1), (50, 2)))
+    a, b, larger, other = (
+        time_contrastive(n, seed=s) for n, s in ((50, 1), (50, 1), (100, 1), (50, 2))
+    )
     np.testing.assert_array_equal(a.x, b.x)
     for ours, theirs in zip(a.mixing.weights, larger.mixing.weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -59,19 +65,25 @@ def test_sizes_are_checked() -> None:
 
 
 def test_labellings_are_independent_and_each_is_in_its_own_subspace() -> None:
-    """Undone, the mixing leaves the clusters around their centres, and noise of the given deviation in the rest.
+    """Undone, the mixing leaves the clusters around their centres, and noise of the given deviation
+    in the rest.
 
-    20,000 rows: a mean's error is below 0.02 (about 1,700 rows a cluster of both, deviation 1), five of these.
+    20,000 rows: a mean's error is below 0.02 (about 1,700 rows a cluster of both, deviation 1),
+    five of these.
     """
     data = labellings(20_000, (3, 4), (2, 3), width=7, scales=(1, 2), noise=0.1, seed=1)
     undone = data.mixing.inverse(data.x)
     np.testing.assert_allclose(undone[:, 5:].std(0), 0.1, atol=0.005)
     np.testing.assert_array_equal(data.sources[:, 5:], 0)
     own = {0: undone[:, :2], 1: undone[:, 2:5] / 2}
-    for which, (coordinates, centres, label) in enumerate(zip(own.values(), data.centres, data.labels, strict=True)):
+    for which, (coordinates, centres, label) in enumerate(
+        zip(own.values(), data.centres, data.labels, strict=True)
+    ):
         other = data.labels[1 - which]
         for k, centre in enumerate(centres):
-            np.testing.assert_allclose(coordinates[label == k].std(0), np.sqrt(1 + (0.1 / (1 + which)) ** 2), atol=0.07)
+            np.testing.assert_allclose(
+                coordinates[label == k].std(0), np.sqrt(1 + (0.1 / (1 + which)) ** 2), atol=0.07
+            )
             for both in (0, 1, 2):
                 rows = coordinates[(label == k) & (other == both)]
                 np.testing.assert_allclose(rows.mean(0), centre, atol=0.15)

@@ -1,4 +1,6 @@
-"""Sweeps: runs over seeds and settings as jobs of this machine, gathered; and what is refused before any is started."""
+"""Sweeps: runs over seeds and settings as jobs of this machine, gathered; and what is refused
+before any is started.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ROOT = Path(__file__).parents[1]
 def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two seeds; then one of them again and a rate that training stops at; then nothing is left to be run."""
+    """Two seeds; then one of them again and a rate that training stops at; then nothing is left to
+    be run.
+    """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # jobs find what the sweep finds
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "swept"
@@ -37,7 +41,9 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     assert first.returncode == 0, first.stdout + first.stderr
     assert "2 runs of quickstart, 0 of them finished before" in first.stdout
     folders = [out / "lr=2e-3" / f"seed-{seed}" for seed in (0, 1)]
-    accuracies = [json.loads((f / "scores.json").read_text())["digit"]["digit"]["accuracy"] for f in folders]
+    accuracies = [
+        json.loads((f / "scores.json").read_text())["digit"]["digit"]["accuracy"] for f in folders
+    ]
     gathered = (out / "sweep.json").read_text()
     assert json.loads(gathered)["failed"] == []
     assert json.loads(gathered)["settings"]["lr=2e-3"]["digit digit accuracy"] == {
@@ -47,7 +53,11 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     }
     assert f"{mean(accuracies):.3f} ({stdev(accuracies):.3f})" in first.stdout
     called = json.loads((folders[1] / "run.json").read_text())
-    assert (called["flags"]["seed"], called["settings"]["lr"], called["flags"]["smoke"]) == (1, 2e-3, True)
+    assert (called["flags"]["seed"], called["settings"]["lr"], called["flags"]["smoke"]) == (
+        1,
+        2e-3,
+        True,
+    )
 
     # As if the second had been stopped after its training.
     (folders[1] / "scores.json").unlink()
@@ -60,10 +70,15 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     said = capsys.readouterr().out
     assert "2 runs of quickstart, 0 of them finished before" in said
     assert "1 of 2 runs failed" in said
-    assert 'lr=1e30, seed 1: - to skip such steps: guard=Guard("skip")' in said, "what the run said at last"
+    assert 'lr=1e30, seed 1: - to skip such steps: guard=Guard("skip")' in said, (
+        "what the run said at last"
+    )
     (failed,) = json.loads((out / "sweep.json").read_text())["failed"]
     assert failed["log"] in said
-    assert "FloatingPointError: the objective of the run with seed 1" in Path(failed["log"]).read_text()
+    assert (
+        "FloatingPointError: the objective of the run with seed 1"
+        in Path(failed["log"]).read_text()
+    )
     (resumed,) = set(out.rglob("*_log.err")) - earlier - {Path(failed["log"])}
     assert "objective=" not in resumed.read_text(), "nothing was left to train"
 
@@ -78,10 +93,22 @@ REFUSED: list[tuple[list[str], str]] = [
     (["no_such"], "invalid choice: 'no_such'"),
     (["compare_guides"], "invalid choice: 'compare_guides'"),
     (["quickstart", "--sets", "lr=1"], "unrecognized arguments: --sets lr=1"),
-    (["quickstart", "--set", "depth=3"], "quickstart does not take depth=3: unrecognized arguments: --depth=3"),
-    (["quickstart", "--set", "lr=1e-3,fast"], "does not take lr=fast: argument --lr: invalid float value: 'fast'"),
-    (["quickstart", "--set", "lr=1e-3,-1"], "does not take lr=-1: argument --lr: lr must be a positive number, got"),
-    (["mfcvae", "--set", "widths=64"], "mfcvae does not take widths=64: argument --widths: expected 2 arguments"),
+    (
+        ["quickstart", "--set", "depth=3"],
+        "quickstart does not take depth=3: unrecognized arguments: --depth=3",
+    ),
+    (
+        ["quickstart", "--set", "lr=1e-3,fast"],
+        "does not take lr=fast: argument --lr: invalid float value: 'fast'",
+    ),
+    (
+        ["quickstart", "--set", "lr=1e-3,-1"],
+        "does not take lr=-1: argument --lr: lr must be a positive number, got",
+    ),
+    (
+        ["mfcvae", "--set", "widths=64"],
+        "mfcvae does not take widths=64: argument --widths: expected 2 arguments",
+    ),
     (["nvae", "--set", "model=cvae", "labels=600"], "--labels is for --model nvae"),
     (["quickstart", "--set", "lr"], "--set lr: NAME=VALUE is needed"),
     (["quickstart", "--set", "lr="], "--set lr=: NAME=VALUE is needed"),
@@ -93,14 +120,21 @@ REFUSED: list[tuple[list[str], str]] = [
     (["quickstart", "--seeds", "1", "1"], "--seeds: one is given twice"),
     (["quickstart", "--at-once", "0"], "--at-once must be at least 1, got 0"),
     (["quickstart", "--slurm", "mem_gb=4"], "--slurm is for --cluster slurm"),
-    (["quickstart", "--cluster", "slurm", "--slurm", "mem_gb"], "--slurm mem_gb: NAME=VALUE is needed"),
+    (
+        ["quickstart", "--cluster", "slurm", "--slurm", "mem_gb"],
+        "--slurm mem_gb: NAME=VALUE is needed",
+    ),
     (["quickstart", "--cluster", "slurm"], 'Could not detect "srun"'),
 ]
 
 
 @pytest.mark.parametrize(("flags", "words"), REFUSED, ids=[" ".join(flags) for flags, _ in REFUSED])
 def test_what_cannot_be_is_said_before_anything_is_written(
-    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flags: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PATH", "")  # no Slurm, wherever the tests run
     with pytest.raises(SystemExit) as stop:
@@ -118,7 +152,9 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(tmp_
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_another_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["quickstart", "--set", "lr=1e-3", "--out", str(tmp_path)]
     (one,) = sweep.parse(flags)[1]
     one.folder.mkdir(parents=True)
@@ -130,19 +166,36 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert [path.name for path in one.folder.iterdir()] == ["run.json"]
 
 
-def test_a_parameter_that_slurm_does_not_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_that_slurm_does_not_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("srun", "sbatch"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for parameter, words in (("slurm_colour=red", "Unknown argument 'colour'"), ("timeout_min=long", "expected type")):
+    for parameter, words in (
+        ("slurm_colour=red", "Unknown argument 'colour'"),
+        ("timeout_min=long", "expected type"),
+    ):
         with pytest.raises(SystemExit, match=words):
-            sweep.main(["quickstart", "--cluster", "slurm", "--slurm", parameter, "--out", str(tmp_path / "swept")])
+            sweep.main(
+                [
+                    "quickstart",
+                    "--cluster",
+                    "slurm",
+                    "--slurm",
+                    parameter,
+                    "--out",
+                    str(tmp_path / "swept"),
+                ]
+            )
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Calls of an example of the test's own; a refusal, or a signal's end, where its first flag asks for them."""
+    """Calls of an example of the test's own; a refusal, or a signal's end, where its first flag
+    asks for them.
+    """
     made: list[Any] = []
 
     def main(argv: list[str]) -> None:
@@ -172,11 +225,20 @@ def test_a_job_calls_the_example_and_sees_the_cards_that_the_sweep_saw(
         argv, cards = calls.pop()
         assert cards == inside
         assert argv == [
-            "--device=cuda", "--seed=3", f"--out={tmp_path / 'folder'}", "--resume", "--lr=-1", "--widths", "20", "40",
-        ]  # fmt: skip
+            "--device=cuda",
+            "--seed=3",
+            f"--out={tmp_path / 'folder'}",
+            "--resume",
+            "--lr=-1",
+            "--widths",
+            "20",
+            "40",
+        ]
 
 
-def test_what_a_job_is_refused_is_its_result_and_a_signal_is_none(tmp_path: Path, calls: list[Any]) -> None:
+def test_what_a_job_is_refused_is_its_result_and_a_signal_is_none(
+    tmp_path: Path, calls: list[Any]
+) -> None:
     with pytest.raises(RuntimeError, match="no data there"):
         job(tmp_path, "stop=refused", here=False)()
     with pytest.raises(SystemExit):  # which leaves no result, so that the job can be queued again
@@ -193,13 +255,22 @@ def test_scores_of_any_nesting_are_gathered(tmp_path: Path) -> None:
     runs = [job(tmp_path / str(seed)) for seed in range(2)]
     table = sweep.gather(runs)
     assert table == {"lr=-1 widths=20_40": {}}
-    assert sweep.format_table(table).splitlines() == ["               lr=-1 widths=20_40", "finished runs  0"]
+    assert sweep.format_table(table).splitlines() == [
+        "               lr=-1 widths=20_40",
+        "finished runs  0",
+    ]
     for run, value in zip(runs, (1.0, 2.0), strict=True):
         run.folder.mkdir(parents=True)
-        (run.folder / "scores.json").write_text(json.dumps({"kl": {"right": [value, 0]}, "error": value, "by": "name"}))
+        (run.folder / "scores.json").write_text(
+            json.dumps({"kl": {"right": [value, 0]}, "error": value, "by": "name"})
+        )
     object.__setattr__(runs[1], "seed", 4)
     table = sweep.gather(runs)["lr=-1 widths=20_40"]
     assert list(table) == ["kl right 0", "kl right 1", "error"]
-    assert table["error"] == {"seeds": {3: 1.0, 4: 2.0}, "mean": 1.5, "deviation": pytest.approx(0.5**0.5)}
+    assert table["error"] == {
+        "seeds": {3: 1.0, 4: 2.0},
+        "mean": 1.5,
+        "deviation": pytest.approx(0.5**0.5),
+    }
     (runs[1].folder / "scores.json").write_text('{"error": 1')
     assert sweep.gather(runs)["lr=-1 widths=20_40"]["error"]["deviation"] is None

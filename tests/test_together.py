@@ -48,12 +48,16 @@ def parameters(runner: SVIRunner) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in runner.loss.named_parameters()}
 
 
-TOGETHER = [build for build in BUILDERS if "mlvae" not in build.__name__]  # whose batches differ in size
+TOGETHER = [
+    build for build in BUILDERS if "mlvae" not in build.__name__
+]  # whose batches differ in size
 
 
 @pytest.mark.parametrize("build", TOGETHER, ids=lambda f: f.__name__)
 def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> None:
-    """Mapped over a single run the draws are the same, and so is everything else, epochs and logging included."""
+    """Mapped over a single run the draws are the same, and so is everything else, epochs and
+    logging included.
+    """
     (alone,), (mapped,) = runners(build, 1), runners(build, 1)
     x, beside = data(alone.guide), given(alone.guide, 12)
     alone.fit(x, epochs=3, batch_size=5, log_every=2, progress=False, **beside)
@@ -61,7 +65,9 @@ def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> 
     for name, p in parameters(alone).items():
         torch.testing.assert_close(parameters(mapped)[name], p, rtol=1e-6, atol=1e-9, msg=name)
     for name, buffer in alone.guide.named_buffers():
-        torch.testing.assert_close(mapped.guide.get_buffer(name), buffer, rtol=1e-6, atol=1e-9, msg=name)
+        torch.testing.assert_close(
+            mapped.guide.get_buffer(name), buffer, rtol=1e-6, atol=1e-9, msg=name
+        )
     assert [{**record, "seconds": 0} for record in mapped.history] == [
         pytest.approx({**record, "seconds": 0}, rel=1e-5, abs=1e-7) for record in alone.history
     ]
@@ -69,7 +75,9 @@ def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> 
 
 
 def test_runs_without_draws_end_where_they_end_alone() -> None:
-    """A flow draws nothing, and a batch of all data does not depend on their order: three runs, three rates."""
+    """A flow draws nothing, and a batch of all data does not depend on their order: three runs,
+    three rates.
+    """
     alone, together = (runners(flow, 3) for _ in range(2))
     for group in (alone, together):
         for runner, rate in zip(group, (1e-3, 5e-3, 2e-2), strict=True):
@@ -116,7 +124,12 @@ def test_runs_differ_in_their_batches() -> None:
 
 
 def together(
-    group: list[SVIRunner], x: torch.Tensor, epochs: int, batch_size: int, batches: Rows, **beside: Any
+    group: list[SVIRunner],
+    x: torch.Tensor,
+    epochs: int,
+    batch_size: int,
+    batches: Rows,
+    **beside: Any,
 ) -> None:
     """As fit_together, with a way of dealing of one's own."""
     feed = data_source_for(group[0].guide, group[0].device, x, beside, batch_size, batches)
@@ -130,40 +143,63 @@ class AsTheyLie(Rows):
         return torch.arange(len(data))
 
 
-@pytest.mark.parametrize("build", [b for b in TOGETHER if b not in GAMMA_DRAWS], ids=lambda f: f.__name__)
-def test_each_of_three_runs_is_as_it_is_alone(build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same batches and draws for all: parameters, batch statistics, averages, histories of three."""
+@pytest.mark.parametrize(
+    "build", [b for b in TOGETHER if b not in GAMMA_DRAWS], ids=lambda f: f.__name__
+)
+def test_each_of_three_runs_is_as_it_is_alone(
+    build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same batches and draws for all: parameters, batch statistics, averages, histories of
+    three.
+    """
     alone, others = (
-        [SVIRunner(runner.model, runner.guide, seed=0, lr=1e-2) for runner in runners(build, 3)] for _ in range(2)
+        [SVIRunner(runner.model, runner.guide, seed=0, lr=1e-2) for runner in runners(build, 3)]
+        for _ in range(2)
     )
     x = data(alone[0].guide)
     beside = given(alone[0].guide, 12)
     for runner in alone:
         runner.fit(x, 3, 6, batches=AsTheyLie(), progress=False, **beside)
     mapped = torch.vmap
-    monkeypatch.setattr(torch, "vmap", lambda *args, **options: mapped(*args, **{**options, "randomness": "same"}))
+    monkeypatch.setattr(
+        torch, "vmap", lambda *args, **options: mapped(*args, **{**options, "randomness": "same"})
+    )
     together(others, x, 3, 6, AsTheyLie(), **beside)
     for one, other in zip(alone, others, strict=True):
         for name, p in parameters(one).items():
             torch.testing.assert_close(parameters(other)[name], p, rtol=1e-5, atol=1e-8, msg=name)
         for name, buffer in one.guide.named_buffers():
-            torch.testing.assert_close(other.guide.get_buffer(name), buffer, rtol=1e-5, atol=1e-8, msg=name)
-        assert other.history[-1]["objective"] == pytest.approx(one.history[-1]["objective"], rel=1e-5)
+            torch.testing.assert_close(
+                other.guide.get_buffer(name), buffer, rtol=1e-5, atol=1e-8, msg=name
+            )
+        assert other.history[-1]["objective"] == pytest.approx(
+            one.history[-1]["objective"], rel=1e-5
+        )
         assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-5)
 
 
 def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
-    """Optimisers, histories and checkpoints are apart, and a run goes on alone or with others as one that was alone."""
+    """Optimisers, histories and checkpoints are apart, and a run goes on alone or with others as
+    one that was alone.
+    """
     group = runners(two_facets, 2)
     x = data(group[0].guide)
     fit_together(group, x, epochs=2, batch_size=5, progress=False)
     kept = parameters(group[1])
     group[0].fit(x, epochs=2, batch_size=5, progress=False)
     for name, p in kept.items():
-        assert torch.equal(parameters(group[1])[name], p), f"training one run has moved another's {name}"
-    storages = [p.untyped_storage().data_ptr() for runner in group for p in runner.loss.parameters()]
+        assert torch.equal(parameters(group[1])[name], p), (
+            f"training one run has moved another's {name}"
+        )
+    storages = [
+        p.untyped_storage().data_ptr() for runner in group for p in runner.loss.parameters()
+    ]
     assert len(set(storages)) == len(storages)
-    assert all(p.untyped_storage().nbytes() == p.nbytes for runner in group for p in runner.loss.parameters())
+    assert all(
+        p.untyped_storage().nbytes() == p.nbytes
+        for runner in group
+        for p in runner.loss.parameters()
+    )
     buffers = [id(buffer) for runner in group for buffer in runner.loss.buffers()]
     assert len(set(buffers)) == len(buffers)
     loaded = SVIRunner.load(group[1].save(tmp_path / "one"))
@@ -181,11 +217,23 @@ def test_callbacks_are_each_runs_own(tmp_path: Path) -> None:
 
     def callbacks(runner: SVIRunner) -> list:
         measure = Evaluate(lambda runner: {"seed": runner.seed}, every=2)
-        return [measure, ReduceOnPlateau(0.5, patience=1, threshold=1e9), JSONLines(tmp_path / f"{runner.seed}.jsonl")]
+        return [
+            measure,
+            ReduceOnPlateau(0.5, patience=1, threshold=1e9),
+            JSONLines(tmp_path / f"{runner.seed}.jsonl"),
+        ]
 
-    fit_together(group, data(group[0].guide), epochs=5, batch_size=6, callbacks=callbacks, progress=False)
+    fit_together(
+        group, data(group[0].guide), epochs=5, batch_size=6, callbacks=callbacks, progress=False
+    )
     for runner in group:
-        assert [record.get("seed") for record in runner.history] == [None, runner.seed, None, runner.seed, None]
+        assert [record.get("seed") for record in runner.history] == [
+            None,
+            runner.seed,
+            None,
+            runner.seed,
+            None,
+        ]
         lines = (tmp_path / f"{runner.seed}.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == runner.history
         # Nothing counts as an improvement: the rate falls with every second record.
@@ -206,11 +254,15 @@ def test_what_is_frozen_stays_whatever_was_learned_before() -> None:
 
 def test_callbacks_in_the_form_of_fit_or_shared_are_refused() -> None:
     group = runners(two_facets, 2)
-    with pytest.raises(ValueError, match="callbacks must be a function that gives a runner its own"):
+    with pytest.raises(
+        ValueError, match="callbacks must be a function that gives a runner its own"
+    ):
         fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)  # type: ignore[arg-type]
     shared = ReduceOnPlateau()
     with pytest.raises(ValueError, match="two runners got the same callback"):
-        fit_together(group, data(group[0].guide), 1, callbacks=lambda runner: [shared], progress=False)
+        fit_together(
+            group, data(group[0].guide), 1, callbacks=lambda runner: [shared], progress=False
+        )
 
 
 def other_schedule() -> list[SVIRunner]:
@@ -257,7 +309,9 @@ def one_is_ahead() -> list[SVIRunner]:
     ],
     ids=["schedule", "objective", "model", "steps", "twice", "shared", "frozen", "none"],
 )
-def test_runs_that_are_not_of_a_kind_are_refused(group: Callable[[], list[SVIRunner]], words: str) -> None:
+def test_runs_that_are_not_of_a_kind_are_refused(
+    group: Callable[[], list[SVIRunner]], words: str
+) -> None:
     made = group()
     before = [parameters(runner) for runner in made]
     with pytest.raises(ValueError, match=words):
@@ -269,23 +323,35 @@ def test_runs_that_are_not_of_a_kind_are_refused(group: Callable[[], list[SVIRun
 def test_a_run_that_diverges_is_named() -> None:
     group = runners(lambda: VaDEGuide(VaDE((6,), GaussianMixture(3, 2), Normal(0.1), MLP((8,)))), 3)
     group[2].optimizer.param_groups[0]["lr"] = 1e300
-    with pytest.raises(FloatingPointError, match="of the run with seed 2, or its gradient, was not finite"):
+    with pytest.raises(
+        FloatingPointError, match="of the run with seed 2, or its gradient, was not finite"
+    ):
         fit_together(group, torch.rand(20, 6), epochs=8, batch_size=5, progress=False)
-    assert all(p.untyped_storage().nbytes() == p.nbytes for runner in group for p in runner.loss.parameters())
+    assert all(
+        p.untyped_storage().nbytes() == p.nbytes
+        for runner in group
+        for p in runner.loss.parameters()
+    )
 
 
 def with_pseudo_inputs() -> VaDEGuide:
-    guide = VaDEGuide(VaDE((6,), VampPrior(3, 2, (6,), support=(0, 1)), network=MLP((8,), dropout=0)))
+    guide = VaDEGuide(
+        VaDE((6,), VampPrior(3, 2, (6,), support=(0, 1)), network=MLP((8,), dropout=0))
+    )
     for p in guide.encoder.parameters():
         torch.nn.init.normal_(p)
     return guide
 
 
 def test_priors_made_of_posteriors_read_their_own_encoder() -> None:
-    """Pseudo-inputs go through the run's own encoder, though the program is written with the first run's VampPrior."""
+    """Pseudo-inputs go through the run's own encoder, though the program is written with the first
+    run's VampPrior.
+    """
     group, alone = runners(with_pseudo_inputs, 2), runners(with_pseudo_inputs, 2)
     x = data(group[0].guide, n=400)
     elbos = [float(runner.loss.terms(x)["elbo"].detach()) for runner in alone]
     fit_together(group, x, epochs=1, progress=False)
     for runner, elbo in zip(group, elbos, strict=True):
-        assert -runner.history[0]["objective"] == pytest.approx(elbo, abs=abs(elbos[0] - elbos[1]) / 4)
+        assert -runner.history[0]["objective"] == pytest.approx(
+            elbo, abs=abs(elbos[0] - elbos[1]) / 4
+        )

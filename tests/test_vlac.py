@@ -1,4 +1,6 @@
-"""VLAC's guide through the library: starts, and what falls out of it. Its formulas are in statistical/test_vlac.py."""
+"""VLAC's guide through the library: starts, and what falls out of it. Its formulas are in
+statistical/test_vlac.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def groups(n: int = 400) -> torch.Tensor:
 
 
 def test_clusters_are_taught_as_they_will_be_trained() -> None:
-    """After a warm start the network knows the mixture's clusters, also where batches are normalised by themselves."""
+    """After a warm start the network knows the mixture's clusters, also where batches are
+    normalised by themselves.
+    """
     x = groups()
     model = VLAC((1, 8, 8), [1, 4], [2, 2], Normal(0.2), ConvLadder((6, 8)))
     guide = LadderGuide(model, discrete=GumbelSoftmax())
@@ -60,7 +64,9 @@ def test_a_latent_sees_the_clusters_up_to_its_own_layer_and_no_others() -> None:
 def test_relatives_are_vlac_with_fewer_parts() -> None:
     vlae, gmdgm, vae = VLAE((6,), [2, 3]), GMDGM((6,), 4, 3), VAE((6,), 3)
     assert [list(model.mixtures) for model in (vlae, gmdgm, vae)] == [[], ["layer_1"], []]
-    assert all(isinstance(prior, StandardNormal) for prior in (*vlae.priors.values(), *vae.priors.values()))
+    assert all(
+        isinstance(prior, StandardNormal) for prior in (*vlae.priors.values(), *vae.priors.values())
+    )
     # No clusters, no difference: VLAC's guide is VaDE's, parameter by parameter and draw by draw.
     ladder, plain = LadderGuide(vlae), VaDEGuide(vlae)
     plain.load_state_dict(ladder.state_dict())
@@ -75,8 +81,11 @@ def test_a_constant_weight_makes_a_beta_vae() -> None:
     model = VAE((6,), 2, Normal(0.3))
     guide = VaDEGuide(model)
     x = torch.rand(50, 6)
-    runner = SVIRunner(model, guide, lr=1e-12, schedule=Constant(4.0)).fit(x, epochs=1, batch_size=50, progress=False)
+    runner = SVIRunner(model, guide, lr=1e-12, schedule=Constant(4.0)).fit(
+        x, epochs=1, batch_size=50, progress=False
+    )
     terms = runner.history[-1]
     expected = 4 * terms["kl_z_layer_1"] - terms["reconstruction"]
-    # One draw each: the KL has no noise to speak of here, the reconstruction a deviation of about one nat.
+    # One draw each: the KL has no noise to speak of here, the reconstruction a deviation of about
+    # one nat.
     assert abs(terms["objective"] - expected) < 0.15 * abs(expected)

@@ -19,7 +19,11 @@ X = torch.rand(6, 1, 8, 8, dtype=torch.float64)
 
 def build(num_samples: int = 1, **options: object) -> CodebookGuide:
     torch.manual_seed(0)
-    return CodebookGuide(VQVAE((1, 8, 8), K, D, Normal(0.4), ConvGrid((4, 5))), num_samples, **options).double().eval()
+    return (
+        CodebookGuide(VQVAE((1, 8, 8), K, D, Normal(0.4), ConvGrid((4, 5))), num_samples, **options)
+        .double()
+        .eval()
+    )
 
 
 def responsibilities(guide: CodebookGuide) -> torch.Tensor:
@@ -37,7 +41,9 @@ def test_codes_are_as_probable_as_a_mixture_of_unit_normals_has_it() -> None:
 
 
 def test_a_place_of_the_row_is_a_place_of_the_grid() -> None:
-    """A corner of the image moves the points of its own corner of the 8 x 8 grid, and the other way round."""
+    """A corner of the image moves the points of its own corner of the 8 x 8 grid, and the other way
+    round.
+    """
     torch.manual_seed(0)
     guide = CodebookGuide(VQVAE((1, 32, 32), K, D, Normal(0.4), ConvGrid((4, 5)))).eval()
     x = torch.rand(5, 1, 32, 32)
@@ -49,13 +55,17 @@ def test_a_place_of_the_row_is_a_place_of_the_grid() -> None:
     z = torch.randn(1, 64 * D)
     other = z.clone()
     other[:, 56 * D : 57 * D] += 5.0
-    image = (guide.model.decode({"code": other}).mean - guide.model.decode({"code": z}).mean).abs()[0, 0]
+    image = (guide.model.decode({"code": other}).mean - guide.model.decode({"code": z}).mean).abs()[
+        0, 0
+    ]
     assert image[16:, :16].sum() > 0
     assert image[:8, 24:].max() == 0
 
 
 @pytest.mark.parametrize("num_samples", [1, 3])
-def test_the_objective_is_reconstruction_at_relaxed_codes_and_the_exact_kl(num_samples: int) -> None:
+def test_the_objective_is_reconstruction_at_relaxed_codes_and_the_exact_kl(
+    num_samples: int,
+) -> None:
     """Sonderby et al.: log p(x given relaxed codes) less sum over places of log K - H(q)."""
     guide = build(num_samples)
     q = responsibilities(guide)
@@ -88,7 +98,9 @@ def test_relaxed_draws_follow_torchs_relaxed_distribution() -> None:
 
 
 def test_what_is_reported_is_drawn_hard() -> None:
-    """With cold draws the relaxed objective is the ELBO; warm ones are off, and the report is not."""
+    """With cold draws the relaxed objective is the ELBO; warm ones are off, and the report is
+    not.
+    """
     guide = build(discrete=GumbelSoftmax(5.0))
     with torch.no_grad():
         guide.model.codebook.loc.mul_(3)
@@ -116,7 +128,8 @@ def test_reconstructions_are_of_the_nearest_codes_and_draws_of_any() -> None:
     drawn = guide.model.priors["code"].sample(400)
     assert len(np.unique(drawn[:, :D], axis=0)) == K
     assert torch.equal(
-        guide.model.priors["code"].sample(2, cluster=1)[0].reshape(PLACES, D)[2], guide.model.codebook.loc[1]
+        guide.model.priors["code"].sample(2, cluster=1)[0].reshape(PLACES, D)[2],
+        guide.model.codebook.loc[1],
     )
 
 
@@ -138,7 +151,10 @@ def test_temperatures_may_fall_while_training() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="CodebookGuide is for VQVAE, got VAE"):
         CodebookGuide(VAE((6,), 2))
-    with pytest.raises(ValueError, match=r"codes are relaxed: discrete must be a GumbelSoftmax\(...\), got Enumerate"):
+    with pytest.raises(
+        ValueError,
+        match=r"codes are relaxed: discrete must be a GumbelSoftmax\(...\), got Enumerate",
+    ):
         build(discrete=Enumerate())
     with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):
         PointGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}))

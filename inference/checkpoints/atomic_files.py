@@ -1,4 +1,6 @@
-"""Files that are whole or absent: written beside their place, flushed to the disk, and only then moved there."""
+"""Files that are whole or absent: written beside their place, flushed to the disk, and only then
+moved there.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-__all__ = ["check_folder", "held", "read_folder", "remove_left_over", "write_folder", "write_together"]
+__all__ = [
+    "check_folder",
+    "held",
+    "read_folder",
+    "remove_left_over",
+    "write_folder",
+    "write_together",
+]
 
 DIGESTS = "digests.json"
 # Seconds that one waits for a process that is about to end.
@@ -47,10 +56,14 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a folder of files with their digests, all of it or nothing; one that is there goes when this one is."""
+    """Write a folder of files with their digests, all of it or nothing; one that is there goes when
+    this one is.
+    """
     digests = json.dumps({name: _digest(content) for name, content in contents.items()}).encode()
     mark = f"{platform.node()}-{os.getpid()}"
-    temporary, aside = (folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old"))
+    temporary, aside = (
+        folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old")
+    )
     try:
         temporary.mkdir()
         for name, content in {**contents, DIGESTS: digests}.items():
@@ -87,9 +100,11 @@ def read_folder(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Within this context no other process is in it for the same folder, which is made where it is not there.
+    """Within this context no other process is in it for the same folder, which is made where it is
+    not there.
 
-    The system lets go of the folder however this process ends; its ``.lock`` stays, and means nothing by itself.
+    The system lets go of the folder however this process ends; its ``.lock`` stays, and means
+    nothing by itself.
 
     :raises ValueError: if another one is in it, and stays so for some seconds.
     """
@@ -99,7 +114,8 @@ def held(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise ValueError(
-            f"{folder} is being written by another process: wait for its end, or give another folder"
+            f"{folder} is being written by another process: wait for its end, or give another "
+            "folder"
         ) from None
     except NotImplementedError:  # a file system without locks
         yield
@@ -111,7 +127,8 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def remove_left_over(folder: Path, pattern: str) -> None:
-    """What processes of this machine that are gone had begun to write; what they had set aside comes back.
+    """What processes of this machine that are gone had begun to write; what they had set aside
+    comes back.
 
     :param pattern: of the folders' names.
     """

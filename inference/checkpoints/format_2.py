@@ -42,7 +42,9 @@ def upgraded(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
     }
 
 
-def _run(i: int, of: Mapping[str, Any], callbacks: list[str], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _run(
+    i: int, of: Mapping[str, Any], callbacks: list[str], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
     moments: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _under(tensors, f"{i}.optimizer.").items():
         parameter, _, what = name.partition(".")

@@ -1,6 +1,8 @@
-"""Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it never had been.
+"""Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it
+never had been.
 
-When they are written and read, and how a run is stopped; what is in them is in :mod:`inference.checkpoints.training_state`.
+When they are written and read, and how a run is stopped; what is in them is in
+:mod:`inference.checkpoints.training_state`.
 """
 
 from __future__ import annotations
@@ -46,17 +48,20 @@ class CheckpointWarning(UserWarning):
 class Checkpoints:
     """Write the state of a run now and then; with ``resume``, go on from the last whole checkpoint.
 
-    For one call of ``fit``, made again as it was: same parts, data, sizes and seed. What is restored are parameters,
-    optimiser, history, random streams, the place within the pass over the data, and callbacks that say how (see
-    :mod:`inference.callbacks`); on the CPU the resumed run ends bit for bit where it would have ended. SIGTERM and
-    SIGINT (Ctrl-C) write a checkpoint after the step and end the process; a second one ends it at once.
+    For one call of ``fit``, made again as it was: same parts, data, sizes and seed. What is
+    restored are parameters, optimiser, history, random streams, the place within the pass over the
+    data, and callbacks that say how (see :mod:`inference.callbacks`); on the CPU the resumed run
+    ends bit for bit where it would have ended. SIGTERM and SIGINT (Ctrl-C) write a checkpoint after
+    the step and end the process; a second one ends it at once.
 
     :param folder: of the checkpoints, ``step-N`` each; made where it is not there.
-    :param epochs: passes between checkpoints, or ``None``; one more is written at the end of the call.
+    :param epochs: passes between checkpoints, or ``None``; one more is written at the end of the
+        call.
     :param seconds: also after so many seconds, within a pass.
     :param keep: the last so many are kept.
     :param resume: go on from the last whole checkpoint, where there is one.
-    :raises ValueError: if a number is not positive, or the folder holds checkpoints already and ``resume`` is not set.
+    :raises ValueError: if a number is not positive, or the folder holds checkpoints already and
+        ``resume`` is not set.
     """
 
     def __init__(
@@ -68,17 +73,23 @@ class Checkpoints:
         resume: bool = False,
     ) -> None:
         self.folder = Path(folder)
-        self.epochs, self.keep = epochs if epochs is None else check_count("epochs", epochs), check_count("keep", keep)
+        self.epochs, self.keep = (
+            epochs if epochs is None else check_count("epochs", epochs),
+            check_count("keep", keep),
+        )
         self.seconds = seconds if seconds is None else check_positive("seconds", seconds)
         self.resume = check_kind("resume", resume, bool, "True or False")
         self.check()
 
     def check(self) -> None:
-        """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone on from."""
+        """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone
+            on from.
+        """
         check_folder(self.folder, "checkpoints")
         if not self.resume and self.written():
             raise ValueError(
-                f"{self.folder} has checkpoints of a run, the last one at {self.written()[-1].name}: go on from it "
+                f"{self.folder} has checkpoints of a run, the last one at "
+                f"{self.written()[-1].name}: go on from it "
                 "with resume=True, or give another folder"
             )
 
@@ -105,10 +116,14 @@ class Checkpoints:
         """
         with ExitStack() as stack:
             processes.on_first(lambda: self._begin(stack))
-            writer = CheckpointWriter(self, runs, callbacks, json.loads(json.dumps(call)), processes)
+            writer = CheckpointWriter(
+                self, runs, callbacks, json.loads(json.dumps(call)), processes
+            )
             with _listening(writer.asked_to_stop):
                 yield writer
-                writer.leave(processes.maximum(writer.wants()), writer.written)  # asked to after the last step
+                writer.leave(
+                    processes.maximum(writer.wants()), writer.written
+                )  # asked to after the last step
 
 
 class Resumable(Protocol):
@@ -162,7 +177,9 @@ class CheckpointWriter:
         state = self.processes.on_first(self.last)
         if state is None:
             return
-        for run, tracker, callbacks, of in zip(self.runs, trackers, self.callbacks, state["runs"], strict=True):
+        for run, tracker, callbacks, of in zip(
+            self.runs, trackers, self.callbacks, state["runs"], strict=True
+        ):
             run.load_state_dict(of["run"])
             tracker.load_state_dict(of["non_finite"])
             if self.processes.is_first:
@@ -187,48 +204,69 @@ class CheckpointWriter:
                 warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=7)
                 continue
             then = state["call"]
-            if differing := sorted(k for k in self.call.keys() | then.keys() if self.call.get(k) != then.get(k)):
+            if differing := sorted(
+                k for k in self.call.keys() | then.keys() if self.call.get(k) != then.get(k)
+            ):
                 raise ValueError(
-                    f"{path} is of another run, which differs in {' and '.join(differing)}: call fit as it was called "
+                    f"{path} is of another run, which differs in {' and '.join(differing)}: call "
+                    "fit as it was called "
                     "then, or give another folder"
                 )
             self.whole = [path]
             return state
         if written:
-            raise ValueError(f"no checkpoint in {self.checkpoints.folder} is whole: give another folder to start anew")
+            raise ValueError(
+                f"no checkpoint in {self.checkpoints.folder} is whole: give another folder to "
+                "start anew"
+            )
         return None
 
     def wants(self) -> int:
-        """The signal that this process got; 1 where the first process has a checkpoint due; else 0."""
+        """The signal that this process got; 1 where the first process has a checkpoint due; else
+        0.
+        """
         every = self.checkpoints.seconds
-        due = self.processes.is_first and every is not None and time.monotonic() - self.wrote > every
+        due = (
+            self.processes.is_first and every is not None and time.monotonic() - self.wrote > every
+        )
         return self.signal or int(due)
 
     def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Write where it is time, and leave where it was asked for; of several processes all do at the same step."""
+        """Write where it is time, and leave where it was asked for; of several processes all do at
+        the same step.
+        """
         if self.runs[0].step % self.processes.sync_every:
             return
         wanted = self.processes.maximum(self.wants())
         self.leave(wanted, self.write(at, trackers) if wanted else False)
 
     def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
-        """Write where an epoch's checkpoint is due or it is the last one, and leave where it was asked for."""
+        """Write where an epoch's checkpoint is due or it is the last one, and leave where it was
+        asked for.
+        """
         every = self.checkpoints.epochs
         wanted = self.processes.maximum(self.wants())
         due = last or (every is not None and at.epoch % every == 0) or wanted > 1
         self.leave(wanted, self.write(at, trackers) if due else False)
 
     def write(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> bool:
-        """One more checkpoint, and whether it was written; where it cannot be, a warning, and those before it stay."""
+        """One more checkpoint, and whether it was written; where it cannot be, a warning, and those
+        before it stay.
+        """
         self.wrote = time.monotonic()
         if any(tracker.stopped for tracker in trackers):  # what cannot go on is not written
             return False
         random = self.processes.gather(random_state(self.runs[0].device))
-        self.written = self.processes.on_first(lambda: self._write(self._state(at, trackers, random)))
+        self.written = self.processes.on_first(
+            lambda: self._write(self._state(at, trackers, random))
+        )
         return self.written
 
     def _state(
-        self, at: TrainingProgress, trackers: Sequence[Resumable], random: Sequence[Sequence[Tensor]]
+        self,
+        at: TrainingProgress,
+        trackers: Sequence[Resumable],
+        random: Sequence[Sequence[Tensor]],
     ) -> dict[str, Any]:
         """Everything that a run goes on from.
 
@@ -252,12 +290,15 @@ class CheckpointWriter:
             write(path, state)
         except (OSError, TypeError) as error:  # no room, or a record that JSON cannot hold
             warnings.warn(
-                f"no checkpoint was written at step {step} ({error}): earlier ones stay, and training goes on",
+                f"no checkpoint was written at step {step} ({error}): earlier ones stay, and "
+                "training goes on",
                 CheckpointWarning,
                 stacklevel=7,
             )
             return False
-        self.whole = [*(kept for kept in self.whole if kept != path), path][-self.checkpoints.keep :]
+        self.whole = [*(kept for kept in self.whole if kept != path), path][
+            -self.checkpoints.keep :
+        ]
         for old in self.checkpoints.written():
             if old not in self.whole:
                 shutil.rmtree(old, ignore_errors=True)
@@ -291,7 +332,9 @@ def _load_callbacks(callbacks: Sequence[Any], states: Sequence[Any]) -> None:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first; what else is there is none of ours."""
-    return sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir())
+    return sorted(
+        path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()
+    )
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -308,7 +351,9 @@ def remove_checkpoints(folder: Path) -> None:
 
 @contextmanager
 def _listening(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Within this context the handler gets SIGTERM and SIGINT; only the main thread can be given any."""
+    """Within this context the handler gets SIGTERM and SIGINT; only the main thread can be given
+    any.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

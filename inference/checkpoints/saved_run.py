@@ -1,4 +1,6 @@
-"""A run on disk: a description, numbers and a history; each file whole or absent, none of them code."""
+"""A run on disk: a description, numbers and a history; each file whole or absent, none of them
+code.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ __all__ = ["blamed_on", "read_checkpoint", "write_checkpoint"]
 FORMAT = 2  # 1 had other names for the networks' layers
 
 
-def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor], history: str) -> Path:
+def write_checkpoint(
+    folder: Path, config: dict[str, Any], state: dict[str, Tensor], history: str
+) -> Path:
     """Write the three files of a checkpoint into ``folder``, creating it if need be."""
     folder.mkdir(parents=True, exist_ok=True)
     write_together(
         {
-            folder / "weights.safetensors": save({name: t.detach().cpu().contiguous() for name, t in state.items()}),
+            folder / "weights.safetensors": save(
+                {name: t.detach().cpu().contiguous() for name, t in state.items()}
+            ),
             folder / "history.jsonl": history.encode(),
-            folder / "config.json": (json.dumps({"format": FORMAT, **config}, indent=2) + "\n").encode(),
+            folder / "config.json": (
+                json.dumps({"format": FORMAT, **config}, indent=2) + "\n"
+            ).encode(),
         }
     )
     return folder
@@ -41,7 +49,9 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], li
     """
     for name in ("config.json", "weights.safetensors", "history.jsonl"):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"no checkpoint in {folder}: {name} is missing (it is written by SVIRunner.save)")
+            raise FileNotFoundError(
+                f"no checkpoint in {folder}: {name} is missing (it is written by SVIRunner.save)"
+            )
     try:
         config = json.loads((folder / "config.json").read_text())
         history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
@@ -51,8 +61,10 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], li
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         found = config.get("format", "none") if isinstance(config, dict) else "none"
         raise ValueError(
-            f"{folder / 'config.json'} is not a checkpoint of format {FORMAT}: its format is {found}\n"
-            "  A lower number was written by an earlier version of the library: load it with that, or train anew"
+            f"{folder / 'config.json'} is not a checkpoint of format {FORMAT}: its format is "
+            f"{found}\n"
+            "  A lower number was written by an earlier version of the library: load it with "
+            "that, or train anew"
         )
     with blamed_on(folder / "config.json"):
         _check_config(config)

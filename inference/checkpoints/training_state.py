@@ -129,7 +129,9 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {TENSOR: name}
     if isinstance(value, Mapping | list | tuple):
-        named = {key: _without_tensors(item, f"{name}/{key}", tensors) for key, item in _items(value)}
+        named = {
+            key: _without_tensors(item, f"{name}/{key}", tensors) for key, item in _items(value)
+        }
         return named if isinstance(value, Mapping) else list(named.values())
     return value
 

@@ -1,12 +1,17 @@
 """Is an ELBO estimator right, how good is it, and how tight is the bound?
 
-Draws, exact values for small models, tests that state their power, comparisons, and importance weights.
+Draws, exact values for small models, tests that state their power, comparisons, and importance
+weights.
 """
 
 from inference.diagnostics.comparison import EstimatorReport, compare_estimators
 from inference.diagnostics.draws import GradientMoments, gradient_moments, loss_draws
 from inference.diagnostics.exact import exact_objective, gauss_hermite
-from inference.diagnostics.tightness import importance_weighted_bounds, log_importance_weights, pareto_k
+from inference.diagnostics.tightness import (
+    importance_weighted_bounds,
+    log_importance_weights,
+    pareto_k,
+)
 from inference.diagnostics.unbiased import assert_unbiased
 
 __all__ = [

@@ -23,7 +23,8 @@ __all__ = ["EstimatorReport", "compare_estimators"]
 
 @dataclass(frozen=True)
 class EstimatorReport:
-    """One estimator against a reference; nats per datum throughout, gradients in nats per datum and unit of parameter.
+    """One estimator against a reference; nats per datum throughout, gradients in nats per datum and
+    unit of parameter.
 
     :ivar bias: of the loss, with :attr:`bias_error`, its standard error, the reference's included.
     :ivar variance: of one draw of the loss.
@@ -68,12 +69,14 @@ def compare_estimators(
 ) -> dict[str, EstimatorReport]:
     """Bias, variance, gradient and cost of several estimators of one loss on the same batch.
 
-    Gradients are compared over the parameters that the reference has: a learned baseline's own are left out.
+    Gradients are compared over the parameters that the reference has: a learned baseline's own are
+    left out.
 
     :param estimators: by name; all of the same modules.
     :param x: ``[B, *x_shape]``, a tensor where the losses are.
-    :param reference: what they estimate: an exact value, differentiable, such as :func:`exact_objective`; or, where
-        that is out of reach, an unbiased estimator, which is drawn ten times as often.
+    :param reference: what they estimate: an exact value, differentiable, such as
+        :func:`exact_objective`; or, where that is out of reach, an unbiased estimator, which is
+        drawn ten times as often.
     :param num_draws: of each loss; a tenth as many of its gradient.
     :param seed: of all draws; the caller's random state is left as it was.
     :param chunk: draws that are held at once, at most.
@@ -82,9 +85,17 @@ def compare_estimators(
     """
     check_size("num_draws", num_draws)
     if not isinstance(estimators, Mapping) or not estimators:
-        raise ValueError(f'estimators are losses by name, such as {{"a": Loss(model, guide)}}, got {estimators!r}')
-    if not isinstance(reference, Loss) and not (isinstance(reference, Tensor) and reference.requires_grad):
-        raise ValueError("reference must be a Loss, or an exact value that can be differentiated (exact_objective)")
+        raise ValueError(
+            f'estimators are losses by name, such as {{"a": Loss(model, guide)}}, got '
+            f"{estimators!r}"
+        )
+    if not isinstance(reference, Loss) and not (
+        isinstance(reference, Tensor) and reference.requires_grad
+    ):
+        raise ValueError(
+            "reference must be a Loss, or an exact value that can be differentiated "
+            "(exact_objective)"
+        )
     options: dict[str, Any] = {"num_draws": num_draws, "seed": seed, "chunk": chunk, **given}
     if isinstance(reference, Loss):
         common = _drawn_reference(reference, x, **options)
@@ -94,10 +105,18 @@ def compare_estimators(
 
 
 def _report(
-    loss: Loss, x: Tensor, reference: Reference, num_draws: int, seed: int, chunk: int, **given: Tensor
+    loss: Loss,
+    x: Tensor,
+    reference: Reference,
+    num_draws: int,
+    seed: int,
+    chunk: int,
+    **given: Tensor,
 ) -> EstimatorReport:
     draws = loss_draws(loss, x, num_draws, seed, chunk, **given)
-    moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk, **given).of(reference.gradient.mean)
+    moments = gradient_moments(loss, x, max(num_draws // 10, 2), seed, chunk, **given).of(
+        reference.gradient.mean
+    )
     milliseconds = _gradient_milliseconds(loss, x, **given)
     return EstimatorReport(
         bias=float(draws.mean()) - reference.value,
@@ -111,7 +130,9 @@ def _report(
     )
 
 
-def _drawn_reference(loss: Loss, x: Tensor, num_draws: int, seed: int, chunk: int, **given: Tensor) -> Reference:
+def _drawn_reference(
+    loss: Loss, x: Tensor, num_draws: int, seed: int, chunk: int, **given: Tensor
+) -> Reference:
     draws = loss_draws(loss, x, 10 * num_draws, seed + 1, chunk, **given)
     gradient = gradient_moments(loss, x, max(num_draws, 2), seed + 1, chunk, **given)
     return Reference(float(draws.mean()), float(draws.std()) / math.sqrt(len(draws)), gradient)
@@ -119,7 +140,9 @@ def _drawn_reference(loss: Loss, x: Tensor, num_draws: int, seed: int, chunk: in
 
 def _exact_reference(value: Tensor, loss: Loss) -> Reference:
     parameters = {key: p for key, p in loss.named_parameters() if p.requires_grad}
-    gradients = torch.autograd.grad(value, list(parameters.values()), retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        value, list(parameters.values()), retain_graph=True, allow_unused=True
+    )
     mean = {key: g for key, g in zip(parameters, gradients, strict=True) if g is not None}
     no_spread = {key: torch.zeros_like(g) for key, g in mean.items()}
     return Reference(float(value.detach()), 0.0, GradientMoments(mean, no_spread, 1))

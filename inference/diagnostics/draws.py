@@ -1,6 +1,7 @@
 """Independent draws of a loss, and moments of its gradient.
 
-An estimator is anything like :class:`~inference.objectives.Loss`: a module that maps a batch to nats per datum.
+An estimator is anything like :class:`~inference.objectives.Loss`: a module that maps a batch to
+nats per datum.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ from ppl_models.modes import evaluating
 
 __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
 
-# Rows that go through the networks at once: enough to keep the machine busy, few enough for its memory.
+# Rows that go through the networks at once: enough to keep the machine busy, few enough for its
+# memory.
 ROWS = 16_384
 
 
 @torch.no_grad()
 def loss_draws(
-    loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int | None = None, **given: Tensor
+    loss: nn.Module,
+    x: Tensor,
+    num_draws: int,
+    seed: int = 0,
+    chunk: int | None = None,
+    **given: Tensor,
 ) -> Tensor:
     """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
 
@@ -81,13 +88,16 @@ class GradientMoments:
     def of(self, parameters: Iterable[str]) -> GradientMoments:
         """The moments of these parameters alone."""
         names = list(parameters)
-        mean, variance = ({name: moment[name] for name in names} for moment in (self.mean, self.variance))
+        mean, variance = (
+            {name: moment[name] for name in names} for moment in (self.mean, self.variance)
+        )
         return GradientMoments(mean, variance, self.num_draws)
 
     def cosine(self, reference: GradientMoments) -> float:
         """Cosine between the mean gradient and the mean of ``reference``, of other draws or exact.
 
-        Both norms without the draws' own noise, so that an unbiased gradient has a cosine of 1, give or take.
+        Both norms without the draws' own noise, so that an unbiased gradient has a cosine of 1,
+        give or take.
         """
         product = float(_flat(self.mean) @ _flat(reference.of(self.mean).mean))
         return product / max(self.norm * reference.of(self.mean).norm, 1e-300)
@@ -109,7 +119,11 @@ def gradient_moments(
     check_count("chunk", chunk)
     _check_loss(loss, x)
     parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
-    gradient = vmap(grad(lambda p, _: functional_call(loss, p, (x,), given)), in_dims=(None, 0), randomness="different")
+    gradient = vmap(
+        grad(lambda p, _: functional_call(loss, p, (x,), given)),
+        in_dims=(None, 0),
+        randomness="different",
+    )
     count, mean, spread = 0, _zeros(parameters), _zeros(parameters)
     with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
         while count < num_draws:
@@ -121,13 +135,24 @@ def gradient_moments(
 
 
 def _check_loss(loss: nn.Module, x: Tensor) -> None:
-    check_kind("loss", loss, nn.Module, "a module from a batch to nats per datum, such as Loss(model, guide)")
+    check_kind(
+        "loss",
+        loss,
+        nn.Module,
+        "a module from a batch to nats per datum, such as Loss(model, guide)",
+    )
     if not isinstance(x, Tensor) or not x.numel():
-        raise ValueError(f"x must be a tensor with a datum at least, got {type(x).__name__}: give torch.as_tensor(x)")
+        raise ValueError(
+            f"x must be a tensor with a datum at least, got {type(x).__name__}: give "
+            "torch.as_tensor(x)"
+        )
 
 
-def merged_moments(count: int, mean: Tensor, spread: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and sum of squares about it, of ``count`` draws that have them and of ``draws`` ``[n, ...]`` together.
+def merged_moments(
+    count: int, mean: Tensor, spread: Tensor, draws: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and sum of squares about it, of ``count`` draws that have them and of ``draws`` ``[n,
+    ...]`` together.
 
     Chan's update: the moments of two sets make those of their union.
     """

@@ -23,17 +23,22 @@ __all__ = ["exact_objective", "gauss_hermite"]
 MAX_NODES = 1000
 
 
-def gauss_hermite(num_nodes: int, dim: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Nodes ``[M, dim]`` and weights ``[M]`` that integrate against a standard normal, ``M = num_nodes ** dim``.
+def gauss_hermite(
+    num_nodes: int, dim: int, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    """Nodes ``[M, dim]`` and weights ``[M]`` that integrate against a standard normal, ``M =
+    num_nodes ** dim``.
 
     Exact for polynomials of degree up to ``2 num_nodes - 1`` in each coordinate.
 
-    :raises ValueError: if a number is below 1, or the grid has more nodes than could be summed over.
+    :raises ValueError: if a number is below 1, or the grid has more nodes than could be summed
+        over.
     """
     count = check_count("dim", dim) * math.log(check_count("num_nodes", num_nodes))
     if num_nodes > MAX_NODES or count > math.log(MAX_SIZE):
         raise ValueError(
-            f"{num_nodes} ** {dim} nodes are too many: at most {MAX_NODES} a dimension, and {MAX_SIZE} in all"
+            f"{num_nodes} ** {dim} nodes are too many: at most {MAX_NODES} a dimension, and "
+            f"{MAX_SIZE} in all"
         )
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     grid = torch.cartesian_prod(*[torch.as_tensor(nodes, dtype=dtype)] * dim).reshape(-1, dim)
@@ -42,27 +47,33 @@ def gauss_hermite(num_nodes: int, dim: int, dtype: torch.dtype = torch.float64) 
 
 
 def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: int = 30) -> Tensor:
-    """The expected loss of ``guide`` on ``x``, in nats per datum, by quadrature over z and enumeration over c.
+    """The expected loss of ``guide`` on ``x``, in nats per datum, by quadrature over z and
+    enumeration over c.
 
-    With the model's current weights (MFCVAE, Eq. 58 and 89). For a guide that relaxes its clusters it is the loss that
-    exact clusters would give. The cost grows as ``num_nodes`` to the power of all latent dimensions together, and for
-    shared responsibilities of L draws to L times a facet's: for tests on small models. Differentiable, so it gives
-    exact gradients as well. Use smooth activations (``"tanh"``, ``"elu"``): at the kinks of ReLU quadrature converges
-    slowly, and its gradients are wrong in the second digit.
+    With the model's current weights (MFCVAE, Eq. 58 and 89). For a guide that relaxes its clusters
+    it is the loss that exact clusters would give. The cost grows as ``num_nodes`` to the power of
+    all latent dimensions together, and for shared responsibilities of L draws to L times a facet's:
+    for tests on small models. Differentiable, so it gives exact gradients as well. Use smooth
+    activations (``"tanh"``, ``"elu"``): at the kinks of ReLU quadrature converges slowly, and its
+    gradients are wrong in the second digit.
 
     :param x: ``[B, *x_shape]`` in the model's dtype; use float64.
-    :raises ValueError: for a guide whose facets depend on one another given x, such as ``LadderGuide``; for a model
-        that takes more than x; and if a facet's KL terms for z and c have different weights and its clusters follow
-        from z: the responsibilities are not the optimal q(c given x) then, and this formula does not hold.
+    :raises ValueError: for a guide whose facets depend on one another given x, such as
+        ``LadderGuide``; for a model that takes more than x; and if a facet's KL terms for z and c
+        have different weights and its clusters follow from z: the responsibilities are not the
+        optimal q(c given x) then, and this formula does not hold.
     """
     check_guide(guide)
     if model.takes or not guide.factorizes:
         raise ValueError(
-            f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, and this value is for "
+            f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, "
+            "and this value is for "
             "those that do not"
         )
     if guide.model is not model:
-        raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
+        raise ValueError(
+            "the guide was built for another model: build it anew, for example VaDEGuide(model)"
+        )
     x = model.prepare(as_data(x, model))
     heads = guide.heads(x)
     loss = -_expected_log_likelihood(model, guide, heads, x, num_nodes)
@@ -71,7 +82,9 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     return loss / len(x)
 
 
-def _facet_kl(guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_nodes: int) -> Tensor:
+def _facet_kl(
+    guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_nodes: int
+) -> Tensor:
     """KL of one facet's latent vector and cluster, weighted: ``[B]``."""
     prior = guide.model.priors[name]
     if not isinstance(prior, Mixture):
@@ -81,17 +94,27 @@ def _facet_kl(guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_n
     return _kl_of_responsibilities(guide, name, head, weights, num_nodes)
 
 
-def _kl_of_responsibilities(guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_nodes: int) -> Tensor:
-    """One facet's KL where q(c given x) follows from the draws of z, or c is summed out: ``[B]``."""
+def _kl_of_responsibilities(
+    guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_nodes: int
+) -> Tensor:
+    """One facet's KL where q(c given x) follows from the draws of z, or c is summed out:
+    ``[B]``.
+    """
     if weights[0] != weights[1]:
-        raise ValueError(f"each facet's two KL weights must be equal, got {weights.tolist()} for {name!r}")
+        raise ValueError(
+            f"each facet's two KL weights must be equal, got {weights.tolist()} for {name!r}"
+        )
     q, prior = guide.latent_posterior(name, head), guide.model.priors[name]
     # A mixture whose clusters are summed out draw by draw is a mixture with one draw.
     shares = isinstance(prior, Mixture) and not guide.options.get("marginal")
     draws = guide.num_samples if shares else 1
-    nodes, node_weights = (t.to(head.device) for t in gauss_hermite(num_nodes, draws * prior.dim, head.dtype))
+    nodes, node_weights = (
+        t.to(head.device) for t in gauss_hermite(num_nodes, draws * prior.dim, head.dtype)
+    )
     z = q.base_dist.loc + q.base_dist.scale * nodes.view(-1, draws, 1, prior.dim)  # [M, L, B, d]
-    log_p = node_weights @ prior.log_joint(z).mean(1).logsumexp(-1)  # Eq. 58 at its optimal q(c given x)
+    log_p = node_weights @ prior.log_joint(z).mean(1).logsumexp(
+        -1
+    )  # Eq. 58 at its optimal q(c given x)
     return weights[0] * (-q.entropy() - log_p)
 
 
@@ -100,10 +123,14 @@ def _kl_of_given_clusters(
 ) -> Tensor:
     """One facet's KL where a network gives q(c given x): ``[B]``."""
     branch_probs, q = _branches(guide, name, head)
-    nodes, node_weights = (t.to(head.device) for t in gauss_hermite(num_nodes, prior.dim, head.dtype))
+    nodes, node_weights = (
+        t.to(head.device) for t in gauss_hermite(num_nodes, prior.dim, head.dtype)
+    )
     z = q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]  # [M, R, B, d]
     log_weights = prior.component().log_probs
-    log_p_z = torch.einsum("m,mrbk->rbk", node_weights, prior.log_joint(z) - log_weights)  # given every cluster
+    log_p_z = torch.einsum(
+        "m,mrbk->rbk", node_weights, prior.log_joint(z) - log_weights
+    )  # given every cluster
     q_c = guide.cluster_probs(name, head)
     # A branch of z belongs to one cluster, or the only branch to all.
     clusters = (
@@ -117,11 +144,17 @@ def _kl_of_given_clusters(
 
 
 def _branches(guide: FacetGuide, name: str, head: Tensor) -> tuple[Tensor, DiagonalNormal]:
-    """q(z given x) as R Normals and their probabilities: ``[R, B]``, and batch ``[R, B]`` with event ``[d]``."""
+    """q(z given x) as R Normals and their probabilities: ``[R, B]``, and batch ``[R, B]`` with
+    event ``[d]``.
+    """
     q = guide.latent_posterior(name, head)
-    if isinstance(q, torch.distributions.MixtureSameFamily) and isinstance(q.component_distribution, DiagonalNormal):
+    if isinstance(q, torch.distributions.MixtureSameFamily) and isinstance(
+        q.component_distribution, DiagonalNormal
+    ):
         each = q.component_distribution.base_dist
-        return q.mixture_distribution.probs.mT, DiagonalNormal(each.loc.movedim(1, 0), each.scale.movedim(1, 0))
+        return q.mixture_distribution.probs.mT, DiagonalNormal(
+            each.loc.movedim(1, 0), each.scale.movedim(1, 0)
+        )
     loc, scale = q.mean, q.stddev
     return head.new_ones(1, len(head)), DiagonalNormal(loc.unsqueeze(0), scale.unsqueeze(0))
 
@@ -133,9 +166,15 @@ def _expected_log_likelihood(
     z, weight = {}, torch.ones((), dtype=x.dtype, device=x.device)
     for j, (name, head) in enumerate(heads.items()):
         probs, q = _branches(guide, name, head)
-        nodes, node_weights = (t.to(x.device) for t in gauss_hermite(num_nodes, q.event_shape[0], x.dtype))
-        grid = (q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]).flatten(0, 1)  # [M R, B, d]
+        nodes, node_weights = (
+            t.to(x.device) for t in gauss_hermite(num_nodes, q.event_shape[0], x.dtype)
+        )
+        grid = (q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]).flatten(
+            0, 1
+        )  # [M R, B, d]
         axis = (1,) * j + (len(grid),) + (1,) * (len(heads) - 1 - j)
         z[name] = grid.view(*axis, *grid.shape[1:])
-        weight = weight * (node_weights[:, None, None] * probs).reshape(*axis, -1)  # [..., M R, ..., B]
+        weight = weight * (node_weights[:, None, None] * probs).reshape(
+            *axis, -1
+        )  # [..., M R, ..., B]
     return (weight * model.decode(z).log_prob(x)).sum()

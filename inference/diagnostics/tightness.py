@@ -1,4 +1,6 @@
-"""How far a fitted posterior is from the true one: importance-weighted bounds, and the tail of the weights."""
+"""How far a fitted posterior is from the true one: importance-weighted bounds, and the tail of the
+weights.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,34 @@ CHUNK, BATCH = 16, 1024
 
 @torch.no_grad()
 def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int) -> Tensor:
-    r"""log p(x, z) - log q(z given x) for draws of z from any guide, clusters summed out: ``[num_draws, N]``, nats.
+    r"""log p(x, z) - log q(z given x) for draws of z from any guide, clusters summed out:
+    ``[num_draws, N]``, nats.
 
-    The mean over draws is the marginal form's ELBO, the log of the mean of their exponentials estimates log p(x).
+    The mean over draws is the marginal form's ELBO, the log of the mean of their exponentials
+    estimates log p(x).
 
     :param x: ``[N, *x_shape]``.
-    :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's facets depend on one
-        another given x (``LadderGuide``) or on more than x: the density of its draws is not at hand.
+    :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's
+        facets depend on one another given x (``LadderGuide``) or on more than x: the density of its
+        draws is not at hand.
     """
     check_guide(guide)
     check_size("num_draws", num_draws)
     if guide.takes or not guide.factorizes:
-        raise ValueError(f"{type(guide).__name__} has no density of z given x alone with its clusters summed out")
+        raise ValueError(
+            f"{type(guide).__name__} has no density of z given x alone with its clusters summed out"
+        )
     model = guide.model
     data = model.prepare(as_data(x, model).to(model.gates.device))
     gates = torch.ones_like(model.gates)
     with evaluating(guide), model.weights_set_to(model.kl_weights, gates):
         parts = [
-            torch.cat([_log_weights(guide, batch, len(chunk)) for chunk in torch.arange(num_draws).split(CHUNK)])
+            torch.cat(
+                [
+                    _log_weights(guide, batch, len(chunk))
+                    for chunk in torch.arange(num_draws).split(CHUNK)
+                ]
+            )
             for batch in data.split(BATCH)
         ]
     return torch.cat(parts, 1)
@@ -57,28 +69,38 @@ def _log_weights(guide: FacetGuide, x: Tensor, num_draws: int) -> Tensor:
 
 
 def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dict[int, float]:
-    """IWAE's bound for each number of draws in ``sizes``, in nats per datum (Burda et al., 2016, Eq. 8).
+    """IWAE's bound for each number of draws in ``sizes``, in nats per datum (Burda et al., 2016,
+    Eq. 8).
 
-    What is gained from one draw to many is what the posterior loses. The draws are cut into as many groups as there
-    are, so small sizes are averages over many.
+    What is gained from one draw to many is what the posterior loses. The draws are cut into as many
+    groups as there are, so small sizes are averages over many.
 
     :param log_weights: ``[num_draws, N]``, of :func:`log_importance_weights`.
     :raises ValueError: if there are fewer draws than a size asks for.
     """
     _check_log_weights(log_weights)
     num_draws = len(log_weights)
-    fits = isinstance(sizes, Sequence) and all(is_index(size, num_draws + 1) and size > 0 for size in sizes)
+    fits = isinstance(sizes, Sequence) and all(
+        is_index(size, num_draws + 1) and size > 0 for size in sizes
+    )
     if not fits or not sizes:
-        raise ValueError(f"sizes must be between 1 and the number of draws, {num_draws}, got {sizes!r}")
-    groups = {size: log_weights[: num_draws // size * size].unflatten(0, (-1, size)) for size in sizes}
-    return {size: float((group.logsumexp(1) - math.log(size)).mean()) for size, group in groups.items()}
+        raise ValueError(
+            f"sizes must be between 1 and the number of draws, {num_draws}, got {sizes!r}"
+        )
+    groups = {
+        size: log_weights[: num_draws // size * size].unflatten(0, (-1, size)) for size in sizes
+    }
+    return {
+        size: float((group.logsumexp(1) - math.log(size)).mean()) for size, group in groups.items()
+    }
 
 
 def pareto_k(log_weights: Tensor) -> np.ndarray:
-    """Shape of the Pareto tail of each datum's importance weights: ``[N]`` (ArviZ's PSIS; Vehtari et al., 2024).
+    """Shape of the Pareto tail of each datum's importance weights: ``[N]`` (ArviZ's PSIS; Vehtari
+    et al., 2024).
 
-    Up to about 0.7 importance sampling from the guide's posterior would work; beyond 1 the weights have no mean to
-    speak of: the posterior misses mass of the true one.
+    Up to about 0.7 importance sampling from the guide's posterior would work; beyond 1 the weights
+    have no mean to speak of: the posterior misses mass of the true one.
 
     :param log_weights: ``[num_draws, N]``, at least 100 draws.
     :raises ValueError: for fewer.
@@ -86,16 +108,19 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     _check_log_weights(log_weights)
     if len(log_weights) < 100:
         raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")
-    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. One draw that outweighs all others
-    # overflows on the way to its infinite k.
+    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. One draw that
+    # outweighs all others overflows on the way to its infinite k.
     with np.errstate(all="ignore"):
         return array_stats.psislw(-log_weights.mT.double().cpu().numpy(), axis=-1)[1]
 
 
 def _check_log_weights(log_weights: Tensor) -> None:
-    check_kind("log_weights", log_weights, Tensor, "a tensor [num_draws, N], of log_importance_weights")
+    check_kind(
+        "log_weights", log_weights, Tensor, "a tensor [num_draws, N], of log_importance_weights"
+    )
     if log_weights.dim() != 2 or not log_weights.numel() or bool(log_weights.isnan().any()):
         raise ValueError(
-            f"log_weights must be [num_draws, N] without NaN, got shape {list(log_weights.shape)} with "
+            f"log_weights must be [num_draws, N] without NaN, got shape {list(log_weights.shape)} "
+            "with "
             f"{int(log_weights.isnan().sum())} of them"
         )

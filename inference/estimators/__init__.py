@@ -4,4 +4,9 @@ from inference.estimators.classifier import SemiSupervisedClassifier
 from inference.estimators.clustering import FacetClustering, MultiFacetClustering
 from inference.estimators.grouped import ContentStyleTransformer
 
-__all__ = ["ContentStyleTransformer", "FacetClustering", "MultiFacetClustering", "SemiSupervisedClassifier"]
+__all__ = [
+    "ContentStyleTransformer",
+    "FacetClustering",
+    "MultiFacetClustering",
+    "SemiSupervisedClassifier",
+]

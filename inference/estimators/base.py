@@ -1,4 +1,6 @@
-"""What scikit-learn's conventions ask of every estimator here: checked data, fitted models that pickle without code."""
+"""What scikit-learn's conventions ask of every estimator here: checked data, fitted models that
+pickle without code.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from guides import FacetGuide
-from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of, is_missing
+from inference.estimators.data import (
+    Encoding,
+    completed,
+    default_likelihood,
+    encoding_of,
+    is_missing,
+)
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, usable_device
@@ -54,7 +62,11 @@ class Chosen:
 
     def settings(self) -> dict[str, Any]:
         """To be read."""
-        return {"likelihood": repr(self.likelihood), "network": repr(self.network), "batch_size": self.batch_size}
+        return {
+            "likelihood": repr(self.likelihood),
+            "network": repr(self.network),
+            "batch_size": self.batch_size,
+        }
 
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
         """Of each phase, for ``n`` data; see :func:`~inference.estimators.defaults.lengths`."""
@@ -66,20 +78,25 @@ class Chosen:
         guide: Callable[[Any], FacetGuide],
         schedule: Schedule | None = None,
     ) -> SVIRunner:
-        """For a model that is built here, so that its networks follow the seed. The user's likelihood is copied."""
+        """For a model that is built here, so that its networks follow the seed. The user's
+        likelihood is copied.
+        """
         with seeded(self.seed, torch.device("cpu")):
             built = guide(model(copy.deepcopy(self.likelihood), self.network))
-        return SVIRunner(built.model, built, None, self.learning_rate, schedule, self.seed, self.device)
+        return SVIRunner(
+            built.model, built, None, self.learning_rate, schedule, self.seed, self.device
+        )
 
 
 class FacetEstimator(BaseEstimator):
     """Base of the estimators: a runner's model and guide behind scikit-learn's methods.
 
-    After ``fit`` they have ``runner_``, whose ``model`` and ``guide`` are the library's own, ``settings_``, which says
-    what was chosen from the data, ``encoding_``, how data come to the model, and ``n_features_in_``.
+    After ``fit`` they have ``runner_``, whose ``model`` and ``guide`` are the library's own,
+    ``settings_``, which says what was chosen from the data, ``encoding_``, how data come to the
+    model, and ``n_features_in_``.
 
-    They pickle (and so go through joblib) without tensors on a device: a fitted model is written as a checkpoint is, in
-    JSON and safetensors, and comes back on the CPU.
+    They pickle (and so go through joblib) without tensors on a device: a fitted model is written as
+    a checkpoint is, in JSON and safetensors, and comes back on the CPU.
     """
 
     likelihood: Likelihood | None
@@ -107,7 +124,12 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if the likelihood is none.
         """
         if self.likelihood is not None:
-            check_kind("likelihood", self.likelihood, Likelihood, "a likelihood, such as Bernoulli() or Normal(0.3)")
+            check_kind(
+                "likelihood",
+                self.likelihood,
+                Likelihood,
+                "a likelihood, such as Bernoulli() or Normal(0.3)",
+            )
         self.encoding_ = encoding_of(X, self.likelihood)
         return self.encoding_.encode(X)
 
@@ -116,18 +138,26 @@ class FacetEstimator(BaseEstimator):
 
         :param dim: length of all latents together.
         :param network: where none was asked for.
-        :raises ValueError: if a number is out of range, a part of a wrong kind, or the device not there.
+        :raises ValueError: if a number is out of range, a part of a wrong kind, or the device not
+            there.
         """
         likelihood = self.likelihood
         if self.network is not None:
-            check_kind("network", self.network, Architecture, "an architecture, such as MLPLadder() or SharedMLP()")
+            check_kind(
+                "network",
+                self.network,
+                Architecture,
+                "an architecture, such as MLPLadder() or SharedMLP()",
+            )
         usable_device(self.device)
         if likelihood is None:
             likelihood = default_likelihood(self.encoding_.values, x, dim)
         return Chosen(
             completed(likelihood, x),
             network if self.network is None else self.network,
-            default_batch_size(len(x)) if self.batch_size is None else check_count("batch_size", self.batch_size),
+            default_batch_size(len(x))
+            if self.batch_size is None
+            else check_count("batch_size", self.batch_size),
             None if self.epochs is None else check_count("epochs", self.epochs),
             check_positive("learning_rate", self.learning_rate),
             drawn_seed(self.random_state),
@@ -142,10 +172,14 @@ class FacetEstimator(BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, **ACCEPTED, reset=False)
         if X.shape[1:] != self.encoding_.x_shape:
-            raise ValueError(f"X has data of shape {X.shape[1:]}, but those fitted to had {self.encoding_.x_shape}")
+            raise ValueError(
+                f"X has data of shape {X.shape[1:]}, but those fitted to had "
+                f"{self.encoding_.x_shape}"
+            )
         if not self.runner_.model.likelihood.takes_missing and is_missing(X).any():
             raise ValueError(
-                f"X has missing entries (NaN), but the data that {type(self).__name__} was fitted to had none: fit it "
+                f"X has missing entries (NaN), but the data that {type(self).__name__} was fitted "
+                "to had none: fit it "
                 "to some that have, or give a likelihood=Incomplete(...)"
             )
         return X
@@ -160,19 +194,24 @@ class FacetEstimator(BaseEstimator):
         self.settings_ = encoding | settings | chosen.settings()
         if self.verbose:
             print(
-                f"{type(self).__name__}:", *(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n"
+                f"{type(self).__name__}:",
+                *(f"  {name}: {value}" for name, value in self.settings_.items()),
+                sep="\n",
             )
 
     def _precise(self) -> FacetGuide:
-        """The guide in float64, so that what is said of a datum does not depend on which others are asked for with it.
+        """The guide in float64, so that what is said of a datum does not depend on which others are
+        asked for with it.
 
-        In float32 sums round differently with the number of rows. (Where a device has no float64: as it is.)
+        In float32 sums round differently with the number of rows. (Where a device has no float64:
+        as it is.)
         """
         guide = self.runner_.guide
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The ELBO of ``X``, in nats per datum of the user's units: a lower bound on the mean log-density.
+        """The ELBO of ``X``, in nats per datum of the user's units: a lower bound on the mean
+        log-density.
 
         It is estimated from ten draws of the latents, the same ones at each call.
 
@@ -183,8 +222,14 @@ class FacetEstimator(BaseEstimator):
     def _bound(self, X: np.ndarray, **given: Any) -> float:
         model = self.runner_.model
         with seeded(0, self.runner_.device):
-            bound, _ = elbo(model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given)
-        return bound if model.likelihood.discrete else bound - float(self.encoding_.log_volume(X).mean())
+            bound, _ = elbo(
+                model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given
+            )
+        return (
+            bound
+            if model.likelihood.discrete
+            else bound - float(self.encoding_.log_volume(X).mean())
+        )
 
     def impute(self, X: Any) -> np.ndarray:
         """``X`` with each missing entry filled by its mean given the others, in the user's units.
@@ -197,17 +242,23 @@ class FacetEstimator(BaseEstimator):
         missing = is_missing(X)
         if not missing.any():
             return X
-        means = self.encoding_.decode(self._precise().reconstruct(self.encoding_.encode(X), **given))
+        means = self.encoding_.decode(
+            self._precise().reconstruct(self.encoding_.encode(X), **given)
+        )
         return np.where(missing, means, X).astype(X.dtype)
 
     def _features(self, X: np.ndarray, facets: Sequence[str], **given: Any) -> np.ndarray:
         """Means of these facets' latents, side by side, of the data's own precision."""
         z = self._precise().embed(self.encoding_.encode(X), **given)
-        return np.concatenate([z[name] for name in facets], 1).astype(X.dtype if X.dtype.kind == "f" else np.float32)
+        return np.concatenate([z[name] for name in facets], 1).astype(
+            X.dtype if X.dtype.kind == "f" else np.float32
+        )
 
     def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
         dims = {name: self.runner_.model.priors[name].dim for name in facets}
-        return np.array([f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object)
+        return np.array(
+            [f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "runner_")
@@ -228,7 +279,10 @@ class FacetEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "runner_" in state:
-            with tempfile.TemporaryDirectory() as folder, seeded(0, torch.device("cpu")):  # networks are drawn first
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                seeded(0, torch.device("cpu")),
+            ):  # networks are drawn first
                 for name, content in state["runner_"].items():
                     (Path(folder) / name).write_bytes(content)
                 state = state | {"runner_": SVIRunner.load(folder)}

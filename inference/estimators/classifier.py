@@ -25,18 +25,19 @@ STEPS = 4000
 
 
 class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
-    """A classifier and a generative model of what it classifies (N-VAE, :class:`~ppl_models.nvae.NVAE`).
+    """A classifier and a generative model of what it classifies (N-VAE,
+    :class:`~ppl_models.nvae.NVAE`).
 
-    Data without a label (-1, as in scikit-learn's semi-supervised estimators) are seen as of every class, each weighted
-    by its probability. What is not given is chosen from the data as by
+    Data without a label (-1, as in scikit-learn's semi-supervised estimators) are seen as of every
+    class, each weighted by its probability. What is not given is chosen from the data as by
     :class:`~inference.estimators.MultiFacetClustering`, and noted in ``settings_``.
 
     :param class_dim: length of each class's own latents.
     :param shared_dim: length of the latents that all classes share.
-    :param label_weight: of a known label's log-probability in the objective; by default the number of entries of a
-        datum, so that labels are not drowned by what there is to reconstruct.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
-        divided by 255.
+    :param label_weight: of a known label's log-probability in the objective; by default the number
+        of entries of a datum, so that labels are not drowned by what there is to reconstruct.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are,
+        8-bit values divided by 255.
     :param network: such as ``ppl_models.SharedMLP((200, 400))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
@@ -79,14 +80,18 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """Learn from data and their labels.
 
         :param X: ``[N, D]``, or images; NaN where missing.
-        :param y: ``[N]``, labels of any kind, -1 where unknown: beside strings in an array of dtype object.
-        :raises ValueError: before training, if something does not fit, or there are fewer than two classes.
+        :param y: ``[N]``, labels of any kind, -1 where unknown: beside strings in an array of dtype
+            object.
+        :raises ValueError: before training, if something does not fit, or there are fewer than two
+            classes.
         """
         X, y = validate_data(self, X, y, **ACCEPTED, ensure_min_samples=2)
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)
-        class_dim, shared_dim = (small if d is None else d for d in (self.class_dim, self.shared_dim))
+        class_dim, shared_dim = (
+            small if d is None else d for d in (self.class_dim, self.shared_dim)
+        )
         dim = check_size("class_dim", class_dim) + check_size("shared_dim", shared_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
@@ -119,14 +124,18 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     :raises ValueError: if there are fewer than two, or they are no labels.
     """
     if y.dtype.kind in "US" and (y.astype(str) == "-1").any():
-        raise ValueError("y has the string '-1': give strings and the number -1 in an array of dtype=object")
+        raise ValueError(
+            "y has the string '-1': give strings and the number -1 in an array of dtype=object"
+        )
     unknown = np.array([isinstance(label, Number) and label == -1 for label in y.tolist()])
     known = y[~unknown]
     check_classification_targets(known)
     classes, label = np.unique(known, return_inverse=True)
     if len(classes) < 2:
         plural = "class" if len(classes) == 1 else "classes"
-        raise ValueError(f"y has {len(classes)} {plural}, and two at least are needed, beside -1 for unknown")
+        raise ValueError(
+            f"y has {len(classes)} {plural}, and two at least are needed, beside -1 for unknown"
+        )
     labels = np.full(len(y), -1)
     labels[~unknown] = label
     return classes, labels

@@ -30,47 +30,56 @@ from ppl_models.networks import Architecture
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
 
-# Part of the data that is held out to end the last phase by, and how many of them there must be at least.
+# Part of the data that is held out to end the last phase by, and how many of them there must be at
+# least.
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
-# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their mixtures; and where facets
-# are subspaces, of teaching these to the networks, and all with their mixtures.
+# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
+# mixtures; and where facets are subspaces, of teaching these to the networks, and all with their
+# mixtures.
 STEPS, TAUGHT_STEPS = (1000, 4000, 1500), (1000, 3000)
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
-    """Several clusterings of the same data at once, one a facet (:class:`~ppl_models.mfcvae.MFCVAE`).
+    """Several clusterings of the same data at once, one a facet
+    (:class:`~ppl_models.mfcvae.MFCVAE`).
 
-    What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the values: Bernoulli
-    for binary ones, else a normal whose scale is that of what as many linear latents leave unexplained
-    (probabilistic PCA); 8-bit values are brought to [0, 1], other values outside it are standardised, columns each by
-    itself. Columns of real numbers start from independent subspaces of the data, a facet each (ICA of as many principal
-    components as are more than chance); for images and values within [0, 1] the network is a ladder, convolutional for
-    ``[N, C, H, W]``, where facets enter one after the other, the deepest first, under a standard normal prior. Then
-    mixtures are fitted to the latents, their numbers of clusters chosen by BIC; then all are trained together, until
-    the ELBO of a tenth of the data, held out, rises no more.
+    What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the
+    values: Bernoulli for binary ones, else a normal whose scale is that of what as many linear
+    latents leave unexplained (probabilistic PCA); 8-bit values are brought to [0, 1], other values
+    outside it are standardised, columns each by itself. Columns of real numbers start from
+    independent subspaces of the data, a facet each (ICA of as many principal components as are more
+    than chance); for images and values within [0, 1] the network is a ladder, convolutional for
+    ``[N, C, H, W]``, where facets enter one after the other, the deepest first, under a standard
+    normal prior. Then mixtures are fitted to the latents, their numbers of clusters chosen by BIC;
+    then all are trained together, until the ELBO of a tenth of the data, held out, rises no more.
 
-    Entries that are missing (NaN) are left out of the likelihood. Columns that vary in fewer dimensions than subspaces
-    are sought in are treated as images are.
+    Entries that are missing (NaN) are left out of the likelihood. Columns that vary in fewer
+    dimensions than subspaces are sought in are treated as images are.
 
-    :param facets: how many, or their names, from shallow to deep: simple features leave the encoder in shallow ones.
+    :param facets: how many, or their names, from shallow to deep: simple features leave the encoder
+        in shallow ones.
     :param n_clusters: of each facet: a number for all, or one for each, ``None`` to choose.
-    :param n_latents: length of each facet's latent vector, likewise; where they are found as subspaces, the sum counts.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are (8-bit values divided by
-        255), and facets let in by their depth.
-    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which are then let in by
-        their depth.
-    :param epochs: passes over the data, all phases together; else 1,000 optimiser steps to teach the subspaces and at
-        most 3,000 for all together, or 1,000 for the first facet, 4,000 for each further one and at most 1,500 for all.
+    :param n_latents: length of each facet's latent vector, likewise; where they are found as
+        subspaces, the sum counts.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are
+        (8-bit values divided by 255), and facets let in by their depth.
+    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which
+        are then let in by their depth.
+    :param epochs: passes over the data, all phases together; else 1,000 optimiser steps to teach
+        the subspaces and at most 3,000 for all together, or 1,000 for the first facet, 4,000 for
+        each further one and at most 1,500 for all.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
     :param learning_rate: Adam's.
-    :param early_stopping: hold out a tenth of the data to end the last phase by, where that is 20 or more.
+    :param early_stopping: hold out a tenth of the data to end the last phase by, where that is 20
+        or more.
     :param random_state: of networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
     :param verbose: print what is chosen.
 
     :ivar facet_names_: shallow to deep.
-    :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from the largest to the
-        smallest, and those that no training datum is in are left out; in a facet with labels, by these.
+    :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
+        the largest to the smallest, and those that no training datum is in are left out; in a facet
+        with labels, by these.
     :ivar clusters_: the mixture's components that these are, an array for each facet.
 
     Example::
@@ -111,12 +120,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> MultiFacetClustering:
         """Find the clusterings.
 
-        :param X: ``[N, D]``, array, data frame or memory map, or images ``[N, H, W]``, ``[N, C, H, W]``; NaN where
-            missing.
+        :param X: ``[N, D]``, array, data frame or memory map, or images ``[N, H, W]``, ``[N, C, H,
+            W]``; NaN where missing.
         :param y: not used.
-        :param labels: clusters that are known: for each facet that has any, by name, integers ``[N]`` from 0, -1 where
-            unknown; or those alone where there is one facet. They are the numbers of these clusters then.
-        :raises ValueError: before training, if something does not fit, or there are fewer data than clusters.
+        :param labels: clusters that are known: for each facet that has any, by name, integers
+            ``[N]`` from 0, -1 where unknown; or those alone where there is one facet. They are the
+            numbers of these clusters then.
+        :raises ValueError: before training, if something does not fit, or there are fewer data than
+            clusters.
         """
         names = _facet_names(self.facets)
         x = self._new_data(X)
@@ -133,7 +144,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         start = type(recipe).__name__
-        self._state_settings(recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs)
+        self._state_settings(
+            recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs
+        )
         runner = recipe.mixtures(part, latents, found, label)
         recipe.together(runner, part, None if held_out is None else x[held_out], label)
         self.runner_, self.facet_names_ = runner, names
@@ -161,7 +174,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._predicted(self._encoded(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each cluster: ``[N, J, K]``, K the largest number of any facet, 0 for what a facet has not."""
+        """Probability of each cluster: ``[N, J, K]``, K the largest number of any facet, 0 for what
+        a facet has not.
+        """
         return self._probabilities(self._encoded(X))
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
@@ -182,32 +197,51 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._feature_names(self.facet_names_)
 
     def sample(
-        self, n_samples: int = 1, *, facet: str | int | None = None, cluster: int | None = None, noise: bool = True
+        self,
+        n_samples: int = 1,
+        *,
+        facet: str | int | None = None,
+        cluster: int | None = None,
+        noise: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw data, in the user's units ``[n, ...]``, and the clusters that they were drawn from ``[n, J]``.
+        """Draw data, in the user's units ``[n, ...]``, and the clusters that they were drawn from
+        ``[n, J]``.
 
         :param facet: one whose cluster is chosen, as ``labels_`` numbers it.
-        :param noise: draw from the likelihood, too; else its mean is given, which is better to look at.
+        :param noise: draw from the likelihood, too; else its mean is given, which is better to look
+            at.
         :raises ValueError: for a facet or cluster that there is not.
         """
         check_is_fitted(self)
         check_size("n_samples", n_samples)
         if (facet is None) != (cluster is None):
-            raise ValueError(f"give facet and cluster together, or neither; got facet={facet!r}, cluster={cluster!r}")
+            raise ValueError(
+                f"give facet and cluster together, or neither; got facet={facet!r}, "
+                f"cluster={cluster!r}"
+            )
         chosen = None if facet is None else _facet_index(self.facet_names_, facet)
         if chosen is not None and not is_index(cluster, len(self.clusters_[chosen])):
             raise ValueError(
-                f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got {cluster!r}"
+                f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got "
+                f"{cluster!r}"
             )
         model = self.runner_.model
-        with seeded(drawn_seed(self.random_state), self.runner_.device), torch.no_grad(), evaluating(model):
+        with (
+            seeded(drawn_seed(self.random_state), self.runner_.device),
+            torch.no_grad(),
+            evaluating(model),
+        ):
             numbers, z = [], {}
             for j, (name, prior) in enumerate(model.mixtures.items()):
                 ours = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
                 weights = prior.component().probs[ours]
                 drawn = torch.multinomial(weights, n_samples, replacement=True)
-                numbers.append(drawn if cluster is None or j != chosen else torch.full_like(drawn, cluster))
-                z[name] = prior.latent(one_hot(ours[numbers[j]], prior.num_components).to(weights)).sample()
+                numbers.append(
+                    drawn if cluster is None or j != chosen else torch.full_like(drawn, cluster)
+                )
+                z[name] = prior.latent(
+                    one_hot(ours[numbers[j]], prior.num_components).to(weights)
+                ).sample()
             p = model.decode(z)
             x = p.sample() if noise else p.mean
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
@@ -216,19 +250,38 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         shape, J = x.shape[1:], len(names)
         asked = _for_each(names, "n_latents", self.n_latents)
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
-        if self.encoding_.values == "real" and x.ndim == 2 and x.shape[1] >= J and self.network is None:
-            dim = principal_dimensions(x, J, sum(dims.values())) if None in asked.values() else sum(dims.values())
+        if (
+            self.encoding_.values == "real"
+            and x.ndim == 2
+            and x.shape[1] >= J
+            and self.network is None
+        ):
+            dim = (
+                principal_dimensions(x, J, sum(dims.values()))
+                if None in asked.values()
+                else sum(dims.values())
+            )
             if dim <= rank(x):
                 chosen = self._chosen(x, dim, default_plain_network(shape))
-                return SubspaceStrategy(shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim)
+                return SubspaceStrategy(
+                    shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim
+                )
         chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
         alone, further, together = STEPS
         return LadderStrategy(
-            shape, names, chosen, chosen.lengths(len(x), (alone, *[further] * (J - 1), together)), dims
+            shape,
+            names,
+            chosen,
+            chosen.lengths(len(x), (alone, *[further] * (J - 1), together)),
+            dims,
         )
 
-    def _split(self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows to train on, all that have a label among them, and rows to hold out where there are enough."""
+    def _split(
+        self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows to train on, all that have a label among them, and rows to hold out where there are
+        enough.
+        """
         rows = np.arange(len(x))
         free = rows[np.all([label < 0 for label in known.values()], axis=0)] if known else rows
         n = int(HELD_OUT * len(x))
@@ -242,7 +295,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.clusters_ = []
         for name, log_joint in self._log_joints(x).items():
             sizes = np.bincount(log_joint.argmax(-1), minlength=log_joint.shape[-1])
-            order = np.arange(len(sizes)) if name in known else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
+            order = (
+                np.arange(len(sizes))
+                if name in known
+                else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
+            )
             self.clusters_.append(order)
 
     def _log_joints(self, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -250,7 +307,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         guide = self._precise()
         with torch.no_grad():
             return {
-                name: guide.model.mixtures[name].log_joint(torch.as_tensor(z, device=self.runner_.device)).cpu().numpy()
+                name: guide.model.mixtures[name]
+                .log_joint(torch.as_tensor(z, device=self.runner_.device))
+                .cpu()
+                .numpy()
                 for name, z in guide.embed(x).items()
             }
 
@@ -270,7 +330,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     """One facet of a :class:`MultiFacetClustering`, as scikit-learn's clusterers are.
 
-    :param estimator: which finds the facets; a clone of it is fitted. By default one with a single facet.
+    :param estimator: which finds the facets; a clone of it is fitted. By default one with a single
+        facet.
     :param facet: its name or number; -1 is the deepest.
     :param random_state: for the clone, in place of its own.
 
@@ -279,7 +340,10 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     """
 
     def __init__(
-        self, estimator: MultiFacetClustering | None = None, facet: str | int = -1, random_state: RandomState = None
+        self,
+        estimator: MultiFacetClustering | None = None,
+        facet: str | int = -1,
+        random_state: RandomState = None,
     ) -> None:
         self.estimator = estimator
         self.facet = facet
@@ -307,7 +371,9 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster ``[N, K]``."""
         check_is_fitted(self)
-        return self.estimator_.predict_proba(X)[:, self.facet_, : len(self.estimator_.clusters_[self.facet_])]
+        return self.estimator_.predict_proba(X)[
+            :, self.facet_, : len(self.estimator_.clusters_[self.facet_])
+        ]
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of the facet's latents ``[N, d]``."""
@@ -324,7 +390,9 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         return self.estimator_.get_feature_names_out()[self._columns()]
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The ELBO of all facets together, in nats per datum; see :meth:`MultiFacetClustering.score`."""
+        """The ELBO of all facets together, in nats per datum; see
+        :meth:`MultiFacetClustering.score`.
+        """
         check_is_fitted(self)
         return self.estimator_.score(X)
 
@@ -350,12 +418,19 @@ def _facet_names(facets: int | Sequence[str]) -> list[str]:
 
     :raises ValueError: if that is neither a number nor names.
     """
-    if isinstance(facets, Sequence) and not isinstance(facets, str) and all(isinstance(name, str) for name in facets):
+    if (
+        isinstance(facets, Sequence)
+        and not isinstance(facets, str)
+        and all(isinstance(name, str) for name in facets)
+    ):
         names = list(facets)
     else:
         names = [f"facet_{j}" for j in range(check_size("facets", facets))]
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"facets must be a number, or names that differ, such as ('style', 'digit'), got {facets!r}")
+        raise ValueError(
+            "facets must be a number, or names that differ, such as ('style', 'digit'), got "
+            f"{facets!r}"
+        )
     return names
 
 
@@ -363,7 +438,11 @@ def _facet_index(names: Sequence[str], facet: str | int) -> int:
     """:raises ValueError: for a facet that there is not."""
     if facet in names:
         return list(names).index(str(facet))
-    if isinstance(facet, int | np.integer) and not isinstance(facet, bool) and -len(names) <= facet < len(names):
+    if (
+        isinstance(facet, int | np.integer)
+        and not isinstance(facet, bool)
+        and -len(names) <= facet < len(names)
+    ):
         return int(facet) % len(names)
     raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
 
@@ -374,11 +453,19 @@ def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
     :raises ValueError: if that is no number, or not one for each.
     """
     each = (
-        list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value] * len(names)
+        list(value)
+        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+        else [value] * len(names)
     )
     if len(each) != len(names):
-        raise ValueError(f"{option} must be one number, or one for each of the {len(names)} facets, got {value!r}")
-    return {n: None if v is None else check_size(f"{option} of {n!r}", v) for n, v in zip(names, each, strict=True)}
+        raise ValueError(
+            f"{option} must be one number, or one for each of the {len(names)} facets, got "
+            f"{value!r}"
+        )
+    return {
+        n: None if v is None else check_size(f"{option} of {n!r}", v)
+        for n, v in zip(names, each, strict=True)
+    }
 
 
 def _at_least(classes: int, facet: str, number: int | None) -> int:
@@ -387,17 +474,23 @@ def _at_least(classes: int, facet: str, number: int | None) -> int:
     :raises ValueError: if fewer were asked for than there are classes.
     """
     if number is not None and number < classes:
-        raise ValueError(f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give {classes}")
+        raise ValueError(
+            f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give "
+            f"{classes}"
+        )
     return number or classes
 
 
 def _check_enough(n: int, numbers: Mapping[str, int | None]) -> None:
-    """:raises ValueError: if there are more clusters than data to train on, where some of ``n`` are held out."""
+    """:raises ValueError: if there are more clusters than data to train on, where some of ``n`` are
+        held out.
+    """
     most = n - int(HELD_OUT * n)
     for name, number in numbers.items():
         if number is not None and number > most:
             raise ValueError(
-                f"facet {name!r} is to have {number} clusters, but of {n} data {most} are to train on: give fewer"
+                f"facet {name!r} is to have {number} clusters, but of {n} data {most} are to "
+                "train on: give fewer"
             )
 
 
@@ -410,12 +503,16 @@ def _known(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
         return {}
     if not isinstance(labels, Mapping):
         if len(names) > 1:
-            raise ValueError(f"there are {len(names)} facets: give labels by name, such as {{{names[-1]!r}: labels}}")
+            raise ValueError(
+                f"there are {len(names)} facets: give labels by name, such as {{{names[-1]!r}: "
+                f"labels}}"
+            )
         labels = {names[0]: labels}
     if unknown := [name for name in labels if name not in names]:
         raise ValueError(f"labels are given for {unknown[0]!r}, but the facets are {list(names)}")
     largest = np.iinfo(np.int32).max
     checked = {
-        name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy() for name, each in labels.items()
+        name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy()
+        for name, each in labels.items()
     }
     return {name: label for name, label in checked.items() if (label >= 0).any()}

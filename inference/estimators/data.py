@@ -1,4 +1,6 @@
-"""How a user's array becomes what a model is fitted to: what kind of values it has, and their scale."""
+"""How a user's array becomes what a model is fitted to: what kind of values it has, and their
+scale.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,19 @@ from sklearn.impute import SimpleImputer
 
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 
-__all__ = ["Encoding", "completed", "default_likelihood", "encoding_of", "is_missing", "residual_scale"]
+__all__ = [
+    "Encoding",
+    "completed",
+    "default_likelihood",
+    "encoding_of",
+    "is_missing",
+    "residual_scale",
+]
 
 # Rows that are looked at where a rough number will do.
 SOME_ROWS = 5000
-# Standard deviation of what the latents leave unexplained, in units of the data's own: less would make the
-# reconstruction all that counts, more would leave the latents nothing to say.
+# Standard deviation of what the latents leave unexplained, in units of the data's own: less would
+# make the reconstruction all that counts, more would leave the latents nothing to say.
 RESIDUAL_SHARE = (0.1, 0.6)
 
 
@@ -25,8 +34,8 @@ RESIDUAL_SHARE = (0.1, 0.6)
 class Encoding:
     """The map between a user's values and a model's.
 
-    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` where a likelihood was
-        chosen for them.
+    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` where
+        a likelihood was chosen for them.
     :ivar x_shape: shape of one datum.
     :ivar loc: what is subtracted, and
     :ivar scale: what is then divided by, arrays that broadcast against a datum.
@@ -52,13 +61,16 @@ class Encoding:
         return x * self.scale + self.loc
 
     def log_volume(self, X: np.ndarray) -> np.ndarray:
-        """log of the factor between densities of x and of the user's values, in nats for each datum ``[N]``."""
+        """log of the factor between densities of x and of the user's values, in nats for each datum
+        ``[N]``.
+        """
         each = np.broadcast_to(np.log(self.scale), X.shape)
         return np.where(is_missing(X), 0.0, each).reshape(len(X), -1).sum(1)
 
 
 def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
-    """What kind of values ``X`` ``[N, ...]`` has; as they are where a likelihood was chosen for them, but for 8 bits.
+    """What kind of values ``X`` ``[N, ...]`` has; as they are where a likelihood was chosen for
+    them, but for 8 bits.
 
     Real columns are standardised each by itself, real images all by one mean and deviation.
     """
@@ -73,9 +85,14 @@ def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
         axis = 0 if X.ndim == 2 else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of columns of which nothing is there
-            loc, scale = (np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float))) for f in (np.nanmean, np.nanstd))
+            loc, scale = (
+                np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float)))
+                for f in (np.nanmean, np.nanstd)
+            )
         # A constant is left as it is, and so is what differs by rounding alone.
-        scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0)
+        scale = np.where(
+            scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0
+        )
     return Encoding(values, X.shape[1:], loc, scale, 1 - len(there) / X.size)
 
 
@@ -90,15 +107,22 @@ def _kind(X: np.ndarray, there: np.ndarray) -> str:
 
 
 def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
-    """Bernoulli for binary data; else a normal, as wide as what ``dim`` linear latents leave unexplained.
+    """Bernoulli for binary data; else a normal, as wide as what ``dim`` linear latents leave
+    unexplained.
 
     :param x: encoded data.
     """
-    return Bernoulli() if values == "binary" else Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
+    return (
+        Bernoulli()
+        if values == "binary"
+        else Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
+    )
 
 
 def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
-    """The likelihood, for data of which entries are missing; encoders see the mean of the others in their place."""
+    """The likelihood, for data of which entries are missing; encoders see the mean of the others in
+    their place.
+    """
     if likelihood.takes_missing or not is_missing(x).any():
         return likelihood
     low, high = likelihood.support
@@ -106,7 +130,8 @@ def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
-    """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999), within bounds.
+    """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999),
+    within bounds.
 
     Missing entries take their column's mean, which has no part in the deviation.
 

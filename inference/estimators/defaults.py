@@ -1,4 +1,6 @@
-"""What is chosen for a user who chooses nothing: networks, latents, how long to train, how many clusters."""
+"""What is chosen for a user who chooses nothing: networks, latents, how long to train, how many
+clusters.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Lengths:
 
 
 def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> Lengths:
-    """So many steps in each phase, or so many epochs in these proportions; at least an epoch in each.
+    """So many steps in each phase, or so many epochs in these proportions; at least an epoch in
+    each.
 
     :param steps: of each facet's phase without mixtures, and of the phase with them.
     """
@@ -78,10 +81,14 @@ def default_dims(x_shape: Sequence[int], num_facets: int) -> int:
 
 
 def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
-    """A ladder with its last rungs for the facets: convolutional for images ``(C, H, W)`` of 16 pixels or more."""
+    """A ladder with its last rungs for the facets: convolutional for images ``(C, H, W)`` of 16
+    pixels or more.
+    """
     levels = max(num_facets, 2)
     rungs = list(range(levels - num_facets, levels))
-    if len(x_shape) == 3 and all(n >= 2 ** (levels + 1) and n % 2**levels == 0 and n >= 16 for n in x_shape[1:]):
+    if len(x_shape) == 3 and all(
+        n >= 2 ** (levels + 1) and n % 2**levels == 0 and n >= 16 for n in x_shape[1:]
+    ):
         return ConvLadder([32 * 2**level for level in range(levels)], rungs=rungs)
     return MLPLadder(_widths(x_shape, levels), rungs=rungs)
 
@@ -92,13 +99,17 @@ def default_plain_network(x_shape: Sequence[int]) -> MLP:
 
 
 def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
-    """About three units for each entry on the first level, within 64 and 512, and twice as many on each further one."""
+    """About three units for each entry on the first level, within 64 and 512, and twice as many on
+    each further one.
+    """
     first = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
     return [first * 2**level for level in range(levels)]
 
 
 def likeliest_number(z: np.ndarray, covariance: str, seed: int) -> int:
-    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``, 2 at least."""
+    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``, 2
+    at least.
+    """
     bic = _bic(z, covariance, seed)
     return min(list(bic)[1:], key=bic.__getitem__)
 
@@ -114,9 +125,13 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
     numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_CLUSTER)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of numbers that are too large, which BIC refuses
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # of numbers that are too large, which BIC refuses
         return {
-            k: GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed).fit(z).bic(z)
+            k: GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed)
+            .fit(z)
+            .bic(z)
             for k in numbers
         }
 
@@ -128,10 +143,11 @@ def rank(x: np.ndarray) -> int:
 
 
 def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` are more than chance, within bounds.
+    """How many principal components of standardised ``x`` ``[N, D]`` are more than chance, within
+    bounds.
 
-    Those whose variance exceeds that of nineteen in twenty data sets with the same columns, each shuffled by itself
-    (parallel analysis; Horn, 1965).
+    Those whose variance exceeds that of nineteen in twenty data sets with the same columns, each
+    shuffled by itself (parallel analysis; Horn, 1965).
     """
     rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
     rng = np.random.default_rng(seed)

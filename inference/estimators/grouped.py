@@ -28,18 +28,19 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     """Features in two parts: the content of each datum's group, and the datum's own style (ML-VAE,
     :class:`~ppl_models.mlvae.MLVAE`).
 
-    ``groups`` go with the data, one integer for each: in training they say what is shared, and when data are
-    transformed all members of a group tell of its content together. Without them each datum is a group of its own. To
-    send them through a pipeline, scikit-learn's metadata routing is to be switched on and they are to be asked for:
-    ``set_fit_request(groups=True)``, ``set_transform_request(groups=True)``.
+    ``groups`` go with the data, one integer for each: in training they say what is shared, and when
+    data are transformed all members of a group tell of its content together. Without them each
+    datum is a group of its own. To send them through a pipeline, scikit-learn's metadata routing is
+    to be switched on and they are to be asked for: ``set_fit_request(groups=True)``,
+    ``set_transform_request(groups=True)``.
 
-    What is not given is chosen from the data as by :class:`~inference.estimators.MultiFacetClustering`, and noted in
-    ``settings_``.
+    What is not given is chosen from the data as by
+    :class:`~inference.estimators.MultiFacetClustering`, and noted in ``settings_``.
 
     :param content_dim: length of the content.
     :param style_dim: length of the style.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are, 8-bit values
-        divided by 255.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are,
+        8-bit values divided by 255.
     :param network: such as ``ppl_models.MLP((200,))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
     :param batch_size: by default about a twentieth of the data, within 16 and 512.
@@ -84,7 +85,9 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         """
         x = self._new_data(X)
         small = default_dims(x.shape[1:], 2)
-        content_dim, style_dim = (small if d is None else d for d in (self.content_dim, self.style_dim))
+        content_dim, style_dim = (
+            small if d is None else d for d in (self.content_dim, self.style_dim)
+        )
         dim = check_size("content_dim", content_dim) + check_size("style_dim", style_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
@@ -101,19 +104,22 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     def transform(self, X: Any, *, groups: Any = None) -> np.ndarray:
         """Means of content and style, side by side: ``[N, content_dim + style_dim]``.
 
-        :param groups: the group of each datum, integers ``[N]``, of any values, seen in training or not.
+        :param groups: the group of each datum, integers ``[N]``, of any values, seen in training or
+            not.
         """
         X = self._seen_data(X)
         return self._features(X, PARTS, group=_groups(groups, len(X)))
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum of the user's units; see
-        :meth:`MultiFacetClustering.score <inference.estimators.MultiFacetClustering.score>`."""
+        :meth:`MultiFacetClustering.score <inference.estimators.MultiFacetClustering.score>`.
+        """
         X = self._seen_data(X)
         return self._bound(X, group=_groups(groups, len(X)))
 
     def impute(self, X: Any, *, groups: Any = None) -> np.ndarray:
-        """``X`` with each missing entry filled by its mean given the others of its group, in the user's units.
+        """``X`` with each missing entry filled by its mean given the others of its group, in the
+        user's units.
 
         :param X: ``[N, ...]``, NaN where missing.
         """

@@ -60,12 +60,19 @@ class FitStrategy(ABC):
         """
 
     def mixtures(
-        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Mapping[str, np.ndarray]
+        self,
+        x: np.ndarray,
+        latents: FacetGuide,
+        numbers: Mapping[str, int],
+        label: Mapping[str, np.ndarray],
     ) -> SVIRunner:
         """The same networks under mixtures, which are fitted to the latents."""
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         with seeded(self.chosen.seed, torch.device("cpu")):  # they start from draws
-            priors = {name: GaussianMixture(numbers[name], dim, self.covariance) for name, dim in dims.items()}
+            priors = {
+                name: GaussianMixture(numbers[name], dim, self.covariance)
+                for name, dim in dims.items()
+            }
         runner = self._runner(priors)
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
@@ -74,33 +81,58 @@ class FitStrategy(ABC):
         return runner
 
     def together(
-        self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
+        self,
+        runner: SVIRunner,
+        x: np.ndarray,
+        held_out: np.ndarray | None,
+        label: Mapping[str, np.ndarray],
     ) -> None:
         """Everything at once, until the ELBO of data that are held out rises no more."""
         epochs, callbacks = self.lengths.together, []
         log_every = max(1, epochs // LOOKS)
         if held_out is not None:
-            look = Evaluate(lambda run: {"held_out_elbo": elbo(run.model, run.guide, held_out, DRAWS)[0]}, log_every)
+            look = Evaluate(
+                lambda run: {"held_out_elbo": elbo(run.model, run.guide, held_out, DRAWS)[0]},
+                log_every,
+            )
             callbacks = [look, StopEarly("held_out_elbo", PATIENCE)]
         self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
 
-    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]) -> dict[str, int]:
-        """How many clusters each facet gets: as many as were asked for, or as the latents speak for."""
+    def numbers(
+        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
+    ) -> dict[str, int]:
+        """How many clusters each facet gets: as many as were asked for, or as the latents speak
+        for.
+        """
         z = latents.embed(x)
         return {
-            name: k if k is not None else likeliest_number(z[name], self.covariance, self.chosen.seed)
+            name: k
+            if k is not None
+            else likeliest_number(z[name], self.covariance, self.chosen.seed)
             for name, k in chosen.items()
         }
 
     def _runner(self, facets: Mapping[str, Any], schedule: Schedule | None = None) -> SVIRunner:
-        return self.chosen.runner(partial(MFCVAE, self.x_shape, facets), VaDEGuide, schedule=schedule)
+        return self.chosen.runner(
+            partial(MFCVAE, self.x_shape, facets), VaDEGuide, schedule=schedule
+        )
 
-    def _fit(self, runner: SVIRunner, x: np.ndarray, epochs: int, log_every: int | None = None, **options: Any) -> None:
-        runner.fit(x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options)
+    def _fit(
+        self,
+        runner: SVIRunner,
+        x: np.ndarray,
+        epochs: int,
+        log_every: int | None = None,
+        **options: Any,
+    ) -> None:
+        runner.fit(
+            x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options
+        )
 
     def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
         with warnings.catch_warnings():
-            # Of few epochs, which the user has asked for; a facet that is dead in the end is told of then.
+            # Of few epochs, which the user has asked for; a facet that is dead in the end is told
+            # of then.
             for expected in (AbruptFadeInWarning, DeadFacetWarning):
                 warnings.simplefilter("ignore", expected)
             self._fit(runner, x, sum(self.lengths.alone))
@@ -109,7 +141,8 @@ class FitStrategy(ABC):
 
 @dataclass(frozen=True)
 class LadderStrategy(FitStrategy):
-    """Facets at their own depths of a ladder are let in one after the other, the deepest first (MFCVAE, D.3).
+    """Facets at their own depths of a ladder are let in one after the other, the deepest first
+    (MFCVAE, D.3).
 
     :param dims: length of each facet's latent vector.
     """
@@ -117,8 +150,15 @@ class LadderStrategy(FitStrategy):
     dims: Mapping[str, int]
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        schedule = ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps) if len(self.names) > 1 else None
-        return self._start(self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule), x)
+        schedule = (
+            ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps)
+            if len(self.names) > 1
+            else None
+        )
+        return self._start(
+            self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule),
+            x,
+        )
 
 
 @dataclass(frozen=True)
@@ -138,5 +178,12 @@ class SubspaceStrategy(FitStrategy):
         dims = zip(self.names, subspaces.dims, strict=True)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
         seen = torch.as_tensor(complete, device=guide.model.gates.device)
-        teach(guide, seen, subspaces, residual_scale(x, self.dim), sum(self.lengths.alone), self.chosen)
+        teach(
+            guide,
+            seen,
+            subspaces,
+            residual_scale(x, self.dim),
+            sum(self.lengths.alone),
+            self.chosen,
+        )
         return guide

@@ -1,12 +1,13 @@
 """Facets as independent subspaces of the data: how columns of numbers are started.
 
-In images the depth at which a facet leaves the encoder tells facets apart; between columns there is no such order.
-There the data's principal components are turned so that they are as independent as can be (ICA), and what still depends
-on each other goes into one facet: a facet's clusters depend on all of its coordinates, those of two facets do not (the
-model's own assumption, MFCVAE, Eq. 1). The networks are then taught these linear maps, to go on from.
+In images the depth at which a facet leaves the encoder tells facets apart; between columns there is
+no such order. There the data's principal components are turned so that they are as independent as
+can be (ICA), and what still depends on each other goes into one facet: a facet's clusters depend on
+all of its coordinates, those of two facets do not (the model's own assumption, MFCVAE, Eq. 1). The
+networks are then taught these linear maps, to go on from.
 
-The latents of a plain VAE would not do in their place: its prior has pressed them towards a single normal, of which
-neither clusters nor independence can be read.
+The latents of a plain VAE would not do in their place: its prior has pressed them towards a single
+normal, of which neither clusters nor independence can be read.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ __all__ = ["Subspaces", "independent_subspaces", "teach"]
 
 # Rows that dependence is measured on, at most.
 MAX_ROWS = 2000
-# Standard deviations, of the estimates for independent coordinates, above which two coordinates depend on each other.
+# Standard deviations, of the estimates for independent coordinates, above which two coordinates
+# depend on each other.
 SIGNIFICANT = 4.0
-# In nats: of coordinates that do not depend on each other, so that these are weakly tied and not apart.
+# In nats: of coordinates that do not depend on each other, so that these are weakly tied and not
+# apart.
 TIE = 1e-3
 
 
@@ -63,26 +66,33 @@ class Subspaces:
         return (x - self.loc) @ np.concatenate(self.maps).T
 
     def given_to(self, labels: Sequence[np.ndarray | None], x: np.ndarray) -> Subspaces:
-        """In another order: each facet that has labels gets the subspace in which these lie furthest apart.
+        """In another order: each facet that has labels gets the subspace in which these lie
+        furthest apart.
 
-        :param labels: of each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet without any.
+        :param labels: of each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet
+            without any.
         """
         parts = np.split(self.sources(x), np.cumsum(self.dims)[:-1], axis=1)
         apart = [
-            [0.0 if label is None else _apart(z[label >= 0], label[label >= 0]) for z in parts] for label in labels
+            [0.0 if label is None else _apart(z[label >= 0], label[label >= 0]) for z in parts]
+            for label in labels
         ]
         # Where nothing speaks for another order, this one.
         _, order = linear_sum_assignment(np.array(apart) + 1e-6 * np.eye(len(parts)), maximize=True)
         return Subspaces(self.loc, [self.maps[place] for place in order])
 
     def variances(self, scale: float) -> np.ndarray:
-        """Of each latent given x ``[m]``, where x is a linear map of the latents and noise of deviation ``scale``."""
+        """Of each latent given x ``[m]``, where x is a linear map of the latents and noise of
+        deviation ``scale``.
+        """
         back = np.linalg.pinv(np.concatenate(self.maps))
         return 1 / (1 + (back**2).sum(0) / scale**2)
 
 
 def _apart(z: np.ndarray, label: np.ndarray) -> float:
-    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 where each datum is a class."""
+    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 where each datum is
+    a class.
+    """
     classes, label = np.unique(label, return_inverse=True)
     if len(classes) == len(label):
         return 0.0
@@ -102,18 +112,26 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     white = pca.transform(x)
     ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where nothing is left but normal noise, to turn at will
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # where nothing is left but normal noise, to turn at will
         sources = ica.fit_transform(white)
-    turned = ica.components_ @ (pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None])
+    turned = ica.components_ @ (
+        pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None]
+    )
     group = _dependent(sources, number, seed)
-    clearest = sorted(np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True)
+    clearest = sorted(
+        np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True
+    )
     kept = clearest[: number - 1]
     rest = ~np.isin(group, kept)
     return Subspaces(pca.mean_, [turned[rest], *(turned[group == g] for g in kept[::-1])])
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """The group of each source ``[m]``, at least so many groups: those of one group depend on each other."""
+    """The group of each source ``[m]``, at least so many groups: those of one group depend on each
+    other.
+    """
     m = sources.shape[1]
     if m == number:
         return np.arange(m)
@@ -125,18 +143,24 @@ def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
     groups, group = connected_components(tied)
     if groups >= number:
         return group
-    cut = SpectralClustering(number, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
+    cut = SpectralClustering(
+        number, affinity="precomputed", assign_labels="cluster_qr", random_state=seed
+    )
     group = cut.fit_predict(dependence + TIE)
     return group if len(np.unique(group)) == number else np.arange(m) % number
 
 
 def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
-    """Mutual information of each column of one with each of the other ``[m, m]``, nats, made symmetric."""
+    """Mutual information of each column of one with each of the other ``[m, m]``, nats, made
+    symmetric.
+    """
     each = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
     return (each + each.T) / 2
 
 
-def teach(guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, chosen: Chosen) -> None:
+def teach(
+    guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, chosen: Chosen
+) -> None:
     """Bring a guide's networks to the subspaces' maps, and back to the data.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
@@ -161,8 +185,12 @@ def teach(guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epoc
 
 
 def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    """Of the posteriors' means from the sources, and of what is decoded from these from the data."""
+    """Of the posteriors' means from the sources, and of what is decoded from these from the
+    data.
+    """
     posterior = guide.encode(x).values()
-    apart = [(q.mean - source).square().mean() for q, source in zip(posterior, sources, strict=True)]
+    apart = [
+        (q.mean - source).square().mean() for q, source in zip(posterior, sources, strict=True)
+    ]
     back = guide.model.decode(dict(zip(guide.model.priors, sources, strict=True))).mean
     return torch.stack([*apart, (back - x).square().mean()]).sum()

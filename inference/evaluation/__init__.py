@@ -1,7 +1,6 @@
 """How well a fitted model and guide describe data: bounds, clusters, identifiability."""
 
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
-from inference.evaluation.clusters import latents_of_cluster, rank_clusters, surest
 from inference.evaluation.identifiability import (
     IdentifiabilityWarning,
     KeepIdentifiable,
@@ -21,10 +20,7 @@ __all__ = [
     "elbo_per_datum",
     "identifiability_matrix",
     "kl_by_dimension",
-    "latents_of_cluster",
     "mutual_information",
     "natural_parameters",
     "perturb_components",
-    "rank_clusters",
-    "surest",
 ]

@@ -15,7 +15,7 @@ from scipy.stats import entropy
 from torch import Tensor
 from torch.distributions import Independent, kl_divergence
 
-from guides.base import FacetGuide, check_guide
+from guides.base import EVALUATION_BATCH, FacetGuide, check_guide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_size
@@ -25,15 +25,13 @@ from ppl_models.priors import ClassBlocks, StandardNormal
 
 __all__ = ["elbo", "elbo_per_datum", "kl_by_dimension", "mutual_information"]
 
-# Rows that go through the networks at once.
-BATCH = 4096
-
 
 @torch.no_grad()
 def elbo(
     model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
 ) -> tuple[float, float]:
-    """Monte-Carlo estimate of the ELBO of ``x`` with every weight and gate at 1: mean and its standard error.
+    """Monte-Carlo estimate of the ELBO of ``x`` with every weight and gate at 1: mean and its
+    standard error.
 
     Both in nats per datum. The error is that of the draws of the latents, for the data as given.
 
@@ -55,22 +53,25 @@ def elbo(
 def elbo_per_datum(
     model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
 ) -> np.ndarray:
-    """Monte-Carlo estimate of each datum's ELBO, nats, with every weight and gate at 1: ``[N]``, the mean over draws.
+    """Monte-Carlo estimate of each datum's ELBO, nats, with every weight and gate at 1: ``[N]``,
+    the mean over draws.
 
-    Its mean over data is that of :func:`elbo` on the same draws. What two models differ by is known far better than
-    what each has: take the difference datum by datum, and its standard error over data.
+    Its mean over data is that of :func:`elbo` on the same draws. What two models differ by is known
+    far better than what each has: take the difference datum by datum, and its standard error over
+    data.
 
     :param x: ``[N, *x_shape]``.
     :param num_draws: independent draws of the whole estimate, at least 1.
     :param given: what the model takes beside x, one entry per datum.
-    :raises ValueError: if the data do not fit the model, ``num_draws`` is below 1, or the members of a group share a
-        latent, whose terms are no single datum's.
+    :raises ValueError: if the data do not fit the model, ``num_draws`` is below 1, or the members
+        of a group share a latent, whose terms are no single datum's.
     """
     check_size("num_draws", num_draws)
     loss = Loss(model, guide)
     if model.shared:
         raise ValueError(
-            f"{type(model).__name__} has one latent of facet {model.shared[0]!r} for all members of a group, so that a "
+            f"{type(model).__name__} has one latent of facet {model.shared[0]!r} for all members "
+            "of a group, so that a "
             "datum has no ELBO of its own: take inference.elbo, of whole groups"
         )
     data = guide.observed(x, given).to(model.gates.device)
@@ -78,13 +79,17 @@ def elbo_per_datum(
         # Added up as they come: a hundred draws of many data would fill the memory.
         total = torch.zeros(len(data), dtype=model.gates.dtype, device=model.gates.device)
         for _ in range(num_draws):
-            total += torch.cat([_elbo_by_datum(loss, batch) for batch in data.split(BATCH)])
+            total += torch.cat(
+                [_elbo_by_datum(loss, batch) for batch in data.split(EVALUATION_BATCH)]
+            )
     return (total / num_draws).cpu().numpy()
 
 
 @contextmanager
 def _as_evaluated(guide: FacetGuide) -> Iterator[None]:
-    """Within this context the objective of ``guide`` is its model's ELBO: no dropout, nothing relaxed, weights at 1."""
+    """Within this context the objective of ``guide`` is its model's ELBO: no dropout, nothing
+    relaxed, weights at 1.
+    """
     model = guide.model
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
     with evaluating(guide), guide.without_relaxation(), at_one:
@@ -92,17 +97,21 @@ def _as_evaluated(guide: FacetGuide) -> Iterator[None]:
 
 
 def _mean_elbo(loss: Loss, data: Observed) -> Tensor:
-    parts = [-loss(batch.x, **batch.given) * len(batch) for batch in data.whole_groups(BATCH)]
+    parts = [
+        -loss(batch.x, **batch.given) * len(batch) for batch in data.whole_groups(EVALUATION_BATCH)
+    ]
     return torch.stack(parts).sum() / len(data)
 
 
 def _elbo_by_datum(loss: Loss, batch: Observed) -> Tensor:
     """One draw for each datum of a batch: ``[B]``.
 
-    The ELBO is linear in a weight of all of a datum's terms, so each datum's is its derivative by that weight,
-    whatever the objective sums and enumerates.
+    The ELBO is linear in a weight of all of a datum's terms, so each datum's is its derivative by
+    that weight, whatever the objective sums and enumerates.
     """
-    weights = torch.ones(len(batch), dtype=loss.model.gates.dtype, device=batch.x.device, requires_grad=True)
+    weights = torch.ones(
+        len(batch), dtype=loss.model.gates.dtype, device=batch.x.device, requires_grad=True
+    )
     with torch.enable_grad(), poutine.scale(scale=weights):
         value = -loss(batch.x, **batch.given) * len(batch)
         (by_datum,) = torch.autograd.grad(value, weights)
@@ -110,10 +119,11 @@ def _elbo_by_datum(loss: Loss, batch: Observed) -> Tensor:
 
 
 def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, float]:
-    """I(x; c_j) of every mixture facet, in nats: entropy of the mean responsibilities less their mean entropy.
+    """I(x; c_j) of every mixture facet, in nats: entropy of the mean responsibilities less their
+    mean entropy.
 
-    It vanishes when a facet has died (its latent ignores x) *and* when all data share one cluster; the entropy of the
-    mean responsibilities alone would call the first of these healthy.
+    It vanishes when a facet has died (its latent ignores x) *and* when all data share one cluster;
+    the entropy of the mean responsibilities alone would call the first of these healthy.
 
     Clusters that are given are not inferred from x, and have no such number.
 
@@ -129,7 +139,9 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
 
 
 @torch.no_grad()
-def kl_by_dimension(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+def kl_by_dimension(
+    guide: FacetGuide, x: ArrayLike | Tensor, **given: Any
+) -> dict[str, np.ndarray]:
     """KL(q(z given x) || p(z)) of every latent dimension: ``{name: [N, d]}``, nats.
 
     Of facets whose prior is a standard normal, with a class beside it or without.
@@ -142,5 +154,6 @@ def kl_by_dimension(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> d
     return {
         name: kl_divergence(q.base_dist, guide.model.priors[name].latent().base_dist).cpu().numpy()
         for name, q in guide.posterior(x, **given).items()
-        if isinstance(q, Independent) and isinstance(guide.model.priors[name], StandardNormal | ClassBlocks)
+        if isinstance(q, Independent)
+        and isinstance(guide.model.priors[name], StandardNormal | ClassBlocks)
     }

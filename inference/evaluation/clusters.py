@@ -20,7 +20,8 @@ def latents_of_cluster(
     temperature: float = 1.0,
     held: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Latents ``[n, d]`` of every facet: of one from a cluster, of the others from their whole prior, or held.
+    """Latents ``[n, d]`` of every facet: of one from a cluster, of the others from their whole
+    prior, or held.
 
     :param cluster: of ``facet``; ``None`` for its whole prior.
     :param held: latents ``[1, d]`` that the other facets have in every draw.
@@ -34,10 +35,15 @@ def latents_of_cluster(
 
 
 def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """From probabilities ``[N, K]``: non-empty clusters, those first that are surest of their data; each datum's
-    cluster and its probability."""
+    """From probabilities ``[N, K]``: non-empty clusters, those first that are surest of their data;
+    each datum's cluster and its probability.
+    """
     cluster, certainty = proba.argmax(-1), proba.max(-1)
-    return sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean()), cluster, certainty
+    return (
+        sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean()),
+        cluster,
+        certainty,
+    )
 
 
 def surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:

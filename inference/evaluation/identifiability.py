@@ -1,4 +1,6 @@
-"""Whether a mixture's components differ in enough ways for its latents to be identified (*I Don't Need u*, Eq. 2)."""
+"""Whether a mixture's components differ in enough ways for its latents to be identified (*I Don't
+Need u*, Eq. 2).
+"""
 
 from __future__ import annotations
 
@@ -38,26 +40,31 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
     """
     _check_mixture(prior)
     if prior.covariance != "diag":
-        raise ValueError("identifiability is stated for mixtures of diagonal covariance, got covariance='full'")
+        raise ValueError(
+            "identifiability is stated for mixtures of diagonal covariance, got covariance='full'"
+        )
     loc, precision = prior.loc.detach().double(), prior.scale.detach().double() ** -2
     return torch.cat([loc * precision, -0.5 * precision], -1)
 
 
 def identifiability_matrix(prior: GaussianMixture) -> Tensor:
-    r"""L: differences of the natural parameters from those of the first component, ``[2 d, K - 1]`` (Eq. 2).
+    r"""L: differences of the natural parameters from those of the first component, ``[2 d, K - 1]``
+    (Eq. 2).
 
-    The paper takes 2 d + 1 components, so that L is square; here are all that there are. Some 2 d + 1 of them give an
-    invertible matrix just where the rows of this one are independent.
+    The paper takes 2 d + 1 components, so that L is square; here are all that there are. Some 2 d +
+    1 of them give an invertible matrix just where the rows of this one are independent.
     """
     parameters = natural_parameters(prior)
     return (parameters[1:] - parameters[0]).T
 
 
 def condition_number(prior: GaussianMixture) -> float:
-    """Largest over smallest singular value of :func:`identifiability_matrix`; infinite where that is singular.
+    """Largest over smallest singular value of :func:`identifiability_matrix`; infinite where that
+    is singular.
 
-    With fewer than 2 d + 1 components it is, too: then the paper's matrix cannot be built, and the theory does not say
-    that latents are identified. The paper's image models are of that kind, and it finds them identified all the same.
+    With fewer than 2 d + 1 components it is, too: then the paper's matrix cannot be built, and the
+    theory does not say that latents are identified. The paper's image models are of that kind, and
+    it finds them identified all the same.
     """
     matrix = identifiability_matrix(prior)
     if matrix.shape[1] < matrix.shape[0]:
@@ -67,10 +74,11 @@ def condition_number(prior: GaussianMixture) -> float:
 
 
 def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> list[int]:
-    """Numbers of components that equal an earlier one, up to ``tolerance`` of their standard deviations.
+    """Numbers of components that equal an earlier one, up to ``tolerance`` of their standard
+    deviations.
 
-    Descent cannot part two that are equal, weights included, in a model which infers its clusters: their gradients are
-    the same.
+    Descent cannot part two that are equal, weights included, in a model which infers its clusters:
+    their gradients are the same.
     """
     _check_mixture(prior)
     if not 0 <= number(tolerance) < float("inf"):
@@ -86,7 +94,9 @@ def _check_mixture(prior: Any) -> None:
 
 
 def perturb_components(prior: GaussianMixture, which: list[int], noise: float, seed: int) -> None:
-    """Add noise to the natural parameters of some components: ``noise`` in units of their own size."""
+    """Add noise to the natural parameters of some components: ``noise`` in units of their own
+    size.
+    """
     with seeded(seed, prior.loc.device):
         loc, variance = prior.loc.detach().clone(), prior.scale.detach().square()
         for k in which:
@@ -96,12 +106,14 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
 
 
 class KeepIdentifiable:
-    """Note each diagonal mixture's condition number in the record, as ``condition_NAME``, and keep L invertible.
+    """Note each diagonal mixture's condition number in the record, as ``condition_NAME``, and keep
+    L invertible.
 
-    Where L has become singular, or two components equal, noise is added to natural parameters (of the components that
-    equal others, or of all) with a warning and ``perturbed_NAME``, how many were moved, in the record: the paper's
-    remedy (section 3), which it never had to use. Where there are fewer than 2 d + 1 components there is no L and no
-    number, and equal components alone are parted.
+    Where L has become singular, or two components equal, noise is added to natural parameters (of
+    the components that equal others, or of all) with a warning and ``perturbed_NAME``, how many
+    were moved, in the record: the paper's remedy (section 3), which it never had to use. Where
+    there are fewer than 2 d + 1 components there is no L and no number, and equal components alone
+    are parted.
 
     :param noise: in units of the parameters' own size.
     :raises ValueError: if ``noise`` is not positive.
@@ -117,7 +129,9 @@ class KeepIdentifiable:
             if isinstance(prior, GaussianMixture) and prior.covariance == "diag":
                 self._watch(runner, record, name, prior)
 
-    def _watch(self, runner: Run, record: dict[str, Any], name: str, prior: GaussianMixture) -> None:
+    def _watch(
+        self, runner: Run, record: dict[str, Any], name: str, prior: GaussianMixture
+    ) -> None:
         condition, which = condition_number(prior), coinciding_components(prior)
         if prior.num_components > 2 * prior.dim:
             record[f"condition_{name}"] = condition
@@ -127,8 +141,10 @@ class KeepIdentifiable:
             record[f"perturbed_{name}"] = len(which)
             perturb_components(prior, which, self.noise, seed=runner.step)
             warnings.warn(
-                f"components of facet {name!r} did not differ enough at step {runner.step}, L's condition number being "
-                f"{condition:.3g}: noise was added to the parameters of {len(which)} of {prior.num_components}",
+                f"components of facet {name!r} did not differ enough at step {runner.step}, L's "
+                "condition number being "
+                f"{condition:.3g}: noise was added to the parameters of {len(which)} of "
+                f"{prior.num_components}",
                 IdentifiabilityWarning,
                 stacklevel=2,
             )

@@ -1,6 +1,7 @@
 """Questions that one asks of a fitted run while looking around in it, answered with arrays.
 
-What an answer needs of the posteriors is computed once, for all data, so that an answer takes a decoding at most.
+What an answer needs of the posteriors is computed once, for all data, so that an answer takes a
+decoding at most.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ MARGIN = 0.15
 
 @dataclass(frozen=True)
 class Cluster:
-    """One cluster of a facet: how many data it has, how sure it is of them on average, and the rows it is surest of."""
+    """One cluster of a facet: how many data it has, how sure it is of them on average, and the rows
+    it is surest of.
+    """
 
     number: int
     count: int
@@ -59,7 +62,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Moved:
-    """A decoded datum ``[*x_shape]``, and the cluster that its facet's latent is most probably of."""
+    """A decoded datum ``[*x_shape]``, and the cluster that its facet's latent is most probably
+    of.
+    """
 
     datum: np.ndarray
     cluster: int | None
@@ -68,11 +73,13 @@ class Moved:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """How well a label is read from a facet: by a classifier from its latents, and from its clusters.
+    """How well a label is read from a facet: by a classifier from its latents, and from its
+    clusters.
 
     :ivar probe: accuracy of the classifier on data that it was not trained on.
     :ivar chance: accuracy of the commonest label.
-    :ivar clustering: :func:`~inference.metrics.clustering_scores`; empty where clusters are not inferred.
+    :ivar clustering: :func:`~inference.metrics.clustering_scores`; empty where clusters are not
+        inferred.
     """
 
     probe: float
@@ -83,13 +90,14 @@ class Knowledge:
 class Explorer:
     """A fitted guide with some data, to look around in.
 
-    A question that makes no sense for the model, such as for the clusters of a plain VAE, raises a ``ValueError`` that
-    says so in a sentence. Questions may come from several threads.
+    A question that makes no sense for the model, such as for the clusters of a plain VAE, raises a
+    ``ValueError`` that says so in a sentence. Questions may come from several threads.
 
     :param guide: of any model.
     :param x: data ``[N, *x_shape]``.
-    :param given: what the model takes beside x, one entry per datum. A ``group`` that is not given is one for each
-        datum. Where something else is missing, only what needs no posterior can be asked.
+    :param given: what the model takes beside x, one entry per datum. A ``group`` that is not given
+        is one for each datum. Where something else is missing, only what needs no posterior can be
+        asked.
     :param labels: what is known of the data, integers ``[N]`` by name.
     :param image_shape: how a datum is drawn; see :class:`~inference.exploring.pictures.Pictures`.
     :param seed: of probes, and of draws for them.
@@ -110,7 +118,9 @@ class Explorer:
         self.labels = {name: np.asarray(values) for name, values in (labels or {}).items()}
         for name, values in self.labels.items():
             if values.shape != (len(self.x),):
-                raise ValueError(f"label {name!r} has shape {values.shape}, but there are {len(self.x)} data")
+                raise ValueError(
+                    f"label {name!r} has shape {values.shape}, but there are {len(self.x)} data"
+                )
         self._lock = RLock()
         self._given = dict(given or {})
         if "group" in guide.takes:
@@ -128,9 +138,14 @@ class Explorer:
         self._proba: dict[str, np.ndarray] = {}
         self._beside: dict[str, Tensor] = {}
         try:
-            self._means = {name: torch.as_tensor(z) for name, z in self.guide.embed(self.x, **self._given).items()}
+            self._means = {
+                name: torch.as_tensor(z)
+                for name, z in self.guide.embed(self.x, **self._given).items()
+            }
         except ValueError as error:
-            missing = [name for name in self.guide.takes if name not in self._given or name == "group"]
+            missing = [
+                name for name in self.guide.takes if name not in self._given or name == "group"
+            ]
             if not missing:
                 raise
             return f"{error}."
@@ -152,8 +167,9 @@ class Explorer:
         return [*self.facets, *self.model.decodes]
 
     def choices(self, facet: str) -> list[int]:
-        """What a facet's draws can be asked for by: its clusters, those of most data first; labels that the decoder
-        reads, where it has no clusters; or nothing."""
+        """What a facet's draws can be asked for by: its clusters, those of most data first; labels
+        that the decoder reads, where it has no clusters; or nothing.
+        """
         prior = self.model.prior(facet)
         if facet in self._proba:
             counts = np.bincount(self._proba[facet].argmax(-1), minlength=prior.num_components)
@@ -172,7 +188,9 @@ class Explorer:
         return int(getattr(self.model, "num_classes", 0)) if "label" in self.model.decodes else 0
 
     def _has_components(self, facet: str) -> bool:
-        return (facet in self.model.mixtures or facet in self.model.inferred) and self._prior(facet).num_components > 1
+        return (facet in self.model.mixtures or facet in self.model.inferred) and self._prior(
+            facet
+        ).num_components > 1
 
     def _prior(self, facet: str) -> Any:
         return self.model.prior(facet)
@@ -180,7 +198,8 @@ class Explorer:
     # Questions
 
     def clusters(self, facet: str, columns: int = 10) -> list[Cluster]:
-        """Clusters that have data, the surest first, each with the ``columns`` rows that it is surest of.
+        """Clusters that have data, the surest first, each with the ``columns`` rows that it is
+        surest of.
 
         :raises ValueError: for an unknown facet, or one whose clusters are not inferred.
         """
@@ -188,12 +207,15 @@ class Explorer:
         self._check_inferred(facet)
         order, cluster, certainty = rank_clusters(self._proba[facet])
         return [
-            Cluster(k, int(own.sum()), float(certainty[own].mean()), surest(own, certainty, columns))
+            Cluster(
+                k, int(own.sum()), float(certainty[own].mean()), surest(own, certainty, columns)
+            )
             for k, own in ((k, cluster == k) for k in order)
         ]
 
     def knowledge(self, facet: str, label: str) -> Knowledge:
-        """How well ``label`` is read from draws of a facet's latent, on a part of the data; two thirds train.
+        """How well ``label`` is read from draws of a facet's latent, on a part of the data; two
+        thirds train.
 
         :raises ValueError: for an unknown facet or label, or a label that has one value only.
         """
@@ -203,15 +225,24 @@ class Explorer:
         rows = np.random.default_rng(self.seed).permutation(len(self.x))[:PROBED_ROWS]
         train, test = np.split(rows, [2 * len(rows) // 3])
         if len(test) == 0 or len(np.unique(known[train])) < 2:
-            raise ValueError(f"label {label!r} has one value only in the data shown: there is nothing to tell apart")
+            raise ValueError(
+                f"label {label!r} has one value only in the data shown: there is nothing to tell "
+                "apart"
+            )
         z = self._draws[facet]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it trains as long as the paper's does
+            warnings.simplefilter(
+                "ignore", ConvergenceWarning
+            )  # it trains as long as the paper's does
             accuracy = probe_accuracy(z[train], known[train], z[test], known[test], self.seed)
         values, counts = np.unique(known[train], return_counts=True)
         chance = float((known[test] == values[counts.argmax()]).mean())
         clusters = self._proba.get(facet)
-        return Knowledge(accuracy, chance, {} if clusters is None else clustering_scores(known, clusters.argmax(-1)))
+        return Knowledge(
+            accuracy,
+            chance,
+            {} if clusters is None else clustering_scores(known, clusters.argmax(-1)),
+        )
 
     @cached_property
     def _draws(self) -> dict[str, np.ndarray]:
@@ -220,7 +251,8 @@ class Explorer:
             return {name: q.sample().cpu().numpy() for name, q in posterior.items()}
 
     def swaps(self, first: int, second: int) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """Every combination of :attr:`parts` of two data: which datum each part is of, and what is decoded.
+        """Every combination of :attr:`parts` of two data: which datum each part is of, and what is
+        decoded.
 
         :returns: rows by part, ``2 ** P`` of them, and data ``[2 ** P, *x_shape]``.
         :raises ValueError: for a row that there is not.
@@ -230,10 +262,13 @@ class Explorer:
         combinations = list(product(pair, repeat=len(self.parts)))
         chosen = dict(zip(self.parts, torch.tensor(combinations).T, strict=True))
         z = {name: self._means[name][chosen[name]] for name in self.facets}
-        return combinations, self._decode(z, {name: self._beside[name][chosen[name]] for name in self.model.decodes})
+        return combinations, self._decode(
+            z, {name: self._beside[name][chosen[name]] for name in self.model.decodes}
+        )
 
     def axes(self, facet: str, row: int, label: int | None = None) -> list[Axis]:
-        """The latents of a facet that can be moved from where a datum has them; of many, those that vary most.
+        """The latents of a facet that can be moved from where a datum has them; of many, those that
+        vary most.
 
         :param label: that is decoded with; of N-VAE's classes, only its latents are looked at.
         :raises ValueError: for an unknown facet, or a row that there is not.
@@ -253,18 +288,23 @@ class Explorer:
             for j in np.sort(telling).tolist()
         ]
 
-    def moved(self, facet: str, row: int, values: Mapping[int, float], label: int | None = None) -> Moved:
+    def moved(
+        self, facet: str, row: int, values: Mapping[int, float], label: int | None = None
+    ) -> Moved:
         """A datum decoded with some latents of a facet set to ``values``, by their place.
 
         :param label: to decode with in place of the datum's, where the decoder reads one.
-        :raises ValueError: for an unknown facet, a row or latent that there is not, or a value that is not finite.
+        :raises ValueError: for an unknown facet, a row or latent that there is not, or a value that
+            is not finite.
         """
         self._check_posterior()
         dim = self._prior(facet).dim
         z = {name: means[self._check_row(row)][None].clone() for name, means in self._means.items()}
         for j, value in values.items():
             if not is_index(j, dim) or not np.isfinite(number(value)):
-                raise ValueError(f"facet {facet!r} has the latents 0 to {dim - 1}, got {j!r} at {value!r}")
+                raise ValueError(
+                    f"facet {facet!r} has the latents 0 to {dim - 1}, got {j!r} at {value!r}"
+                )
             z[facet][0, j] = number(value)
         beside = {name: each[row : row + 1] for name, each in self._beside.items()}
         if label is not None and "label" in beside:
@@ -288,14 +328,20 @@ class Explorer:
         """Draws ``[n, *x_shape]`` of one of a facet's :meth:`choices`, or of its whole prior.
 
         :param temperature: factor on the standard deviation within components.
-        :param held: a row whose other parts all draws have; where not given, those are drawn as well.
+        :param held: a row whose other parts all draws have; where not given, those are drawn as
+            well.
         :raises ValueError: for what there is not, or a prior that cannot be drawn from.
         """
         check_count("n", n)
         if not 0 <= number(temperature) < float("inf"):
-            raise ValueError(f"temperature is a factor on deviations and must be at least 0, got {temperature!r}")
+            raise ValueError(
+                f"temperature is a factor on deviations and must be at least 0, got {temperature!r}"
+            )
         if isinstance(self._prior(facet), Flat):
-            raise ValueError(f"{type(self.model).__name__} has no prior to draw from: it encodes and decodes alone.")
+            raise ValueError(
+                f"{type(self.model).__name__} has no prior to draw from: it encodes and decodes "
+                "alone."
+            )
         if choice is not None:
             check_one_of("choice", choice, self.choices(facet))
         cluster = choice if self._has_components(facet) else None
@@ -308,7 +354,10 @@ class Explorer:
         others = None
         if held is not None:
             self._check_posterior()
-            others = {name: means[[self._check_row(held)]].to(self.model.gates) for name, means in self._means.items()}
+            others = {
+                name: means[[self._check_row(held)]].to(self.model.gates)
+                for name, means in self._means.items()
+            }
         with self._asking(seed):
             z = latents_of_cluster(self.model, facet, cluster, n, temperature, others)
             return self._decode(z, self.model.draw_given(n, facet, cluster, given))
@@ -343,5 +392,8 @@ class Explorer:
         if facet in self._proba and prior.num_components > 1:
             return
         if self._has_components(facet):
-            raise ValueError(f"The clusters of {facet} are given as labels and not inferred: there is none to judge.")
+            raise ValueError(
+                f"The clusters of {facet} are given as labels and not inferred: there is none to "
+                "judge."
+            )
         raise ValueError(f"{facet} has no clusters: its prior is {type(prior).__name__}.")

@@ -20,7 +20,8 @@ INK, GROUND, AXIS = (31, 94, 102), (255, 255, 255), (205, 205, 200)
 class Pictures:
     """Draws data of one kind on one scale, so that pictures can be compared.
 
-    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` where data are no images.
+    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` where data are no
+        images.
     :ivar low: value that is drawn black, or as no bar at all.
     :ivar high: value that is drawn white, or as the highest bar.
     """
@@ -31,7 +32,8 @@ class Pictures:
 
     @classmethod
     def of(cls, x: np.ndarray, shape: Sequence[int] | None = None) -> Pictures:
-        """Pictures for data ``[N, *x_shape]``, on the scale [0, 1] or, where they leave it, their own.
+        """Pictures for data ``[N, *x_shape]``, on the scale [0, 1] or, where they leave it, their
+        own.
 
         :param shape: of an image; where not given, that of a datum if it can be one.
         :raises ValueError: if data cannot have that shape.
@@ -65,11 +67,15 @@ def _is_image(shape: Sequence[int]) -> bool:
 
 
 def _bars(values: np.ndarray, zero: float) -> np.ndarray:
-    """Bars from a line at ``zero``, one for each of ``[n, D]`` values in [0, 1]: ``[n, H, W, 3]``."""
+    """Bars from a line at ``zero``, one for each of ``[n, D]`` values in [0, 1]: ``[n, H, W,
+    3]``.
+    """
     n, D = values.shape
     width = max(1, BARS_WIDTH // D)
     gap = int(width > 2)
-    level = (np.arange(BAR_HEIGHT)[::-1, None] + 0.5) / BAR_HEIGHT  # of each row of pixels, from the top down
+    level = (
+        np.arange(BAR_HEIGHT)[::-1, None] + 0.5
+    ) / BAR_HEIGHT  # of each row of pixels, from the top down
     low, high = np.minimum(values, zero)[:, None], np.maximum(values, zero)[:, None]
     bars = (level >= low) & (level <= high)  # [n, H, D]
     bars = bars.repeat(width, 2).reshape(n, BAR_HEIGHT, D, width)

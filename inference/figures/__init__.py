@@ -1,4 +1,6 @@
-"""Figures of what was learned; each function returns a new one, and ``save_figures`` writes them all."""
+"""Figures of what was learned; each function returns a new one, and ``save_figures`` writes them
+all.
+"""
 
 from inference.figures.classes import (
     class_latents,
@@ -11,7 +13,13 @@ from inference.figures.classes import (
     shared_traversals,
     traversed,
 )
-from inference.figures.comparisons import grouped_boxes, grouped_curves, grouped_means, grouped_points, guide_comparison
+from inference.figures.comparisons import (
+    grouped_boxes,
+    grouped_curves,
+    grouped_means,
+    grouped_points,
+    guide_comparison,
+)
 from inference.figures.facets import (
     cluster_gallery,
     cluster_samples,
@@ -20,7 +28,12 @@ from inference.figures.facets import (
     facet_swaps,
     save_figures,
 )
-from inference.figures.groups import evidence_reconstructions, group_generations, latent_interpolation, style_swaps
+from inference.figures.groups import (
+    evidence_reconstructions,
+    group_generations,
+    latent_interpolation,
+    style_swaps,
+)
 from inference.figures.selection import selection_overview
 from inference.figures.training import training_curves
 

@@ -1,4 +1,6 @@
-"""Pictures of what belongs to a class and what all share (N-VAE, Fig. 1 to 11). Each function returns a new figure."""
+"""Pictures of what belongs to a class and what all share (N-VAE, Fig. 1 to 11). Each function
+returns a new figure.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,22 @@ REACH = 3.0
 
 
 def class_traversals(
-    guide: FacetGuide, dimension: int | Sequence[int] = 0, image_shape: Sequence[int] | None = None, columns: int = 9
+    guide: FacetGuide,
+    dimension: int | Sequence[int] = 0,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 9,
 ) -> Figure:
-    """One latent of each class's own block from -3 to 3, all others at 0: a class a row (Fig. 1, 6).
+    """One latent of each class's own block from -3 to 3, all others at 0: a class a row (Fig. 1,
+    6).
 
     :param guide: of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: which latent of the blocks, for all classes or one for each.
     :raises ValueError: if there is no such latent, or the model has no blocks.
     """
     images = traversed(guide, class_latents(guide, dimension, columns))
-    return _class_rows(guide, images, image_shape, f"a latent of each class's own, from {-REACH:g} to {REACH:g}")
+    return _class_rows(
+        guide, images, image_shape, f"a latent of each class's own, from {-REACH:g} to {REACH:g}"
+    )
 
 
 def shared_traversals(
@@ -55,19 +63,26 @@ def shared_traversals(
     :raises ValueError: if there is no such latent, or the model has none.
     """
     images = traversed(guide, shared_latents(guide, dimension, columns))
-    return _class_rows(guide, images, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}")
+    return _class_rows(
+        guide, images, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}"
+    )
 
 
-def class_latents(guide: FacetGuide, dimension: int | Sequence[int], columns: int) -> dict[str, torch.Tensor]:
+def class_latents(
+    guide: FacetGuide, dimension: int | Sequence[int], columns: int
+) -> dict[str, torch.Tensor]:
     """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
     z, blocks = _zeros(guide, columns), _nvae(guide).blocks
     if np.shape(dimension) not in ((), (blocks.num_components,)):
         raise ValueError(
-            f"dimension is one number, or one for each of {blocks.num_components} classes, got {dimension!r}"
+            f"dimension is one number, or one for each of {blocks.num_components} classes, got "
+            f"{dimension!r}"
         )
     own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
     for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
-        own[k, :, k, check_one_of("dimension", each, range(blocks.block_dim))] = torch.linspace(-REACH, REACH, columns)
+        own[k, :, k, check_one_of("dimension", each, range(blocks.block_dim))] = torch.linspace(
+            -REACH, REACH, columns
+        )
     return z
 
 
@@ -81,14 +96,24 @@ def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str,
 
 @torch.no_grad()
 def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """Means of p(x given y, z) for latents ``[L, columns, d]``, a class a row: ``[L, columns, *x_shape]``."""
+    """Means of p(x given y, z) for latents ``[L, columns, d]``, a class a row: ``[L, columns,
+    *x_shape]``.
+    """
     K, columns = z["shared"].shape[:2]
     with evaluating(guide):
-        return guide.model.decode(z, label=torch.arange(K)[:, None].expand(K, columns)).mean.cpu().numpy()
+        return (
+            guide.model.decode(z, label=torch.arange(K)[:, None].expand(K, columns))
+            .mean.cpu()
+            .numpy()
+        )
 
 
 def class_samples(
-    guide: FacetGuide, image_shape: Sequence[int] | None = None, columns: int = 10, scale: float = 1.0, seed: int = 0
+    guide: FacetGuide,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 10,
+    scale: float = 1.0,
+    seed: int = 0,
 ) -> Figure:
     """Draws of every class, a class a row, latents from Normal(0, scale) (Fig. 11).
 
@@ -102,13 +127,20 @@ def class_samples(
         raise ValueError(f"scale is a standard deviation and must be at least 0, got {scale!r}")
     model = guide.model
     if not isinstance(model, NVAE | CVAE):
-        raise ValueError(f"{type(model).__name__} has no classes that its decoder reads: NVAE and CVAE have")
+        raise ValueError(
+            f"{type(model).__name__} has no classes that its decoder reads: NVAE and CVAE have"
+        )
     classes = np.arange(model.num_classes)
     with seeded(seed, model.gates.device):
         label = torch.as_tensor(classes.repeat(columns))
         made = model.generate(len(label), temperature=scale, label=label).cpu().numpy()
     images = made.reshape(len(classes), columns, *made.shape[1:])
-    return _class_rows(guide, images, image_shape, f"samples of each class, latents with standard deviation {scale:g}")
+    return _class_rows(
+        guide,
+        images,
+        image_shape,
+        f"samples of each class, latents with standard deviation {scale:g}",
+    )
 
 
 def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
@@ -122,7 +154,9 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     kl, label = np.asarray(kl), np.asarray(label)
     _check_rows("kl", kl, label)
     if kl.shape[1] % check_count("block_dim", block_dim):
-        raise ValueError(f"kl has {kl.shape[1]} latents, which are no blocks of block_dim={block_dim}")
+        raise ValueError(
+            f"kl has {kl.shape[1]} latents, which are no blocks of block_dim={block_dim}"
+        )
     classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
     figure, axes = new_figure(1.5 + 0.16 * table.shape[1], 1 + 0.2 * len(classes), 1, 1)
@@ -140,18 +174,26 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
 
 
 def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """KL of each latent, the most telling first: shared ones, those of the right class, those of others (Fig. 5).
+    """KL of each latent, the most telling first: shared ones, those of the right class, those of
+    others (Fig. 5).
 
     :param kl: by what is compared, then by kind of latent: nats.
     """
     if not kl:
-        raise ValueError("kl is empty: give latents' KL by what is compared, then by kind of latent")
+        raise ValueError(
+            "kl is empty: give latents' KL by what is compared, then by kind of latent"
+        )
     figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
     for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
         ax.sharey(axes.flat[0])
         start = 0
         for style, (kind, values) in zip(styles(), kinds.items(), strict=False):
-            ax.bar(start + np.arange(len(values)), sorted(values, reverse=True), color=style["color"], label=kind)
+            ax.bar(
+                start + np.arange(len(values)),
+                sorted(values, reverse=True),
+                color=style["color"],
+                label=kind,
+            )
             start += len(values) + 1
         ax.set_title(name, fontsize=8)
         ax.set_xticks([])
@@ -176,7 +218,9 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     ax = axes.flat[0]
     for style, k in zip(styles(), np.unique(label), strict=False):
         own = chosen[label[chosen] == k]
-        ax.plot(z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style)
+        ax.plot(
+            z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style
+        )
     label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
     ax.legend(
         fontsize=7,
@@ -192,7 +236,9 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
 
 def _check_rows(name: str, values: np.ndarray, label: np.ndarray) -> None:
     if values.ndim != 2 or not values.size or label.shape != values.shape[:1]:
-        raise ValueError(f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}")
+        raise ValueError(
+            f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}"
+        )
     if values.dtype.kind not in "buif" or not np.isfinite(values).all():
         raise ValueError(f"{name} holds NaN, infinity or no numbers: drop those rows")
 
@@ -207,10 +253,15 @@ def _nvae(guide: FacetGuide) -> NVAE:
 def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
     model = _nvae(guide)
     check_count("columns", columns)
-    return {name: torch.zeros(model.num_classes, columns, prior.dim) for name, prior in model.priors.items()}
+    return {
+        name: torch.zeros(model.num_classes, columns, prior.dim)
+        for name, prior in model.priors.items()
+    }
 
 
-def _class_rows(guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str) -> Figure:
+def _class_rows(
+    guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str
+) -> Figure:
     """Images ``[L, columns, *x_shape]``, a row for each class."""
     rows = dict(zip(map(str, range(len(images))), images, strict=True))
     return image_rows(rows, image_shape_of(guide, image_shape), images.shape[1], title, "class")

@@ -14,8 +14,11 @@ from inference.figures.drawing import label_axes, new_figure, styles
 __all__ = ["grouped_boxes", "grouped_curves", "grouped_means", "grouped_points", "guide_comparison"]
 
 
-def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]) -> Figure:
-    """How tight each guide's bound becomes with more draws, and what each estimator's noise and time are.
+def guide_comparison(
+    bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]
+) -> Figure:
+    """How tight each guide's bound becomes with more draws, and what each estimator's noise and
+    time are.
 
     :param bounds: by guide, the bound in nats per datum by number of draws.
     :param noise: by estimator, milliseconds a step and the variance of the gradient.
@@ -43,10 +46,13 @@ def guide_comparison(bounds: Mapping[str, Mapping[int, float]], noise: Mapping[s
     return figure
 
 
-def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+def grouped_boxes(
+    values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str
+) -> Figure:
     """Boxes side by side, a group for each setting, with every value drawn as a point.
 
-    :param values: by what is compared, then by setting; the settings of the first one are the groups.
+    :param values: by what is compared, then by setting; the settings of the first one are the
+        groups.
     """
     settings = _settings(values)
     figure, axes = new_figure(7, 3.4, 1, 1)
@@ -68,15 +74,22 @@ def grouped_boxes(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
             label=name,
         )
         for x, setting in zip(at, settings, strict=True):
-            ax.plot(np.full(len(groups[setting]), x), groups[setting], ".", color=color, markersize=3)
+            ax.plot(
+                np.full(len(groups[setting]), x), groups[setting], ".", color=color, markersize=3
+            )
     ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
     label_axes(ax, xlabel, ylabel)
-    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values))
+    ax.legend(
+        fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values)
+    )
     return figure
 
 
-def grouped_means(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
-    """Means with their sample deviations, a line for each of what is compared, for few values a setting.
+def grouped_means(
+    values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str
+) -> Figure:
+    """Means with their sample deviations, a line for each of what is compared, for few values a
+    setting.
 
     :param values: by what is compared, then by setting.
     """
@@ -86,7 +99,10 @@ def grouped_means(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
     for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
         at = np.arange(len(settings)) + 0.06 * (i - (len(values) - 1) / 2)
         means = [np.mean(groups[setting]) for setting in settings]
-        errors = [np.std(groups[setting], ddof=1) if len(groups[setting]) > 1 else 0.0 for setting in settings]
+        errors = [
+            np.std(groups[setting], ddof=1) if len(groups[setting]) > 1 else 0.0
+            for setting in settings
+        ]
         ax.errorbar(at, means, errors, **style, markersize=4, linewidth=1, capsize=3, label=name)
     ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
     label_axes(ax, xlabel, ylabel)
@@ -94,8 +110,11 @@ def grouped_means(values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: s
     return figure
 
 
-def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
-    """Points, a panel for each group, with the straight line of least squares and Pearson's correlation.
+def grouped_points(
+    points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str
+) -> Figure:
+    """Points, a panel for each group, with the straight line of least squares and Pearson's
+    correlation.
 
     :param points: by group, abscissae and ordinates.
     """
@@ -112,7 +131,9 @@ def grouped_points(points: Mapping[Any, tuple[Sequence[float], Sequence[float]]]
 
 
 def grouped_curves(
-    curves: Mapping[str, Mapping[Any, tuple[Sequence[float], Sequence[float]]]], xlabel: str, ylabel: str
+    curves: Mapping[str, Mapping[Any, tuple[Sequence[float], Sequence[float]]]],
+    xlabel: str,
+    ylabel: str,
 ) -> Figure:
     """Curves, a panel for each of what is compared and a line for each setting.
 

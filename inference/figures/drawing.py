@@ -32,7 +32,10 @@ def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
 def styles() -> Iterator[dict[str, Any]]:
     """Colours and markers that tell twenty lines apart."""
     colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
-    return ({"color": c, "marker": m} for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False))
+    return (
+        {"color": c, "marker": m}
+        for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False)
+    )
 
 
 def new_figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
@@ -96,7 +99,9 @@ def pixels(x: np.ndarray) -> np.ndarray:
     return x / 255 if x.dtype == np.uint8 else x
 
 
-def image_shape_of(guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any) -> tuple[int, ...]:
+def image_shape_of(
+    guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any
+) -> tuple[int, ...]:
     """How a datum of this guide's model is drawn.
 
     :param counts: of rows, columns and the like, to be looked at too.
@@ -111,7 +116,8 @@ def image_shape_of(guide: FacetGuide, image_shape: Sequence[int] | None, **count
         shape = ()
     if len(shape) not in (2, 3) or int(np.prod(shape)) != int(np.prod(guide.model.x_shape)):
         raise ValueError(
-            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape {shape or image_shape!r}: "
+            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape "
+            f"{shape or image_shape!r}: "
             "give image_shape=(height, width) or (channels, height, width)"
         )
     return shape

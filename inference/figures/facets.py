@@ -1,4 +1,6 @@
-"""Pictures of what was learned. Each function returns a new figure; `save_figures` writes them all."""
+"""Pictures of what was learned. Each function returns a new figure; `save_figures` writes them
+all.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,41 @@ from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide
 from inference.evaluation.clusters import latents_of_cluster, rank_clusters, surest
-from inference.figures.drawing import _as_images, _draw_grid, image_rows, image_shape_of, new_figure, pixels
+from inference.figures.drawing import (
+    _as_images,
+    _draw_grid,
+    image_rows,
+    image_shape_of,
+    new_figure,
+    pixels,
+)
 from inference.figures.training import training_curves
 from inference.randomness import seeded
 from ppl_models.modes import evaluating
 
-__all__ = ["cluster_gallery", "cluster_samples", "facet_draws", "facet_overview", "facet_swaps", "save_figures"]
+__all__ = [
+    "cluster_gallery",
+    "cluster_samples",
+    "facet_draws",
+    "facet_overview",
+    "facet_swaps",
+    "save_figures",
+]
 
 MAX_CLUSTERS = 25
 
 
 def cluster_gallery(
-    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, columns: int = 10
+    guide: FacetGuide,
+    x: ArrayLike,
+    facet: str,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 10,
 ) -> Figure:
     """The data that each cluster of one facet is surest of, a cluster a row (MFCVAE, Fig. 4).
 
-    Rows are sorted by the mean probability of the data assigned to them, columns by their own probability.
+    Rows are sorted by the mean probability of the data assigned to them, columns by their own
+    probability.
 
     :param x: data ``[N, *x_shape]``.
     :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
@@ -43,9 +64,14 @@ def cluster_gallery(
 
 
 def facet_overview(
-    guide: FacetGuide, x: ArrayLike, image_shape: Sequence[int] | None = None, rows: int = 8, columns: int = 8
+    guide: FacetGuide,
+    x: ArrayLike,
+    image_shape: Sequence[int] | None = None,
+    rows: int = 8,
+    columns: int = 8,
 ) -> Figure:
-    """The same data grouped by each facet, side by side: the surest clusters of each, a cluster a row.
+    """The same data grouped by each facet, side by side: the surest clusters of each, a cluster a
+    row.
 
     :param rows: clusters of each facet, at most.
     """
@@ -54,12 +80,17 @@ def facet_overview(
     facets = list(guide.model.inferred)
     if not facets:
         raise ValueError(
-            f"{type(guide.model).__name__} has no clusters that are inferred: there is nothing to group by"
+            f"{type(guide.model).__name__} has no clusters that are inferred: there is nothing to "
+            "group by"
         )
-    figure, axes = new_figure(len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets))
+    figure, axes = new_figure(
+        len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets)
+    )
     for facet, ax in zip(facets, axes.flat, strict=True):
         order, cluster, certainty = _surest_clusters(guide, x, facet)
-        full = sorted(order, key=lambda k: (cluster == k).sum() < columns)  # clusters that fill a row come first
+        full = sorted(
+            order, key=lambda k: (cluster == k).sum() < columns
+        )  # clusters that fill a row come first
         members = [surest(cluster == k, certainty, columns) for k in full[:rows]]
         _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
         ax.set_yticks([])
@@ -77,18 +108,22 @@ def cluster_samples(
     hold_others: bool = False,
     seed: int = 0,
 ) -> Figure:
-    """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig. 6).
+    """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig.
+    6).
 
     Rows are the clusters of :func:`cluster_gallery`, in its order.
 
     :param temperature: factor on the standard deviation within components.
-    :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig. 3).
+    :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig.
+        3).
     """
     shape = image_shape_of(guide, image_shape, columns=columns)
     order, _, _ = _surest_clusters(guide, x, facet)
     model = guide.model
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
-        drawn = {name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()}
+        drawn = {
+            name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()
+        }
         held = drawn if hold_others else None
         rows = {}
         for k in order:
@@ -110,9 +145,11 @@ def facet_draws(
     seed: int = 0,
     **given: Any,
 ) -> Figure:
-    """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig. 2).
+    """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig.
+    2).
 
-    Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the facet says.
+    Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the
+    facet says.
 
     :param rows: the first data of ``x``.
     :param given: what the model takes beside x, one entry per datum.
@@ -130,14 +167,21 @@ def facet_draws(
             z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
             z[facet] = torch.cat([means[facet][i : i + 1], drawn])
             its = {name: values[i].expand(columns + 1) for name, values in beside.items()}
-            images[str(i)] = np.concatenate([pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()])
+            images[str(i)] = np.concatenate(
+                [pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()]
+            )
     title = f"{facet} drawn anew; at the left the datum and its reconstruction"
     return image_rows(images, shape, columns + 2, title, "datum", [2])
 
 
 @torch.no_grad()
 def facet_swaps(
-    guide: FacetGuide, x: ArrayLike, facet: str, image_shape: Sequence[int] | None = None, pairs: int = 8, **given: Any
+    guide: FacetGuide,
+    x: ArrayLike,
+    facet: str,
+    image_shape: Sequence[int] | None = None,
+    pairs: int = 8,
+    **given: Any,
 ) -> Figure:
     """Pairs of data and their reconstructions with one facet's latent exchanged (MFCVAE, Fig. 5).
 
@@ -162,7 +206,9 @@ def facet_swaps(
             "reconstruction": guide.model.decode(means, **beside).mean.cpu().numpy(),
             f"with the other's {facet}": guide.model.decode(swapped, **beside).mean.cpu().numpy(),
         }
-    return image_rows(rows, shape, len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2))
+    return image_rows(
+        rows, shape, len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2)
+    )
 
 
 def save_figures(
@@ -174,7 +220,8 @@ def save_figures(
     temperature: float = 1.0,
     **given: Any,
 ) -> list[Path]:
-    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their paths.
+    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their
+    paths.
 
     :param given: what the model takes beside x, one entry per datum.
     """
@@ -184,11 +231,17 @@ def save_figures(
     figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
     for facet in guide.model.inferred:
         figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
-        figures[f"samples_{facet}"] = cluster_samples(guide, x, facet, image_shape, temperature=temperature)
+        figures[f"samples_{facet}"] = cluster_samples(
+            guide, x, facet, image_shape, temperature=temperature
+        )
     if len(guide.model.priors) > 1:
-        figures |= {f"swap_{facet}": facet_swaps(guide, x, facet, image_shape, **given) for facet in guide.model.priors}
         figures |= {
-            f"draws_{facet}": facet_draws(guide, x, facet, image_shape, **given) for facet in guide.model.priors
+            f"swap_{facet}": facet_swaps(guide, x, facet, image_shape, **given)
+            for facet in guide.model.priors
+        }
+        figures |= {
+            f"draws_{facet}": facet_draws(guide, x, facet, image_shape, **given)
+            for facet in guide.model.priors
         }
         for facet in guide.model.inferred:
             figures[f"samples_{facet}_others_held"] = cluster_samples(
@@ -203,10 +256,16 @@ def save_figures(
     return paths
 
 
-def _surest_clusters(guide: FacetGuide, x: ArrayLike, facet: str) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Non-empty clusters, those first that are surest of their data; each datum's cluster and its probability."""
+def _surest_clusters(
+    guide: FacetGuide, x: ArrayLike, facet: str
+) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Non-empty clusters, those first that are surest of their data; each datum's cluster and its
+    probability.
+    """
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
-        raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}")
+        raise ValueError(
+            f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}"
+        )
     order, cluster, certainty = rank_clusters(guide.predict_proba(x)[facet])
     return order[:MAX_CLUSTERS], cluster, certainty

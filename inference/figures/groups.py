@@ -28,14 +28,19 @@ def style_swaps(
 ) -> Figure:
     """A style for each row and a content for each column, all combined (Fig. 4).
 
-    The first column are the data that styles are of; the first row shows one member of each group that contents are of.
+    The first column are the data that styles are of; the first row shows one member of each group
+    that contents are of.
 
     :param style_x: data ``[R, *x_shape]``.
     :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param content_group: their groups, ``[M]``.
     """
     check_guide(guide, GroupedGuide)
-    style_x, content_x, group = np.asarray(style_x), np.asarray(content_x), np.asarray(content_group)
+    style_x, content_x, group = (
+        np.asarray(style_x),
+        np.asarray(content_x),
+        np.asarray(content_group),
+    )
     first = np.unique(group, return_index=True)[1]
     styles = guide.embed(style_x, group=np.arange(len(style_x)))["style"]
     contents = guide.embed(content_x, group=group)["content"][first]
@@ -44,13 +49,16 @@ def style_swaps(
     for i, style in enumerate(styles):
         made = _decoded(guide, contents, np.repeat(style[None], len(contents), 0))
         rows[f"style {i + 1}"] = np.concatenate([pixels(style_x[i : i + 1]), made])
-    return _rows(guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content", [1])
+    return _rows(
+        guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content", [1]
+    )
 
 
 def latent_interpolation(
     guide: GroupedGuide, pair: ArrayLike, image_shape: Sequence[int] | None = None, steps: int = 8
 ) -> Figure:
-    """From one datum (top left) to another (bottom right): contents along rows, styles along columns (Fig. 5b).
+    """From one datum (top left) to another (bottom right): contents along rows, styles along
+    columns (Fig. 5b).
 
     :param pair: data ``[2, *x_shape]``.
     """
@@ -61,8 +69,13 @@ def latent_interpolation(
     z = guide.embed(pair, group=np.arange(2))
     t = np.linspace(0, 1, steps)[:, None]
     content, style = (z[name][0] + t * (z[name][1] - z[name][0]) for name in ("content", "style"))
-    rows = {f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], steps, 0)) for i, s in enumerate(style)}
-    return _rows(guide, rows, steps, image_shape, "content from left to right, style from top to bottom")
+    rows = {
+        f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], steps, 0))
+        for i, s in enumerate(style)
+    }
+    return _rows(
+        guide, rows, steps, image_shape, "content from left to right, style from top to bottom"
+    )
 
 
 def group_generations(
@@ -94,12 +107,20 @@ def group_generations(
         shown = pixels(x[np.resize(own, members)])
         rows[f"group {g}"] = np.concatenate([shown, made])
     return _rows(
-        guide, rows, members + draws, image_shape, f"{members} members, then drawn in their likeness", [members]
+        guide,
+        rows,
+        members + draws,
+        image_shape,
+        f"{members} members, then drawn in their likeness",
+        [members],
     )
 
 
-def evidence_reconstructions(guide: GroupedGuide, x: ArrayLike, image_shape: Sequence[int] | None = None) -> Figure:
-    """Members of one group, reconstructed from what each says alone, and with what all say (Fig. 6a).
+def evidence_reconstructions(
+    guide: GroupedGuide, x: ArrayLike, image_shape: Sequence[int] | None = None
+) -> Figure:
+    """Members of one group, reconstructed from what each says alone, and with what all say (Fig.
+    6a).
 
     :param x: data ``[M, *x_shape]`` of one group.
     """
@@ -110,7 +131,9 @@ def evidence_reconstructions(guide: GroupedGuide, x: ArrayLike, image_shape: Seq
         "alone": guide.reconstruct(x, group=np.arange(len(x))),
         "with evidence": guide.reconstruct(x, group=np.zeros(len(x), int)),
     }
-    return _rows(guide, rows, len(x), image_shape, "one group, without and with accumulated evidence")
+    return _rows(
+        guide, rows, len(x), image_shape, "one group, without and with accumulated evidence"
+    )
 
 
 def _decoded(guide: GroupedGuide, content: np.ndarray, style: np.ndarray) -> np.ndarray:

@@ -18,11 +18,13 @@ __all__ = ["selection_overview"]
 
 
 def selection_overview(selection: Selection) -> Figure:
-    """All that speaks for and against each candidate, a row for each, the smallest on top and the chosen one shaded.
+    """All that speaks for and against each candidate, a row for each, the smallest on top and the
+    chosen one shaded.
 
-    From left to right: held-out ELBO less the best one's, with its standard error; agreement of seeds, clusters in use
-    and mutual information of each facet, means over seeds with sample deviations. Open marks are the effective number
-    of clusters. A facet has one colour; the facets of a candidate with fewer keep those of the last, deepest ones.
+    From left to right: held-out ELBO less the best one's, with its standard error; agreement of
+    seeds, clusters in use and mutual information of each facet, means over seeds with sample
+    deviations. Open marks are the effective number of clusters. A facet has one colour; the facets
+    of a candidate with fewer keep those of the last, deepest ones.
 
     :raises ValueError: if this is no selection.
     """
@@ -33,7 +35,10 @@ def selection_overview(selection: Selection) -> Figure:
     _differences(axes.flat[0], selection)
     what = [
         ("agreement of seeds (ARI)", [{name: selection.stability(name) for name in names}]),
-        ("clusters in use (open: effective number)", [_by_facet(selection, each) for each in ("in_use", "effective")]),
+        (
+            "clusters in use (open: effective number)",
+            [_by_facet(selection, each) for each in ("in_use", "effective")],
+        ),
         ("I(x; c), nats", [_by_facet(selection, "mutual_information")]),
     ]
     for ax, (label, values) in zip(axes.flat[1:], what, strict=True):
@@ -62,12 +67,24 @@ def _looks(selection: Selection) -> dict[int, dict[str, Any]]:
 def _differences(ax: Axes, selection: Selection) -> None:
     values = np.array(list(selection.differences.values()))
     ax.axvline(0, color="0.6", linewidth=0.8)
-    ax.errorbar(values[:, 0], range(len(values)), xerr=values[:, 1], fmt="o", color="0.2", markersize=4, capsize=2.5)
+    ax.errorbar(
+        values[:, 0],
+        range(len(values)),
+        xerr=values[:, 1],
+        fmt="o",
+        color="0.2",
+        markersize=4,
+        capsize=2.5,
+    )
     low, high = ax.get_xlim()
-    ax.set_xlim(low, high + 0.45 * (high - low))  # room for the numbers: one poor candidate hides what others differ by
+    ax.set_xlim(
+        low, high + 0.45 * (high - low)
+    )  # room for the numbers: one poor candidate hides what others differ by
     for row, (difference, error) in enumerate(values):
         text = f"{difference:.2f} ({error:.2f})"
-        ax.text(0.99, row, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7)
+        ax.text(
+            0.99, row, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7
+        )
     label_axes(ax, "held-out ELBO less the best, nats per datum", "")
 
 
@@ -87,13 +104,14 @@ def _facets(
             y = row + 0.22 * ((len(facets) - 1) / 2 - place)
             face = looks[place]["color"] if filled else "white"
             error = deviation if filled and np.isfinite(deviation) else None
-            ax.errorbar(
-                mean, y, xerr=error, **looks[place], markersize=4, markerfacecolor=face, capsize=2, linewidth=1
-            )  # fmt: skip
+            look = {**looks[place], "markerfacecolor": face, "markersize": 4}
+            ax.errorbar(mean, y, xerr=error, **look, capsize=2, linewidth=1)
     ax.set_xlim(left=min(0, ax.get_xlim()[0]))
 
 
 def _legend(figure: Figure, looks: Mapping[int, Mapping[str, Any]]) -> None:
     names = ["deepest facet", *(f"{place} above it" for place in range(1, len(looks)))]
     handles = [Line2D([], [], linestyle="none", markersize=4, **look) for look in looks.values()]
-    figure.legend(handles, names, fontsize=7, frameon=False, loc="outside upper right", ncols=len(handles))
+    figure.legend(
+        handles, names, fontsize=7, frameon=False, loc="outside upper right", ncols=len(handles)
+    )

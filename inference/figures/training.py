@@ -14,7 +14,8 @@ __all__ = ["elbo_range", "training_curves", "training_series"]
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
-    """Objective and ELBO, each facet's KL terms, and each facet's mutual information with x, over epochs.
+    """Objective and ELBO, each facet's KL terms, and each facet's mutual information with x, over
+    epochs.
 
     :param history: of a runner, or of several in turn.
     :raises ValueError: for an empty history.
@@ -45,15 +46,21 @@ def training_series(
             "objective (negated)": [-r["objective"] for r in history],
             "ELBO": _column(history, "elbo"),
         },
-        "KL, nats per datum": {line: _column(history, name) for line, name in kl.items() if name in last},
-        "I(x; c), nats": {line: _column(history, name) for line, name in information.items() if name in last},
+        "KL, nats per datum": {
+            line: _column(history, name) for line, name in kl.items() if name in last
+        },
+        "I(x; c), nats": {
+            line: _column(history, name) for line, name in information.items() if name in last
+        },
     }
 
 
 def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Where an axis ends that shows the ELBO but for the first steps' lowest."""
     elbo = np.array(_column(history, "elbo"))
-    return float(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo)), float(elbo.max() + 0.1 * np.ptp(elbo))
+    return float(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo)), float(
+        elbo.max() + 0.1 * np.ptp(elbo)
+    )
 
 
 def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:

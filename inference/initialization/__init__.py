@@ -1,7 +1,12 @@
 """Starting values: of mixtures, from clusters of neighbours, of networks, of encoders."""
 
 from inference.initialization.encoders import infer_tables, learn_to_encode
-from inference.initialization.mixtures import cold_start, fit_mixtures, standard_normal_priors, warm_start
+from inference.initialization.mixtures import (
+    cold_start,
+    fit_mixtures,
+    standard_normal_priors,
+    warm_start,
+)
 from inference.initialization.neighbors import neighbor_clusters, neighbor_start
 from inference.initialization.networks import data_dependent_start
 

@@ -1,4 +1,6 @@
-"""ML-VAE's posteriors that are not learned along with the model: tables for new data, an encoder afterwards."""
+"""ML-VAE's posteriors that are not learned along with the model: tables for new data, an encoder
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import check_guide
+from guides.base import EVALUATION_BATCH, check_guide
 from guides.grouped import GroupedGuide
 from guides.tables import TableGuide
 from inference.randomness import seeded
@@ -25,9 +27,15 @@ __all__ = ["infer_tables", "learn_to_encode"]
 
 
 def infer_tables(
-    model: MLVAE, x: ArrayLike | Tensor, group: ArrayLike | Tensor, epochs: int, lr: float = 0.05, **options: Any
+    model: MLVAE,
+    x: ArrayLike | Tensor,
+    group: ArrayLike | Tensor,
+    epochs: int,
+    lr: float = 0.05,
+    **options: Any,
 ) -> TableGuide:
-    """Posteriors of new data under a fitted model, by optimisation: SVI's inference at test time (ML-VAE, 3.2).
+    """Posteriors of new data under a fitted model, by optimisation: SVI's inference at test time
+    (ML-VAE, 3.2).
 
     :param model: left as it is.
     :param x: ``[N, *x_shape]``.
@@ -45,10 +53,12 @@ def infer_tables(
 def learn_to_encode(
     guide: GroupedGuide, num_data: int, epochs: int, lr: float = 1e-3, seed: int = 0, **options: Any
 ) -> None:
-    """Teach a guide's encoder what the model makes of latents: SVI-Encode (ML-VAE, supplement 8, Eq. 17).
+    """Teach a guide's encoder what the model makes of latents: SVI-Encode (ML-VAE, supplement 8,
+    Eq. 17).
 
-    The data are drawn from the model, each row a group of its own, and the encoder maximises the likelihood of its own
-    latents, without their KL terms. No data are needed, and none are better than what the model draws.
+    The data are drawn from the model, each row a group of its own, and the encoder maximises the
+    likelihood of its own latents, without their KL terms. No data are needed, and none are better
+    than what the model draws.
 
     :param guide: its model is left as it is.
     :param num_data: how many data are drawn, once.
@@ -65,13 +75,17 @@ def learn_to_encode(
         x = torch.cat(
             [
                 model.decode(dict(zip(z, part, strict=True))).sample()
-                for part in zip(*(latent.split(4096) for latent in z.values()), strict=True)
+                for part in zip(
+                    *(latent.split(EVALUATION_BATCH) for latent in z.values()), strict=True
+                )
             ]
         )
     if model.likelihood.support[1] < float("inf"):
         x = x.clamp(*model.likelihood.support)
     with frozen(model):
-        SVIRunner(model, guide, lr=lr, schedule=Constant(0.0), seed=seed).fit(x, epochs, group=ids, **options)
+        SVIRunner(model, guide, lr=lr, schedule=Constant(0.0), seed=seed).fit(
+            x, epochs, group=ids, **options
+        )
 
 
 @contextmanager

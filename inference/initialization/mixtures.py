@@ -28,11 +28,14 @@ from ppl_models.priors import Mixture, StandardNormal
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
 
-def cold_start(guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0) -> None:
-    """Place every mixture's means before any training (MFCVAE, D.4); a VampPrior gets the data nearest to them.
+def cold_start(
+    guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0
+) -> None:
+    """Place every mixture's means before any training (MFCVAE, D.4); a VampPrior gets the data
+    nearest to them.
 
-    A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder; only its means are taken,
-    covariances and weights stay as the prior was built with.
+    A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder; only its
+    means are taken, covariances and weights stay as the prior was built with.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random; the paper uses all.
@@ -61,16 +64,18 @@ def fit_mixtures(
 ) -> None:
     """Fit every mixture to the posteriors of ``x``: means, covariances and weights.
 
-    Clusters are found among the posterior means (scikit-learn's mixture). To a component's covariance is added the
-    mean of its data's posterior variances: there the ELBO has its maximum, given these clusters. So a coordinate of the
-    latents that the data do not use keeps the width of its posterior.
+    Clusters are found among the posterior means (scikit-learn's mixture). To a component's
+    covariance is added the mean of its data's posterior variances: there the ELBO has its maximum,
+    given these clusters. So a coordinate of the latents that the data do not use keeps the width of
+    its posterior.
 
-    A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A guide with a network
-    for q(c given x) is then taught the responsibilities, its latents staying (nearly) where they are: from a random
-    network the clusters would be lost within an epoch.
+    A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A
+    guide with a network for q(c given x) is then taught the responsibilities, its latents staying
+    (nearly) where they are: from a random network the clusters would be lost within an epoch.
 
-    Where labels are given, a facet's clusters are matched to them (Hungarian, by the data that have one) and fitted
-    once more, by one step from the means of each class's data, so that component k is class k.
+    Where labels are given, a facet's clusters are matched to them (Hungarian, by the data that have
+    one) and fitted once more, by one step from the means of each class's data, so that component k
+    is class k.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: rows of ``x`` used at most, chosen at random; all that have a label are used.
@@ -93,13 +98,18 @@ def fit_mixtures(
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # where one step is all that is wanted
+                warnings.simplefilter(
+                    "ignore", ConvergenceWarning
+                )  # where one step is all that is wanted
                 fitted = _fitted(prior, means, covariance, seed, **options | start)
         between = torch.as_tensor(fitted.covariances_).to(means)
-        within = _averages(variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())))
+        within = _averages(
+            variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy()))
+        )
         prior.place(
             torch.as_tensor(fitted.means_),
-            (between if covariance == "full" else torch.diag_embed(between)) + torch.diag_embed(within),
+            (between if covariance == "full" else torch.diag_embed(between))
+            + torch.diag_embed(within),
             torch.as_tensor(fitted.weights_),
             data=(rows, means),
         )
@@ -116,10 +126,11 @@ def warm_start(
     label: Any = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train first with a standard normal in every mixture's place, then fit the mixtures to what was learned.
+    """Train first with a standard normal in every mixture's place, then fit the mixtures to what
+    was learned.
 
-    On a few thousand data a mixture that is trained from the start collapses into one cluster; it does not if the
-    latent space has taken shape before.
+    On a few thousand data a mixture that is trained from the start collapses into one cluster; it
+    does not if the latent space has taken shape before.
 
     :param runner: how to train: its guide, rate, schedule and seed.
     :param restarts: fits of each mixture, of which the likeliest is taken.
@@ -153,12 +164,19 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
 
 
 def _teach_clusters(
-    guide: NetworkGuide, rows: Tensor, facets: Collection[str], seed: int, steps: int = 400, batch_size: int = 256
+    guide: NetworkGuide,
+    rows: Tensor,
+    facets: Collection[str],
+    seed: int,
+    steps: int = 400,
+    batch_size: int = 256,
 ) -> None:
-    """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior mean of z.
+    """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior
+    mean of z.
 
-    What distinguished the old clusters' latents is of no use to the new ones: those start alike, from the mixture. The
-    network is taught as it will be trained, where batches are normalised by their own statistics.
+    What distinguished the old clusters' latents is of no use to the new ones: those start alike,
+    from the mixture. The network is taught as it will be trained, where batches are normalised by
+    their own statistics.
     """
     teacher = copy.deepcopy(guide)
     for name in facets:
@@ -168,12 +186,12 @@ def _teach_clusters(
         for _ in range(steps):
             batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
             with torch.no_grad():
-                lessons = teacher.heads(batch)
+                targets = teacher.heads(batch)
             heads = guide.heads(batch)
             distances = [
-                _distance_to_mixture(guide, teacher, name, head, lessons[name])
+                _distance_to_mixture(guide, teacher, name, head, targets[name])
                 if name in facets
-                else (head - lessons[name]).square().sum(-1).mean()
+                else (head - targets[name]).square().sum(-1).mean()
                 for name, head in heads.items()
             ]
             optimizer.zero_grad(set_to_none=True)
@@ -182,10 +200,14 @@ def _teach_clusters(
     optimizer.zero_grad(set_to_none=True)
 
 
-def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, lesson: Tensor) -> Tensor:
-    """How far a facet's head is from the teacher's latents, and from the mixture's responsibilities for them."""
+def _distance_to_mixture(
+    guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, target_head: Tensor
+) -> Tensor:
+    """How far a facet's head is from the teacher's latents, and from the mixture's responsibilities
+    for them.
+    """
     with torch.no_grad():
-        target = teacher.latent_posterior(name, lesson)
+        target = teacher.latent_posterior(name, target_head)
         responsibilities = guide.model.priors[name].log_joint(target.mean).softmax(-1)
     q = guide.latent_given(name, head, None)
     distance = (q.mean - target.mean).square() + (q.stddev.log() - target.stddev.log()).square()
@@ -196,7 +218,8 @@ def _distance_to_mixture(guide: NetworkGuide, teacher: NetworkGuide, name: str, 
 def _check_clusters_are_inferred(model: FacetModel) -> None:
     if model.takes:
         raise ValueError(
-            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in training and are "
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn "
+            "in training and are "
             "not started from clusters found in the latents"
         )
 
@@ -204,16 +227,21 @@ def _check_clusters_are_inferred(model: FacetModel) -> None:
 def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
     """The mixtures among ``facets``, or all of the model's.
 
-    :raises ValueError: for an unknown facet, one that has no mixture, or a model whose clusters are given.
+    :raises ValueError: for an unknown facet, one that has no mixture, or a model whose clusters are
+        given.
     """
     _check_clusters_are_inferred(model)
     if facets is None:
         return model.mixtures
     if isinstance(facets, str):
-        raise ValueError(f"facets are names of mixtures in a sequence, such as [{facets!r}], got {facets!r}")
+        raise ValueError(
+            f"facets are names of mixtures in a sequence, such as [{facets!r}], got {facets!r}"
+        )
     for name in facets:
         if not isinstance(model.prior(name), Mixture):
-            raise ValueError(f"facet {name!r} has no mixture to fit: the mixtures are {list(model.mixtures)}")
+            raise ValueError(
+                f"facet {name!r} has no mixture to fit: the mixtures are {list(model.mixtures)}"
+            )
     return {name: model.mixtures[name] for name in facets}
 
 
@@ -221,27 +249,35 @@ def check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
     for name, prior in mixtures.items():
         if len(rows) < max(prior.num_components, 2):
             raise ValueError(
-                f"{len(rows)} rows are too few to fit the {prior.num_components} components of facet {name!r}: give at "
+                f"{len(rows)} rows are too few to fit the {prior.num_components} components of "
+                f"facet {name!r}: give at "
                 "least as many, and two"
             )
 
 
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
-    mixture = FittedMixture(prior.num_components, covariance_type=covariance, random_state=seed, **options)
-    return mixture.fit(z.double().cpu().numpy())  # components of a few like data have no covariance in float32
+    mixture = FittedMixture(
+        prior.num_components, covariance_type=covariance, random_state=seed, **options
+    )
+    return mixture.fit(
+        z.double().cpu().numpy()
+    )  # components of a few like data have no covariance in float32
 
 
 def _averages(values: Tensor, weights: Tensor) -> Tensor:
     """Means of ``values`` ``[N, d]`` under each column of ``weights`` ``[N, K]``: ``[K, d]``."""
     weights = weights.to(values)
-    return (weights.mT @ values) / weights.sum(0).clamp_min(torch.finfo(values.dtype).tiny).unsqueeze(-1)
+    return (weights.mT @ values) / weights.sum(0).clamp_min(
+        torch.finfo(values.dtype).tiny
+    ).unsqueeze(-1)
 
 
 def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:
-    """How to fit once more, from the means of each class's data: component k is class k, the rest have no label.
+    """How to fit once more, from the means of each class's data: component k is class k, the rest
+    have no label.
 
-    One step and no more, or the fit would go on to where the density alone wants its components; but where a class is
-    known by a single datum, whose place says little, it may.
+    One step and no more, or the fit would go on to where the density alone wants its components;
+    but where a class is known by a single datum, whose place says little, it may.
 
     :param z: latents ``[N, d]``.
     :param label: integers ``[N]`` below K; -1 where unknown.
@@ -260,7 +296,9 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
 def _some_rows(
     x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int, label: Any = None
 ) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """Rows at random on the model's device, as encoders read them, and their labels by facet where there are any."""
+    """Rows at random on the model's device, as encoders read them, and their labels by facet where
+    there are any.
+    """
     model = guide.model
     data = guide.observed(x, {"label": label})
     check_count("max_rows", max_rows)

@@ -1,4 +1,6 @@
-"""Clusters of data that are neighbours of each other, found before any training, and training that starts from them."""
+"""Clusters of data that are neighbours of each other, found before any training, and training that
+starts from them.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,18 @@ def neighbor_clusters(
 ) -> np.ndarray:
     """Spectral clustering of the graph that joins each datum to its nearest neighbours.
 
-    What a network learns late, that data far apart belong together where others lie between them, a graph has from the
-    start. So this can say where a facet's clusters begin: given as ``label=`` to ``fit``, with a guide whose
-    ``label_weight`` is above 0, encoder and decoder learn them within a few passes over the data.
+    What a network learns late, that data far apart belong together where others lie between them, a
+    graph has from the start. So this can say where a facet's clusters begin: given as ``label=`` to
+    ``fit``, with a guide whose ``label_weight`` is above 0, encoder and decoder learn them within a
+    few passes over the data.
 
-    Neighbours are those among ``dim`` principal components. The weight of an edge falls with its length, measured by
-    the distances of both ends from their last neighbours (Zelnik-Manor and Perona, *Self-tuning spectral clustering*,
-    2004); to every degree a tenth of the mean degree is added, so that a few data apart from all others are no cluster
-    (Qin and Rohe, *Regularized spectral clustering under the degree-corrected stochastic blockmodel*, 2013). The rows
-    of the leading eigenvectors, brought to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
-    clustering*, 2001).
+    Neighbours are those among ``dim`` principal components. The weight of an edge falls with its
+    length, measured by the distances of both ends from their last neighbours (Zelnik-Manor and
+    Perona, *Self-tuning spectral clustering*, 2004); to every degree a tenth of the mean degree is
+    added, so that a few data apart from all others are no cluster (Qin and Rohe, *Regularized
+    spectral clustering under the degree-corrected stochastic blockmodel*, 2013). The rows of the
+    leading eigenvectors, brought to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On
+    spectral clustering*, 2001).
 
     :param x: complete data ``[N, ...]``, entries of one scale. Every pair of data is looked at.
     :param num_clusters: K, below N.
@@ -73,7 +77,9 @@ def neighbor_clusters(
     looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]
     for name, size in sizes.items():
         if size >= len(looked_at):
-            raise ValueError(f"{name}={size} is too many for {len(looked_at)} data: it must be less than that")
+            raise ValueError(
+                f"{name}={size} is too many for {len(looked_at)} data: it must be less than that"
+            )
     rows, copy_of = _distinct(_rows(data, looked_at), more_than=max(sizes.values()))
     affinity = _affinity(_principal(rows, dim, seed), num_neighbors)
     clusters = np.full(len(data), -1)
@@ -94,13 +100,14 @@ def neighbor_start(
 ) -> SVIRunner:
     """Train first with the clusters of data that are neighbours as the known clusters of one facet.
 
-    They are found before any training (:func:`neighbor_clusters`). Every mixture is fitted to what the untrained
-    encoder gives, that facet's by its clusters, and the guide learns them with its ``label_weight``. Train on without
-    labels to let them go: what the model then makes of them is its own, and may agree with them less.
-    While they are taught, the history's ``elbo`` bounds log p(x, clusters), which lies below log p(x).
+    They are found before any training (:func:`neighbor_clusters`). Every mixture is fitted to what
+    the untrained encoder gives, that facet's by its clusters, and the guide learns them with its
+    ``label_weight``. Train on without labels to let them go: what the model then makes of them is
+    its own, and may agree with them less. While they are taught, the history's ``elbo`` bounds log
+    p(x, clusters), which lies below log p(x).
 
-    :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight`` above 0. One of the
-        order of 10 makes the encoder learn the clusters within a few epochs.
+    :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight``
+        above 0. One of the order of 10 makes the encoder learn the clusters within a few epochs.
     :param x: complete data ``[N, *x_shape]``, entries of one scale.
     :param facet: whose clusters they are; the deepest mixture's where not given.
     :param num_neighbors: of each datum.
@@ -116,21 +123,27 @@ def neighbor_start(
     guide, known = runner.guide, dict(label or {})
     mixtures = chosen_mixtures(guide.model, None if facet is None else [facet])
     if not mixtures:
-        raise ValueError(f"none of the facets {list(guide.model.priors)} has a mixture: clusters need one")
+        raise ValueError(
+            f"none of the facets {list(guide.model.priors)} has a mixture: clusters need one"
+        )
     name, prior = list(mixtures.items())[-1]
     if name in known:
         raise ValueError(
-            f"label has clusters of facet {name!r}, which is to learn those of neighbours: give one of both"
+            f"label has clusters of facet {name!r}, which is to learn those of neighbours: give "
+            "one of both"
         )
     if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
         raise ValueError(
-            f"{type(guide).__name__} would not learn clusters that it is given: take a VaDEGuide with a label_weight "
+            f"{type(guide).__name__} would not learn clusters that it is given: take a VaDEGuide "
+            "with a label_weight "
             "above 0, such as VaDEGuide(model, label_weight=30)"
         )
     rows = guide.observed(x, {}).x
     as_labels = {**known, name: np.full(len(rows), -1)}
     runner.plan(x, epochs, label=as_labels, **fit_options)  # which refuses what would not fit
-    known[name] = neighbor_clusters(rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed)
+    known[name] = neighbor_clusters(
+        rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed
+    )
     fit_mixtures(guide, x, seed=seed, label=known)
     return runner.fit(x, epochs, label=known, **fit_options)
 
@@ -139,9 +152,14 @@ def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:
     """Those rows around their mean, ``[N, D]`` in float32."""
     rows = data.detach()[torch.as_tensor(chosen, device=data.device)].flatten(1)
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    centred = (rows - rows.mean(0)).float().cpu().numpy()  # an offset would leave few digits for distances
+    centred = (
+        (rows - rows.mean(0)).float().cpu().numpy()
+    )  # an offset would leave few digits for distances
     if not np.isfinite(centred).all():
-        raise ValueError("x holds NaN or infinity: distances are between complete data; fill in what is missing first")
+        raise ValueError(
+            "x holds NaN or infinity: distances are between complete data; fill in what is "
+            "missing first"
+        )
     return centred
 
 
@@ -178,7 +196,8 @@ def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
 def _spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
     """k-means in the leading eigenvectors of the graph's normalised affinity.
 
-    Not scikit-learn's ``SpectralClustering``, which looks for the same eigenvectors by taking the matrix apart.
+    Not scikit-learn's ``SpectralClustering``, which looks for the same eigenvectors by taking the
+    matrix apart.
     """
     degree = affinity.sum(1).A1
     root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)

@@ -23,18 +23,21 @@ __all__ = ["data_dependent_start"]
 def data_dependent_start(
     guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0, **given: Any
 ) -> None:
-    """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on data.
+    """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on
+    data.
 
-    The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional Neural Networks*
-    (2016), which MFCVAE's D.4 takes for convolutional ladders; their second step, between layers, is not taken.
-    Directions stay as they were drawn; each unit (or channel) is shifted by its mean and divided by its deviation,
-    layer after layer in one pass. Batch normalisation starts from the statistics of the same rows.
+    The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional
+    Neural Networks* (2016), which MFCVAE's D.4 takes for convolutional ladders; their second step,
+    between layers, is not taken. Directions stay as they were drawn; each unit (or channel) is
+    shifted by its mean and divided by its deviation, layer after layer in one pass. Batch
+    normalisation starts from the statistics of the same rows.
 
     :param x: ``[N, *x_shape]``, at least two rows.
     :param rows: of ``x``, chosen at random, that the statistics are of.
     :param seed: of that choice and of the draws of z that the decoder sees.
     :param given: what the model takes beside x, one entry per datum.
-    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or given.
+    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or
+        given.
     """
     check_guide(guide)
     model = guide.model
@@ -51,10 +54,16 @@ def data_dependent_start(
 @contextmanager
 def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
     """Within this context each layer that is called is scaled to what it gives."""
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
+    layers = [
+        part
+        for part in module.modules()
+        if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
+    ]
     norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm1d)]
     momenta = [norm.momentum for norm in norms]
-    hooks = [layer.register_forward_hook(_scale_to_output) for layer in layers if layer.bias is not None]
+    hooks = [
+        layer.register_forward_hook(_scale_to_output) for layer in layers if layer.bias is not None
+    ]
     for norm in norms:
         norm.momentum = 1.0  # running statistics become those of the batch
     try:
@@ -67,15 +76,21 @@ def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
 
 
 def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
-    """Change the layer that gave ``output`` so that each unit has mean 0 and variance 1; returns what it then gives."""
+    """Change the layer that gave ``output`` so that each unit has mean 0 and variance 1; returns
+    what it then gives.
+    """
     images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
     flat = output.transpose(1, -1) if images else output  # [..., units]
     mean = flat.flatten(0, -2).mean(0)
     deviation = flat.flatten(0, -2).std(0)
-    deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0)  # a unit without spread is only shifted
+    deviation = torch.where(
+        deviation > 1e-6 * deviation.max(), deviation, 1.0
+    )  # a unit without spread is only shifted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
     layer.bias.sub_(mean).div_(deviation)
-    weight = layer.weight / deviation.view([-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())])
+    weight = layer.weight / deviation.view(
+        [-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]
+    )
     if is_parametrized(layer):
         layer.weight = weight  # which the parametrization takes apart
     else:

@@ -1,4 +1,6 @@
-"""What our objectives share: a value that stays a tensor, and traces without what only Pyro's surrogates need."""
+"""What our objectives share: a value that stays a tensor, and traces without what only Pyro's
+surrogates need.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ __all__ = ["Direct_ELBO", "densities", "site_densities"]
 
 
 class Direct_ELBO(ELBO):
-    """An objective whose value and gradient are those of one tensor, without reads back to the host.
+    """An objective whose value and gradient are those of one tensor, without reads back to the
+    host.
 
-    Subclasses give :meth:`estimate`. While Pyro's validation is on traces are made and checked by Pyro; else they are
-    made directly, in a way that ``torch.vmap`` can map over.
+    Subclasses give :meth:`estimate`. While Pyro's validation is on traces are made and checked by
+    Pyro; else they are made directly, in a way that ``torch.vmap`` can map over.
 
     :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
     :param num_particles: independent draws of the whole objective, one after the other.
@@ -33,7 +36,10 @@ class Direct_ELBO(ELBO):
     """
 
     def __init__(self, *, max_plate_nesting: int, num_particles: int = 1) -> None:
-        for name, value in (("max_plate_nesting", max_plate_nesting), ("num_particles", num_particles)):
+        for name, value in (
+            ("max_plate_nesting", max_plate_nesting),
+            ("num_particles", num_particles),
+        ):
             check_count(name, value)
         super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
 
@@ -58,11 +64,15 @@ class Direct_ELBO(ELBO):
     def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         return get_importance_trace("flat", self.max_plate_nesting, model, guide, args, kwargs)
 
-    def _unchecked_traces(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> Iterator[tuple[Trace, Trace]]:
+    def _unchecked_traces(
+        self, model: Any, guide: Any, args: tuple, kwargs: dict
+    ) -> Iterator[tuple[Trace, Trace]]:
         for _ in range(self.num_particles):
             with self._while_guiding():
                 guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(
+                *args, **kwargs
+            )
             for trace in (guide_trace, model_trace):
                 _score(trace)
             yield model_trace, guide_trace
@@ -83,9 +93,13 @@ def densities(trace: Trace) -> Iterator[Tensor]:
 
 
 def _score(trace: Trace) -> None:
-    """What ``Trace.compute_log_prob`` writes into the sites, but for their sums, which nothing here asks for."""
+    """What ``Trace.compute_log_prob`` writes into the sites, but for their sums, which nothing here
+    asks for.
+    """
     for _, site in site_densities(trace):
-        site["unscaled_log_prob"] = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
+        site["unscaled_log_prob"] = site["fn"].log_prob(
+            site["value"], *site["args"], **site["kwargs"]
+        )
         site["log_prob"] = scale_and_mask(site["unscaled_log_prob"], site["scale"], site["mask"])
 
 

@@ -24,18 +24,23 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
     .. math:: \sum_s \mathbb{E}_{q(c)} [\log p_s] - \mathbb{E}_{q(c)} [\log q_s]
 
-    summed over the sites s, each expectation being a product with the enumerated probabilities that its term
-    depends on. Pyro's own also covers sampled discrete sites by a surrogate (Dice) that reads tensors back to the
-    host in every step; here every continuous site is reparameterised, so there is nothing to correct for.
+    summed over the sites s, each expectation being a product with the enumerated probabilities that
+    its term depends on. Pyro's own also covers sampled discrete sites by a surrogate (Dice) that
+    reads tensors back to the host in every step; here every continuous site is reparameterised, so
+    there is nothing to correct for.
 
     :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
     :param num_particles: independent draws of the whole objective, one after the other.
-    :raises NotImplementedError: for a guide with a sampled site that has no reparameterised draw, or a model that
-        enumerates sites itself: use Pyro's objective for those.
+    :raises NotImplementedError: for a guide with a sampled site that has no reparameterised draw,
+        or a model that enumerates sites itself: use Pyro's objective for those.
     """
 
     def __init__(
-        self, *, max_plate_nesting: int, num_particles: int = 1, strict_enumeration_warning: bool = False
+        self,
+        *,
+        max_plate_nesting: int,
+        num_particles: int = 1,
+        strict_enumeration_warning: bool = False,
     ) -> None:
         super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
         self.strict_enumeration_warning = strict_enumeration_warning
@@ -54,10 +59,11 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
 
 class _EnumerateSites(Messenger):
-    """Give each site marked for enumeration all its values at once, along a new dimension left of the plates.
+    """Give each site marked for enumeration all its values at once, along a new dimension left of
+    the plates.
 
-    Pyro's own handler also follows values through the model's enumerated sites, by reading tensors in ways that
-    torch.vmap refuses; a guide that enumerates its own sites needs none of that.
+    Pyro's own handler also follows values through the model's enumerated sites, by reading tensors
+    in ways that torch.vmap refuses; a guide that enumerates its own sites needs none of that.
     """
 
     def __init__(self, first_dim: int) -> None:
@@ -79,13 +85,17 @@ class _EnumerateSites(Messenger):
 
 
 def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
-    """Probabilities of each enumerated guide site, by the dimension (from the right) that holds its values."""
+    """Probabilities of each enumerated guide site, by the dimension (from the right) that holds its
+    values.
+    """
     probs = {}
     for name, site in site_densities(guide_trace):
         if "_enumerate_dim" in site["infer"]:
             probs[site["infer"]["_enumerate_dim"]] = site["unscaled_log_prob"].exp()
         elif not site["fn"].has_rsample:
-            raise NotImplementedError(f"guide site {name!r} is neither enumerated nor reparameterised")
+            raise NotImplementedError(
+                f"guide site {name!r} is neither enumerated nor reparameterised"
+            )
     for name, site in site_densities(model_trace):
         if not site["is_observed"] and name not in guide_trace.nodes:
             raise NotImplementedError(f"model site {name!r} is not in the guide")
@@ -93,7 +103,9 @@ def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor
 
 
 def expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
-    """Sum over all dimensions of ``term``, those that are enumerated weighted by their probabilities."""
+    """Sum over all dimensions of ``term``, those that are enumerated weighted by their
+    probabilities.
+    """
     for dim, prob in probs.items():
         if term.dim() >= -dim and term.shape[dim] > 1:
             term = term * prob

@@ -16,13 +16,17 @@ __all__ = ["ImportanceWeighted_ELBO"]
 
 
 class ImportanceWeighted_ELBO(Direct_ELBO):
-    r"""IWAE on the model with its clusters summed out: a tighter bound for a :class:`~guides.marginal.MarginalGuide`.
+    r"""IWAE on the model with its clusters summed out: a tighter bound for a
+    :class:`~guides.marginal.MarginalGuide`.
 
-    .. math:: \mathbb{E} \log \frac{1}{K} \sum_{k=1}^{K} \frac{p(x \mid z^{(k)}) \prod_j p(z_j^{(k)})}
-              {\prod_j q(z_j^{(k)} \mid x)}
+    .. math::
 
-    (Burda et al., Eq. 8), datum by datum; K = 1 is the ELBO, and it never falls as K grows. A bound where every weight
-    is 1; the weights of an annealed run multiply log-densities before the mean is taken.
+        \mathbb{E} \log \frac{1}{K} \sum_{k=1}^{K}
+        \frac{p(x \mid z^{(k)}) \prod_j p(z_j^{(k)})}{\prod_j q(z_j^{(k)} \mid x)}
+
+    (Burda et al., Eq. 8), datum by datum; K = 1 is the ELBO, and it never falls as K grows. A bound
+    where every weight is 1; the weights of an annealed run multiply log-densities before the mean
+    is taken.
 
     :param num_draws: K; takes the place of the guide's ``num_samples``.
     :raises ValueError: if ``num_draws`` is below 1.
@@ -33,7 +37,9 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
         super().__init__(max_plate_nesting=2)
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        return super().differentiable_loss(model, guide, *args, **{**kwargs, "num_samples": self.num_draws})
+        return super().differentiable_loss(
+            model, guide, *args, **{**kwargs, "num_samples": self.num_draws}
+        )
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         log_weight = self._sum(model_trace) - self._sum(guide_trace)
@@ -43,6 +49,7 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
 
     def _sum(self, trace: Trace) -> Tensor:
         """Log-density of each whole draw, ``[K, B]``, or ``[B]`` for K = 1."""
-        # In the programs each draw counts 1 / K; a site outside the draws (a given cluster) counts whole in each.
+        # In the programs each draw counts 1 / K; a site outside the draws (a given cluster) counts
+        # whole in each.
         terms = [self.num_draws * term if term.dim() == 2 else term for term in densities(trace)]
         return torch.stack(torch.broadcast_tensors(*terms)).sum(0)

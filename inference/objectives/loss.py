@@ -39,8 +39,10 @@ class Need:
         """:raises ValueError: if the objective does not suit the guide."""
         if not isinstance(objective, self.suitable) or isinstance(objective, self.unsuitable):
             raise ValueError(
-                f"{type(guide).__name__} {self.why.format(objective=type(objective).__name__)}: use "
-                f"{' or '.join(kind.__name__ for kind in self.suitable)}, or leave the objective out"
+                f"{type(guide).__name__} {self.why.format(objective=type(objective).__name__)}: "
+                "use "
+                f"{' or '.join(kind.__name__ for kind in self.suitable)}, or leave the objective "
+                "out"
             )
 
 
@@ -50,7 +52,8 @@ NEEDS: dict[str, Need] = {
     "grouping": Need(
         MeanField_ELBO,
         (MeanField_ELBO, GuideEnum_ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO),
-        "shares draws among the members of a group, which {objective} would take for each row's own",
+        "shares draws among the members of a group, which {objective} would take for each row's "
+        "own",
     ),
     "enumeration": Need(
         GuideEnum_ELBO,
@@ -60,18 +63,23 @@ NEEDS: dict[str, Need] = {
     ),
     "free enumeration": Need(
         GuideEnum_ELBO,
-        (GuideEnum_ELBO, TraceEnum_ELBO),  # in closed form too: no posterior asks for another one's draw
+        (
+            GuideEnum_ELBO,
+            TraceEnum_ELBO,
+        ),  # in closed form too: no posterior asks for another one's draw
         "enumerates its clusters, which {objective} would score wrongly",
     ),
     "classification": Need(
         MeanFieldEnum_ELBO,
         (MeanFieldEnum_ELBO, GuideEnum_ELBO, TraceEnum_ELBO),
-        "enumerates classes that are unknown, which {objective} would sample once and score wrongly",
+        "enumerates classes that are unknown, which {objective} would sample once and score "
+        "wrongly",
     ),
     "relaxation": Need(
         MeanField_ELBO,
         (MeanField_ELBO, TraceMeanField_ELBO),
-        "draws relaxed clusters, whose density {objective} would take for that of clusters, which is no bound",
+        "draws relaxed clusters, whose density {objective} would take for that of clusters, which "
+        "is no bound",
     ),
     "scoring": Need(
         ScoreFunction_ELBO,
@@ -83,15 +91,20 @@ NEEDS: dict[str, Need] = {
 
 
 def _check_objective(objective: Any, guide: FacetGuide) -> None:
-    if not (isinstance(objective, ELBO) and callable(getattr(objective, "differentiable_loss", None))):
+    if not (
+        isinstance(objective, ELBO) and callable(getattr(objective, "differentiable_loss", None))
+    ):
         raise ValueError(
-            f"the objective must be an instance of an ELBO with a differentiable_loss, got {objective!r}: such as "
-            f"{NEEDS[guide.needs].default.__name__}(max_plate_nesting={guide.max_plate_nesting}), or leave it out"
+            "the objective must be an instance of an ELBO with a differentiable_loss, got "
+            f"{objective!r}: such as "
+            f"{NEEDS[guide.needs].default.__name__}(max_plate_nesting={guide.max_plate_nesting}), "
+            "or leave it out"
         )
     NEEDS[guide.needs].check(guide, objective)
     if objective.max_plate_nesting < guide.max_plate_nesting:
         raise ValueError(
-            f"{type(guide).__name__} with num_samples={guide.num_samples} has {guide.max_plate_nesting} plates, but "
+            f"{type(guide).__name__} with num_samples={guide.num_samples} has "
+            f"{guide.max_plate_nesting} plates, but "
             f"the objective was built for {objective.max_plate_nesting}: "
             f"give it max_plate_nesting={guide.max_plate_nesting}"
         )
@@ -116,11 +129,14 @@ class Loss(nn.Module):
         check_model(model)
         check_guide(guide)
         if guide.model is not model:
-            raise ValueError("the guide was built for another model: build it anew, for example VaDEGuide(model)")
+            raise ValueError(
+                "the guide was built for another model: build it anew, for example VaDEGuide(model)"
+            )
         objective = objective if objective is not None else default_objective(guide)
         _check_objective(objective, guide)
         self.objective = objective
-        # The model is registered once, inside the guide: functional calls need each parameter to have one name.
+        # The model is registered once, inside the guide: functional calls need each parameter to
+        # have one name.
         self.guide = guide
 
     @property
@@ -130,27 +146,33 @@ class Loss(nn.Module):
     def forward(self, x: Tensor, size: float | None = None, **given: Tensor) -> Tensor:
         """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised.
 
-        :param size: how many data the batch stands for; B where not given. Programs are told where it is.
+        :param size: how many data the batch stands for; B where not given. Programs are told where
+            it is.
         :param given: what model and guide take beside x.
         """
         return self._per_datum(self.objective, x, given, size)
 
-    def _per_datum(self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor], size: float | None = None) -> Tensor:
+    def _per_datum(
+        self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor], size: float | None = None
+    ) -> Tensor:
         beside: dict[str, Any] = {**self.guide.options, **given}
         if size is not None:
             beside["size"] = size
-        loss = objective.differentiable_loss(self.model, self.guide, self.model.prepare(x), **beside)
+        loss = objective.differentiable_loss(
+            self.model, self.guide, self.model.prepare(x), **beside
+        )
         return loss / (len(x) if size is None else size)
 
     def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.
 
-        The ELBO is linear in the terms' weights, so each term is its derivative by that weight; they add up by
-        construction, whatever the guide. It is that of the posterior itself: a training objective that is another
-        bound, or relaxed, has no part in it.
+        The ELBO is linear in the terms' weights, so each term is its derivative by that weight;
+        they add up by construction, whatever the guide. It is that of the posterior itself: a
+        training objective that is another bound, or relaxed, has no part in it.
 
-        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for every discrete
-            one (but where the guide sums the clusters out, whose ``kl_z_NAME`` is then that of the whole mixture).
+        :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for
+            every discrete one (but where the guide sums the clusters out, whose ``kl_z_NAME`` is
+            then that of the whole mixture).
         """
         kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
         with (

@@ -21,8 +21,9 @@ class MeanField_ELBO(Direct_ELBO):
 
     .. math:: \mathbb{E}_q[\log p(x \mid z)] - \sum_s \mathbb{E}_q \, \mathrm{KL}(q_s \,\|\, p_s)
 
-    each KL in closed form given the draws of the sites before it, or by the drawn log-densities where there is none
-    (a Normal against a mixture). What a relaxed cluster needs: the density of its draws is never asked for.
+    each KL in closed form given the draws of the sites before it, or by the drawn log-densities
+    where there is none (a Normal against a mixture). What a relaxed cluster needs: the density of
+    its draws is never asked for.
 
     :raises NotImplementedError: for a site that has no reparameterised draw.
     """
@@ -32,24 +33,29 @@ class MeanField_ELBO(Direct_ELBO):
 
 
 class MeanFieldEnum_ELBO(GuideEnum_ELBO):
-    r"""The same with the guide's discrete sites enumerated, where no posterior asks for the draw of another site.
+    r"""The same with the guide's discrete sites enumerated, where no posterior asks for the draw of
+    another site.
 
     .. math:: \mathbb{E}_{q(c)} \Big[\mathbb{E}_q[\log p(x \mid z, c)] -
               \sum_s \mathrm{KL}(q_s \,\|\, p_s(\cdot \mid c))\Big]
 
-    Not for guides whose clusters follow from their draws, such as :class:`~guides.vade.VaDEGuide`: a KL in closed form
-    would average over draws that the cluster knows.
+    Not for guides whose clusters follow from their draws, such as :class:`~guides.vade.VaDEGuide`:
+    a KL in closed form would average over draws that the cluster knows.
 
     :raises NotImplementedError: as :class:`GuideEnum_ELBO`.
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         probs = enumerated_probs(model_trace, guide_trace)
-        return torch.stack([expectation(term, probs) for term in _terms(model_trace, guide_trace)]).sum()
+        return torch.stack(
+            [expectation(term, probs) for term in _terms(model_trace, guide_trace)]
+        ).sum()
 
 
 def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:
-    """What is added up: densities of what is observed, less KLs, less what a guide adds by itself (pyro.factor)."""
+    """What is added up: densities of what is observed, less KLs, less what a guide adds by itself
+    (pyro.factor).
+    """
     for name, site in site_densities(model_trace):
         yield site["log_prob"] if site["is_observed"] else -_kl(name, guide_trace.nodes[name], site)
     for name, site in site_densities(guide_trace):
@@ -58,7 +64,9 @@ def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:
 
 
 def _kl(name: str, guide_site: dict, model_site: dict) -> Tensor:
-    """KL of one site, or a draw that has it as its mean: batch ``[...]``, weighted as the site is."""
+    """KL of one site, or a draw that has it as its mean: batch ``[...]``, weighted as the site
+    is.
+    """
     q, p = guide_site["fn"], model_site["fn"]
     if not (q.has_rsample or "_enumerate_dim" in guide_site["infer"]):
         raise NotImplementedError(f"guide site {name!r} has no reparameterised draw")

@@ -15,18 +15,21 @@ __all__ = ["ScoreFunction_ELBO"]
 
 
 class ScoreFunction_ELBO(Direct_ELBO):
-    r"""The drawn ELBO, its gradient by the score function where a draw has no gradient of its own (REINFORCE).
+    r"""The drawn ELBO, its gradient by the score function where a draw has no gradient of its own
+    (REINFORCE).
 
     For a drawn site c the gradient of its probabilities is estimated, datum by datum, by
 
     .. math:: \nabla \log q(c \mid x) \, (\mathrm{cost}_c - b(x))
 
     where the cost is made of the terms that c can change: its own and those of the sites that
-    ``infer={"reaches": {...}}`` names (all, if it does not). A baseline b, ``infer={"baseline": module}``, is called
-    with ``infer["baseline_input"]`` and taught by its ``lesson``. The value is the plain ELBO of the draw.
+    ``infer={"downstream": {...}}`` names (all, if it does not). A baseline b, ``infer={"baseline":
+    module}``, is called with ``infer["baseline_input"]`` and trained by its ``loss``. The value is
+    the plain ELBO of the draw.
 
-    Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has baselines too, but
-    keeps their state in the global parameter store and reads the loss back to the host in every step.
+    Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
+    baselines too, but keeps their state in the global parameter store and reads the loss back to
+    the host in every step.
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -35,7 +38,7 @@ class ScoreFunction_ELBO(Direct_ELBO):
         surrogate = elbo.new_zeros(())
         for name, site in site_densities(guide_trace):
             if not site["fn"].has_rsample:
-                seen = {name} | set(site["infer"].get("reaches", log_p))
+                seen = {name} | set(site["infer"].get("downstream", log_p))
                 cost = _sum(log_q, seen) - _sum(log_p, seen)
                 surrogate = surrogate - _score(site, cost.detach())
         # The surrogate gives its gradient and leaves the value alone.
@@ -43,12 +46,14 @@ class ScoreFunction_ELBO(Direct_ELBO):
 
 
 def _score(site: dict[str, Any], cost: Tensor) -> Tensor:
-    """A term to be minimised, whose gradient is the score function's, and the baseline's lesson with it."""
+    """A term to be minimised, whose gradient is the score function's, and the baseline's loss
+    with it.
+    """
     log_q, infer = site["unscaled_log_prob"], site["infer"]
     if "baseline" not in infer:
         return (log_q * cost).sum()
     guess = infer["baseline"](infer["baseline_input"])
-    return (log_q * (cost - guess.detach())).sum() + infer["baseline"].lesson(guess, cost)
+    return (log_q * (cost - guess.detach())).sum() + infer["baseline"].loss(guess, cost)
 
 
 def _sum(terms: Mapping[str, Tensor], names: Container[str]) -> Tensor:
@@ -58,4 +63,7 @@ def _sum(terms: Mapping[str, Tensor], names: Container[str]) -> Tensor:
 
 def _by_datum(trace: Trace) -> dict[str, Tensor]:
     """Each site's weighted log-density, draws summed (each counts 1 / L): ``[B]``."""
-    return {name: site["log_prob"].sum_to_size(site["log_prob"].shape[-1:]) for name, site in site_densities(trace)}
+    return {
+        name: site["log_prob"].sum_to_size(site["log_prob"].shape[-1:])
+        for name, site in site_densities(trace)
+    }

@@ -1,6 +1,12 @@
 """How many facets and clusters: candidates compared, and how far partitions agree."""
 
-from inference.selection.agreement import clusters_in_use, effective_clusters, match_facets, redundancy, stability
+from inference.selection.agreement import (
+    clusters_in_use,
+    effective_clusters,
+    match_facets,
+    redundancy,
+    stability,
+)
 from inference.selection.candidates import FittedRun, Selection, one_standard_error, select_model
 
 __all__ = [

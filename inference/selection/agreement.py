@@ -1,4 +1,6 @@
-"""What partitions say without labels: clusters in use, facets that repeat one another, agreement of seeds."""
+"""What partitions say without labels: clusters in use, facets that repeat one another, agreement of
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,19 @@ def clusters_in_use(proba: ArrayLike, threshold: float = 0.01) -> int:
     """
     proba = _probabilities(proba)
     if not 0 <= number(threshold) < 1:
-        raise ValueError(f"threshold is a share of the data, at least 0 and below 1, got {threshold!r}")
+        raise ValueError(
+            f"threshold is a share of the data, at least 0 and below 1, got {threshold!r}"
+        )
     shares = np.bincount(proba.argmax(-1), minlength=proba.shape[1]) / len(proba)
     return int((shares > threshold).sum())
 
 
 def effective_clusters(proba: ArrayLike) -> float:
-    """exp of the entropy of the mean responsibilities: K where all clusters are as large, 1 where one has all data.
+    """exp of the entropy of the mean responsibilities: K where all clusters are as large, 1 where
+    one has all data.
 
-    It is high as well where a facet has died and all responsibilities are alike: look at its mutual information too.
+    It is high as well where a facet has died and all responsibilities are alike: look at its mutual
+    information too.
 
     :param proba: ``[N, K]``.
     :raises ValueError: if these are no probabilities.
@@ -47,21 +53,26 @@ def effective_clusters(proba: ArrayLike) -> float:
 
 
 def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
-    """How far facets of one run repeat each other: for each two of them, the mutual information of their partitions.
+    """How far facets of one run repeat each other: for each two of them, the mutual information of
+    their partitions.
 
-    Normalised to 1 for equal partitions, and less what chance gives (scikit-learn's adjusted mutual information, 0 on
-    average for independent ones): without that, many clusters on few data seem to share much. It is 1 as well for two
-    facets whose data all share one cluster, and know nothing.
+    Normalised to 1 for equal partitions, and less what chance gives (scikit-learn's adjusted mutual
+    information, 0 on average for independent ones): without that, many clusters on few data seem to
+    share much. It is 1 as well for two facets whose data all share one cluster, and know nothing.
 
     :param partitions: clusters ``[N]`` by facet: a guide's ``predict``.
     :raises ValueError: if they are not of the same data.
     """
     (checked,) = _checked_runs([partitions])
-    return {(a, b): float(adjusted_mutual_info_score(checked[a], checked[b])) for a, b in combinations(checked, 2)}
+    return {
+        (a, b): float(adjusted_mutual_info_score(checked[a], checked[b]))
+        for a, b in combinations(checked, 2)
+    }
 
 
 def match_facets(reference: Partitions, other: Partitions) -> dict[str, str]:
-    """Which facet of ``other`` stands for each facet of ``reference``: the assignment with the highest sum of ARIs.
+    """Which facet of ``other`` stands for each facet of ``reference``: the assignment with the
+    highest sum of ARIs.
 
     :param reference: clusters ``[N]`` by facet, of one run.
     :param other: of another run on the same data, with as many facets.
@@ -73,16 +84,19 @@ def match_facets(reference: Partitions, other: Partitions) -> dict[str, str]:
 
 
 def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tuple[float, float]]:
-    """How well runs from other seeds agree: for each facet the ARI of all pairs of runs, mean and sample deviation.
+    """How well runs from other seeds agree: for each facet the ARI of all pairs of runs, mean and
+    sample deviation.
 
-    1 where all find the same clusters, whatever their numbers (also where all put all data in one: look at the mutual
-    information too); 0 on average for clusters at random. Pairs that share a run are not independent: divide the
-    deviation by no root of their number. It is NaN for a single pair.
+    1 where all find the same clusters, whatever their numbers (also where all put all data in one:
+    look at the mutual information too); 0 on average for clusters at random. Pairs that share a run
+    are not independent: divide the deviation by no root of their number. It is NaN for a single
+    pair.
 
     :param runs: clusters ``[N]`` by facet, of two runs or more on the same data.
-    :param match: whether facets may have changed places from run to run. Then each run's facets are matched to those
-        of the run that agrees best with all others, and have its names.
-    :raises ValueError: if there are fewer than two runs, or they are not of the same data and facets.
+    :param match: whether facets may have changed places from run to run. Then each run's facets are
+        matched to those of the run that agrees best with all others, and have its names.
+    :raises ValueError: if there are fewer than two runs, or they are not of the same data and
+        facets.
     """
     checked = _checked_runs(runs, same_names=not match)
     if len(checked) < 2:
@@ -104,35 +118,60 @@ def _probabilities(proba: ArrayLike) -> np.ndarray:
     values = np.asarray(as_numbers(proba, "proba").cpu())
     if values.ndim != 2 or not values.size or not np.isfinite(values).all() or values.min() < 0:
         raise ValueError(
-            f"proba must hold probabilities [N, K], got shape {list(values.shape)}: a facet's predict_proba"
+            f"proba must hold probabilities [N, K], got shape {list(values.shape)}: a facet's "
+            "predict_proba"
         )
     if np.abs(values.sum(-1) - 1).max() > 1e-3:
         raise ValueError("each row of proba must add up to 1: give a facet's predict_proba")
     return values
 
 
-def _checked_runs(runs: Sequence[Partitions], same_names: bool = True) -> list[dict[str, np.ndarray]]:
+def _checked_runs(
+    runs: Sequence[Partitions], same_names: bool = True
+) -> list[dict[str, np.ndarray]]:
     """Partitions as arrays.
 
     :raises ValueError: if they are not of the same data, or have not the same facets or as many.
     """
     if not isinstance(runs, Sequence) or not all(isinstance(run, Mapping) for run in runs):
         raise ValueError("clusters by facet are needed of each run: what a guide's predict gives")
-    checked = [{name: np.asarray(as_numbers(each, name).cpu()) for name, each in run.items()} for run in runs]
+    checked = [
+        {name: np.asarray(as_numbers(each, name).cpu()) for name, each in run.items()}
+        for run in runs
+    ]
     shapes = {each.shape for run in checked for each in run.values()}
     if len(shapes) > 1 or any(len(shape) != 1 or not shape[0] for shape in shapes):
-        raise ValueError(f"clusters must be [N], of the same data in all runs and facets, got shapes {sorted(shapes)}")
-    for name, each in ((name, each) for run in checked for name, each in run.items() if each.dtype.kind not in "bui"):
-        raise ValueError(f"clusters of facet {name!r} must be integers, got {each.dtype}: give a guide's predict")
-    if any(len(run) != len(checked[0]) or (same_names and run.keys() != checked[0].keys()) for run in checked):
+        raise ValueError(
+            "clusters must be [N], of the same data in all runs and facets, got shapes "
+            f"{sorted(shapes)}"
+        )
+    for name, each in (
+        (name, each)
+        for run in checked
+        for name, each in run.items()
+        if each.dtype.kind not in "bui"
+    ):
+        raise ValueError(
+            f"clusters of facet {name!r} must be integers, got {each.dtype}: give a guide's predict"
+        )
+    if any(
+        len(run) != len(checked[0]) or (same_names and run.keys() != checked[0].keys())
+        for run in checked
+    ):
         names = [list(run) for run in checked]
-        raise ValueError(f"runs must have the same facets, or as many where these are matched, got {names}")
+        raise ValueError(
+            f"runs must have the same facets, or as many where these are matched, got {names}"
+        )
     return checked
 
 
-def _matched(reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[dict[str, str], float]:
+def _matched(
+    reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
+) -> tuple[dict[str, str], float]:
     """Names of ``other``'s facets by those of the reference, and the sum of ARIs."""
-    agreement = np.array([[adjusted_rand_score(a, b) for b in other.values()] for a in reference.values()])
+    agreement = np.array(
+        [[adjusted_rand_score(a, b) for b in other.values()] for a in reference.values()]
+    )
     agreement = agreement.reshape(len(reference), len(other))  # of no facets, too
     rows, columns = linear_sum_assignment(agreement, maximize=True)
     names, others = list(reference), list(other)
@@ -141,7 +180,12 @@ def _matched(reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray
 
 
 def _aligned(runs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Each run's facets in the places of that run's which agrees best with all others, lest one that failed decides."""
+    """Each run's facets in the places of that run's which agrees best with all others, lest one
+    that failed decides.
+    """
     pairs = [[_matched(a, b) for b in runs] for a in runs]
     central = max(range(len(runs)), key=lambda i: sum(total for _, total in pairs[i]))
-    return [{name: run[theirs] for name, theirs in pairs[central][i][0].items()} for i, run in enumerate(runs)]
+    return [
+        {name: run[theirs] for name, theirs in pairs[central][i][0].items()}
+        for i, run in enumerate(runs)
+    ]

@@ -1,9 +1,10 @@
 """How many facets, and how many clusters: candidates compared on held-out data, without labels.
 
-Four things are looked at. The held-out ELBO says how well a candidate describes data that it was not trained on. Its
-partitions should come back from other seeds (stability), its clusters should be in use, and its facets should not
-repeat one another (redundancy). The first chooses, by a rule that forgives a smaller candidate what cannot be told from
-chance; the others say whether what was chosen can be trusted.
+Four things are looked at. The held-out ELBO says how well a candidate describes data that it was
+not trained on. Its partitions should come back from other seeds (stability), its clusters should be
+in use, and its facets should not repeat one another (redundancy). The first chooses, by a rule that
+forgives a smaller candidate what cannot be told from chance; the others say whether what was chosen
+can be trusted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from guides.base import FacetGuide
 from inference.evaluation.bounds import elbo_per_datum, mutual_information
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from inference.selection.agreement import clusters_in_use, effective_clusters, redundancy, sample_deviation, stability
+from inference.selection.agreement import (
+    clusters_in_use,
+    effective_clusters,
+    redundancy,
+    sample_deviation,
+    stability,
+)
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_kind, check_seed, check_size
 
@@ -32,17 +39,23 @@ Candidate = Callable[[int], Fitted] | Sequence[Fitted]
 
 
 def one_standard_error(differences: ArrayLike, errors: ArrayLike) -> int:
-    """Index of the first candidate, from the smallest on, whose difference to the best is within its standard error.
+    """Index of the first candidate, from the smallest on, whose difference to the best is within
+    its standard error.
 
     :param differences: of each candidate to the best, ``[C]``, at most 0 and 0 for the best.
     :param errors: of these, ``[C]``.
     :raises ValueError: if these are not as many, or no best is among them.
     """
-    d, e = (np.asarray(each, float) for each in (as_numbers(differences, "differences"), as_numbers(errors, "errors")))
+    d, e = (
+        np.asarray(each, float)
+        for each in (as_numbers(differences, "differences"), as_numbers(errors, "errors"))
+    )
     if d.ndim != 1 or d.shape != e.shape or not d.size or not np.isfinite([d, e]).all():
         raise ValueError(f"as many differences as errors are needed, all finite, got {d} and {e}")
     if d.max() != 0 or e.min() < 0:
-        raise ValueError(f"differences are to the best, which has 0, and errors at least 0; got {d} and {e}")
+        raise ValueError(
+            f"differences are to the best, which has 0, and errors at least 0; got {d} and {e}"
+        )
     return int(np.flatnonzero(d >= -e)[0])
 
 
@@ -73,7 +86,8 @@ class FittedRun:
 class Selection:
     """Candidates, from the smallest to the largest, and which of them the held-out data choose.
 
-    ``str`` gives a table: means over seeds, with sample deviations in brackets (of differences, standard errors).
+    ``str`` gives a table: means over seeds, with sample deviations in brackets (of differences,
+    standard errors).
 
     :ivar runs: of each candidate, as many as of any other.
     :ivar match: whether facets are matched between seeds; see :func:`stability`.
@@ -89,19 +103,23 @@ class Selection:
 
     @property
     def chosen(self) -> str:
-        """The smallest candidate whose held-out ELBO is within one standard error of the best one's."""
+        """The smallest candidate whose held-out ELBO is within one standard error of the best
+        one's.
+        """
         differences, errors = zip(*self.differences.values(), strict=True)
         return list(self.runs)[one_standard_error(differences, errors)]
 
     @property
     def differences(self) -> dict[str, tuple[float, float]]:
-        r"""Each candidate's held-out ELBO less that of the best, nats per datum, and its standard error.
+        r"""Each candidate's held-out ELBO less that of the best, nats per datum, and its standard
+        error.
 
         .. math:: \mathrm{error}^2 = \frac{1}{N} \mathrm{Var}_n\big[\bar d_{\cdot n}\big]
                   + \frac{1}{S} \mathrm{Var}_s\big[\bar d_{s \cdot}\big]
 
-        for differences :math:`d_{sn}` of S seeds and N data: what data are hard to describe is so for both candidates,
-        and drops out. With one seed its second part is not known, and left out: the error is too small.
+        for differences :math:`d_{sn}` of S seeds and N data: what data are hard to describe is so
+        for both candidates, and drops out. With one seed its second part is not known, and left
+        out: the error is too small.
         """
         best = self._elbos(self.best)
         found = {}
@@ -120,11 +138,14 @@ class Selection:
         """:func:`stability` of a candidate by facet; NaN for a single seed."""
         partitions = [run.partitions for run in self.runs[name]]
         return (
-            stability(partitions, self.match) if len(partitions) > 1 else dict.fromkeys(partitions[0], (math.nan,) * 2)
+            stability(partitions, self.match)
+            if len(partitions) > 1
+            else dict.fromkeys(partitions[0], (math.nan,) * 2)
         )
 
     def by_facet(self, name: str, what: str) -> dict[str, tuple[float, float]]:
-        """``in_use``, ``effective`` or ``mutual_information`` of a candidate by facet: mean over seeds and deviation.
+        """``in_use``, ``effective`` or ``mutual_information`` of a candidate by facet: mean over
+        seeds and deviation.
 
         Facets by their own names, also where they are matched.
         """
@@ -132,15 +153,29 @@ class Selection:
         return {facet: _mean_and_deviation([row[facet] for row in rows]) for facet in rows[0]}
 
     def redundancy(self, name: str) -> tuple[float, float]:
-        """Highest redundancy of two facets: mean over seeds and deviation; NaN for fewer than two facets."""
+        """Highest redundancy of two facets: mean over seeds and deviation; NaN for fewer than two
+        facets.
+        """
         return _mean_and_deviation([run.redundancy for run in self.runs[name]])
 
     def __str__(self) -> str:
-        heads = ("", "held-out ELBO", "to the best", "stability", "clusters in use", "I(x; c)", "redundancy")
+        heads = (
+            "",
+            "held-out ELBO",
+            "to the best",
+            "stability",
+            "clusters in use",
+            "I(x; c)",
+            "redundancy",
+        )
         rows = [heads, *(self._row(name) for name in self.runs)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        chosen = f"chosen: {self.chosen}, the smallest within one standard error of the best, {self.best}"
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        best = f"the smallest within one standard error of the best, {self.best}"
+        chosen = f"chosen: {self.chosen}, {best}"
         return "\n".join([*lines, chosen])
 
     def _row(self, name: str) -> tuple[str, ...]:
@@ -169,25 +204,28 @@ def select_model(
     match: bool = False,
     **given: Any,
 ) -> Selection:
-    """Compare candidates, such as numbers of facets and clusters, on data that they were not trained on.
+    """Compare candidates, such as numbers of facets and clusters, on data that they were not
+    trained on.
 
-    The rule: the smallest candidate whose held-out ELBO is within one standard error of the best one's, the error being
-    that of their difference. Weights of the terms are 1 whatever a candidate was trained with.
+    The rule: the smallest candidate whose held-out ELBO is within one standard error of the best
+    one's, the error being that of their difference. Weights of the terms are 1 whatever a candidate
+    was trained with.
 
-    Compare like with like: one likelihood and one form of x for all candidates, whose ELBOs are no bounds on the same
-    thing otherwise. A posterior family that fits one candidate better than another is part of the comparison.
+    Compare like with like: one likelihood and one form of x for all candidates, whose ELBOs are no
+    bounds on the same thing otherwise. A posterior family that fits one candidate better than
+    another is part of the comparison.
 
-    :param candidates: by name, **from the smallest to the largest**: functions that take a seed and give a fitted
-        runner or guide, called once for each of ``seeds`` in turn; or runners or guides that were fitted before, as
-        many of each.
+    :param candidates: by name, **from the smallest to the largest**: functions that take a seed and
+        give a fitted runner or guide, called once for each of ``seeds`` in turn; or runners or
+        guides that were fitted before, as many of each.
     :param x: held-out data, ``[N, *x_shape]``, without labels.
     :param seeds: for candidates that are functions.
     :param num_draws: of the ELBO's latents; their noise is part of the standard errors.
     :param threshold: of :func:`clusters_in_use`.
     :param match: whether facets may change places from seed to seed.
     :param given: what the models take beside x, one entry per datum.
-    :raises ValueError: before any is built, if candidates, seeds or numbers do not fit; then, if the data do not, or
-        a fitted parameter is not finite.
+    :raises ValueError: before any is built, if candidates, seeds or numbers do not fit; then, if
+        the data do not, or a fitted parameter is not finite.
     """
     seeds = _check_candidates(candidates, seeds)
     check_size("num_draws", num_draws)
@@ -195,13 +233,21 @@ def select_model(
     as_numbers(x, "x")
     runs = {}
     for name, candidate in candidates.items():
-        fitted = candidate if isinstance(candidate, Sequence) else (candidate(seed) for seed in seeds)
-        runs[name] = [_look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted]
+        fitted = (
+            candidate if isinstance(candidate, Sequence) else (candidate(seed) for seed in seeds)
+        )
+        runs[name] = [
+            _look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted
+        ]
     return Selection(runs, match)
 
 
 def _look_at(
-    guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int, threshold: float, given: Mapping[str, Any]
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    num_draws: int,
+    threshold: float,
+    given: Mapping[str, Any],
 ) -> FittedRun:
     with seeded(0, guide.model.gates.device):
         by_datum = elbo_per_datum(guide.model, guide, x, num_draws, **given)
@@ -222,11 +268,19 @@ def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
-            'candidates are functions of a seed, or fitted runs, by name, such as {"2 facets": build}, got '
+            'candidates are functions of a seed, or fitted runs, by name, such as {"2 facets": '
+            "build}, got "
             f"{candidates!r:.60}"
         )
-    if not isinstance(seeds, Sequence) or isinstance(seeds, str) or not len(seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds are different integers in a sequence, such as range(5), got {seeds!r}")
+    if (
+        not isinstance(seeds, Sequence)
+        or isinstance(seeds, str)
+        or not len(seeds)
+        or len(set(seeds)) < len(seeds)
+    ):
+        raise ValueError(
+            f"seeds are different integers in a sequence, such as range(5), got {seeds!r}"
+        )
     counts = {name: _count(name, candidate, len(seeds)) for name, candidate in candidates.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"as many runs of each candidate are needed, got {counts}")
@@ -235,23 +289,34 @@ def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
 
 def _count(name: str, candidate: Any, num_seeds: int) -> int:
     """How many runs a candidate has or will have."""
-    if isinstance(candidate, Sequence) and len(candidate) and all(isinstance(each, Fitted) for each in candidate):
+    if (
+        isinstance(candidate, Sequence)
+        and len(candidate)
+        and all(isinstance(each, Fitted) for each in candidate)
+    ):
         return len(candidate)
     # A guide is a module, which can be called, and no function of a seed.
     if isinstance(candidate, Fitted | Sequence) or not callable(candidate):
         raise ValueError(
-            f"candidate {name!r} must be a function of a seed, or runners or guides in a sequence, got "
+            f"candidate {name!r} must be a function of a seed, or runners or guides in a "
+            "sequence, got "
             f"{type(candidate).__name__}"
         )
     return num_seeds
 
 
 def _guide_of(name: str, fitted: Any) -> FacetGuide:
-    check_kind(f"what candidate {name!r} gives", fitted, (SVIRunner, FacetGuide), "a fitted runner or guide")
+    check_kind(
+        f"what candidate {name!r} gives",
+        fitted,
+        (SVIRunner, FacetGuide),
+        "a fitted runner or guide",
+    )
     guide = fitted.guide if isinstance(fitted, SVIRunner) else fitted
     if not all(bool(parameter.isfinite().all()) for parameter in guide.parameters()):
         raise ValueError(
-            f"candidate {name!r} has parameters that are not finite: its training has failed, leave it out"
+            f"candidate {name!r} has parameters that are not finite: its training has failed, "
+            "leave it out"
         )
     return guide
 

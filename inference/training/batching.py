@@ -28,8 +28,12 @@ class Batching(Options):
         """How many batches a pass over ``data`` has."""
 
     @abstractmethod
-    def batches(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
-        """One pass over the data in random order, by ``generator`` or else by the stream of the data's device."""
+    def batches(
+        self, data: Observed, batch_size: int, generator: Generator | None = None
+    ) -> Iterator[Observed]:
+        """One pass over the data in random order, by ``generator`` or else by the stream of the
+        data's device.
+        """
 
     @abstractmethod
     def subset(self, data: Observed, at_most: int) -> Observed:
@@ -41,12 +45,16 @@ class Rows(Batching):
 
     def check(self, data: Observed) -> None:
         if "group" in data.given:
-            raise ValueError("Rows would cut the groups that were given: deal them by batches=Groups()")
+            raise ValueError(
+                "Rows would cut the groups that were given: deal them by batches=Groups()"
+            )
 
     def steps(self, data: Observed, batch_size: int) -> int:
         return -(-len(data) // batch_size)
 
-    def batches(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+    def batches(
+        self, data: Observed, batch_size: int, generator: Generator | None = None
+    ) -> Iterator[Observed]:
         return (data[rows] for rows in self.order(data, generator).split(batch_size))
 
     def order(self, data: Observed, generator: Generator | None = None) -> Tensor:
@@ -60,14 +68,16 @@ class Rows(Batching):
 
 
 class Groups(Batching):
-    """Group by group: as many groups a batch as have ``batch_size`` rows on average (ML-VAE, Eq. 5).
+    """Group by group: as many groups a batch as have ``batch_size`` rows on average (ML-VAE, Eq.
+    5).
 
-    Every batch has as many groups, and its number of rows varies; so the mean over batches of their groups' mean is the
-    mean over all groups. A group of more than ``max_members`` is dealt anew in every pass into parts of at most so
-    many, each of which counts as a group: what the members know together is then used only within a part, and the
-    objective is biased (supplement, section 6).
+    Every batch has as many groups, and its number of rows varies; so the mean over batches of their
+    groups' mean is the mean over all groups. A group of more than ``max_members`` is dealt anew in
+    every pass into parts of at most so many, each of which counts as a group: what the members know
+    together is then used only within a part, and the objective is biased (supplement, section 6).
 
-    :param max_members: rows of a group at most; without it groups stay whole, so that one may fill the memory.
+    :param max_members: rows of a group at most; without it groups stay whole, so that one may fill
+        the memory.
     :raises ValueError: if ``max_members`` is below 1.
     """
 
@@ -96,18 +106,26 @@ class Groups(Batching):
         """Parts in a batch, for parts of these sizes."""
         return max(1, round(batch_size * len(sizes) / int(sizes.sum())))
 
-    def batches(self, data: Observed, batch_size: int, generator: Generator | None = None) -> Iterator[Observed]:
+    def batches(
+        self, data: Observed, batch_size: int, generator: Generator | None = None
+    ) -> Iterator[Observed]:
         group = data.given["group"]
         shuffled = torch.randperm(len(group), device=group.device, generator=generator)
-        by_group = shuffled[group[shuffled].argsort(stable=True)]  # group after group, members in random order
+        by_group = shuffled[
+            group[shuffled].argsort(stable=True)
+        ]  # group after group, members in random order
         sizes = self.parts(group.bincount())
         starts = sizes.cumsum(0) - sizes
         chosen = torch.randperm(len(sizes), device=group.device, generator=generator)
         M = self.per_batch(sizes, batch_size)
         lengths = sizes[chosen]
         ends = lengths.cumsum(0)
-        part = torch.repeat_interleave(lengths)  # which of the chosen parts each row of the pass is in
-        rows = by_group[torch.arange(len(group), device=group.device) - (ends - lengths - starts[chosen])[part]]
+        part = torch.repeat_interleave(
+            lengths
+        )  # which of the chosen parts each row of the pass is in
+        rows = by_group[
+            torch.arange(len(group), device=group.device) - (ends - lengths - starts[chosen])[part]
+        ]
         size = M * len(group) / len(sizes)
         cuts = [0, *ends[M - 1 :: M].tolist()]
         if cuts[-1] < len(group):
@@ -115,7 +133,9 @@ class Groups(Batching):
         for i, (start, end) in enumerate(pairwise(cuts)):
             batch = data[rows[start:end]]
             last = len(sizes) - i * M  # parts that are left
-            yield Observed(batch.x, batch.given | {"group": part[start:end] - i * M}, size * min(M, last) / M)
+            yield Observed(
+                batch.x, batch.given | {"group": part[start:end] - i * M}, size * min(M, last) / M
+            )
 
     def subset(self, data: Observed, at_most: int) -> Observed:
         rows = Observed(torch.arange(len(data))[:, None], {"group": data.given["group"].cpu()})

@@ -1,4 +1,6 @@
-"""The step of a run as one CUDA graph: recorded once, then played again without a launch for each kernel."""
+"""The step of a run as one CUDA graph: recorded once, then played again without a launch for each
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ WARM_UP = 3
 class CUDAGraphStep(SingleRunStep):
     """One run, its step recorded; a batch of another size than the others takes the plain way.
 
-    A graph has its shapes, rates and places in memory for good. So the step is recorded anew before a pass if something
-    of that has changed since the last one (a callback halved a rate, or put new tensors in a prior).
+    A graph has its shapes, rates and places in memory for good. So the step is recorded anew before
+    a pass if something of that has changed since the last one (a callback halved a rate, or put new
+    tensors in a prior).
 
-    :raises ValueError: where no batch would have the size that is recorded, as where groups are dealt.
+    :raises ValueError: where no batch would have the size that is recorded, as where groups are
+        dealt.
     :raises RuntimeError: in the fourth step, if CUDA cannot record it.
     """
 
@@ -45,7 +49,8 @@ class CUDAGraphStep(SingleRunStep):
             "group" in source.data.given or len(source.data) < source.batch_size
         ):
             raise ValueError(
-                f"capture=True takes batches of one size, and {source.batching!r} deals none of {source.batch_size} rows "
+                f"capture=True takes batches of one size, and {source.batching!r} deals none of "
+                f"{source.batch_size} rows "
                 "here: leave it out, or give a smaller batch_size"
             )
         self.recorded_for: Any = None
@@ -72,13 +77,23 @@ class CUDAGraphStep(SingleRunStep):
         return self.kept.clone()
 
     def _fixed(self) -> Any:
-        """What a graph takes to be as it was when it was recorded; the optimiser's moments are there after a step."""
+        """What a graph takes to be as it was when it was recorded; the optimiser's moments are
+        there after a step.
+        """
         optimizer = self.run.optimizer
-        buffers = [b for name, b in self.run.loss.named_buffers() if name.rpartition(".")[2] not in SCHEDULED]
-        moments = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+        buffers = [
+            b
+            for name, b in self.run.loss.named_buffers()
+            if name.rpartition(".")[2] not in SCHEDULED
+        ]
+        moments = [
+            t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)
+        ]
         places = [tensor.data_ptr() for tensor in (*self.run.loss.parameters(), *buffers, *moments)]
         learn = [p.requires_grad for p in self.run.loss.parameters()]
-        options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        options = [
+            {k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups
+        ]
         return places, learn, options, vars(self.run.guard)
 
     def _record(self, batch: Observed, step: Tensor) -> None:
@@ -92,7 +107,9 @@ class CUDAGraphStep(SingleRunStep):
             take = super().__call__
             self.replay, self.kept = recorded(lambda: take(self.batch, self.step), self.run.device)
         except RuntimeError as error:
-            raise RuntimeError(f"CUDA cannot record this step as a graph: leave capture=True out ({error})") from error
+            raise RuntimeError(
+                f"CUDA cannot record this step as a graph: leave capture=True out ({error})"
+            ) from error
         finally:
             for group in groups:
                 group["capturable"] = False
@@ -105,7 +122,9 @@ class CUDAGraphStep(SingleRunStep):
 
 
 def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
-    """What plays ``take`` once more, and where its result then lies; nothing is computed by recording."""
+    """What plays ``take`` once more, and where its result then lies; nothing is computed by
+    recording.
+    """
     graph = torch.cuda.CUDAGraph()
     # Other threads, such as those that pin a loader's batches, may go on meanwhile.
     with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):

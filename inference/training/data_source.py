@@ -1,4 +1,6 @@
-"""How data come to the steps: from memory or a memory-mapped file, dealt here, or from a loader of PyTorch's."""
+"""How data come to the steps: from memory or a memory-mapped file, dealt here, or from a loader of
+PyTorch's.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +59,21 @@ class DataSource(ABC):
 
 
 class InMemorySource(DataSource):
-    """Data as tensors, which lie on the device; those of a memory-mapped file stay there, and batches are brought.
+    """Data as tensors, which lie on the device; those of a memory-mapped file stay there, and
+    batches are brought.
 
     :param data: checked.
     :param batching: how they are put into batches.
     """
 
-    def __init__(self, data: Observed, batching: Batching, batch_size: int, device: torch.device, mapped: bool) -> None:
+    def __init__(
+        self,
+        data: Observed,
+        batching: Batching,
+        batch_size: int,
+        device: torch.device,
+        mapped: bool,
+    ) -> None:
         self.data = data if mapped else data.to(device)
         self.batching, self.batch_size, self.device = batching, batch_size, device
         batching.check(self.data)
@@ -84,21 +94,26 @@ class InMemorySource(DataSource):
         return (part.to(self.device) for part in self.data.whole_groups(size))
 
     def description(self) -> dict[str, Any]:
-        prints = {"x": fingerprint(self.data.x)} | {name: fingerprint(v) for name, v in self.data.given.items()}
+        prints = {"x": fingerprint(self.data.x)} | {
+            name: fingerprint(v) for name, v in self.data.given.items()
+        }
         return {"data": prints, "batches": to_config(self.batching)}
 
 
 class LoaderSource(DataSource):
-    """Batching of a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x first and then what the model takes.
+    """Batching of a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x first and then
+    what the model takes.
 
-    What a pass draws (its order, and what a data set draws with torch, NumPy or Python's ``random``, in worker
-    processes or without) depends on the seed and the epoch alone, so that a run that is gone on with sees what it would
-    have seen; the batches before are loaded once more and dropped. Generators of the loader and its samplers are set
-    while a batch is fetched, and are else as they were.
+    What a pass draws (its order, and what a data set draws with torch, NumPy or Python's
+    ``random``, in worker processes or without) depends on the seed and the epoch alone, so that a
+    run that is gone on with sees what it would have seen; the batches before are loaded once more
+    and dropped. Generators of the loader and its samplers are set while a batch is fetched, and are
+    else as they were.
 
     :param loader: of batches of any size; members of a group are to lie in one batch.
     :param guide: whose model the batches are for; each is checked as it comes.
-    :raises ValueError: if the loader has no length, gives nothing, or keeps its workers, or its batches do not fit.
+    :raises ValueError: if the loader has no length, gives nothing, or keeps its workers, or its
+        batches do not fit.
     """
 
     def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
@@ -107,13 +122,18 @@ class LoaderSource(DataSource):
             self.steps = len(loader)
         except TypeError:
             raise ValueError(
-                "the DataLoader has no length, which schedules and epochs need: give its IterableDataset a __len__"
+                "the DataLoader has no length, which schedules and epochs need: give its "
+                "IterableDataset a __len__"
             ) from None
         if self.steps == 0:
-            raise ValueError("the DataLoader gives no batch: is its data set empty, or smaller than a batch to drop?")
+            raise ValueError(
+                "the DataLoader gives no batch: is its data set empty, or smaller than a batch to "
+                "drop?"
+            )
         if loader.persistent_workers:
             raise ValueError(
-                "the DataLoader's workers would draw on from pass to pass, which no resumed run could repeat: make it "
+                "the DataLoader's workers would draw on from pass to pass, which no resumed run "
+                "could repeat: make it "
                 "with persistent_workers=False"
             )
         self.held = self._held(HELD_ROWS)
@@ -122,7 +142,9 @@ class LoaderSource(DataSource):
     def batches(self, seed: int) -> Iterator[Observed]:
         batched = self.loader.batch_sampler
         parts = (self.loader, self.loader.sampler, batched, getattr(batched, "sampler", None))
-        own = {id(g): g for g in (getattr(part, "generator", None) for part in parts) if g is not None}
+        own = {
+            id(g): g for g in (getattr(part, "generator", None) for part in parts) if g is not None
+        }
         stream = _Stream(seed, own.values())
         with stream.on():
             batches = iter(self.loader)
@@ -142,7 +164,9 @@ class LoaderSource(DataSource):
             x, *beside = (batch or [None]) if isinstance(batch, tuple | list) else (batch,)
             given = dict(zip(self.guide.model.takes, beside, strict=False))
         if x is None:
-            raise ValueError(f"the DataLoader's batches have no x, but {sorted(map(str, given))}: name it 'x'")
+            raise ValueError(
+                f"the DataLoader's batches have no x, but {sorted(map(str, given))}: name it 'x'"
+            )
         return self.guide.observed(x, given).to(self.device)
 
     def _held(self, rows: int) -> list[Observed]:
@@ -153,7 +177,10 @@ class LoaderSource(DataSource):
             if sum(map(len, batches)) >= rows:
                 break
         if not batches:
-            raise ValueError(f"the DataLoader gave no batch, though its length says {self.steps}: look at its sampler")
+            raise ValueError(
+                f"the DataLoader gave no batch, though its length says {self.steps}: look at its "
+                "sampler"
+            )
         return batches
 
     def subset(self, at_most: int) -> Observed:
@@ -165,12 +192,16 @@ class LoaderSource(DataSource):
 
     def description(self) -> dict[str, Any]:
         first = self.subset(1)
-        prints = {"x": fingerprint(first.x)} | {name: fingerprint(v) for name, v in first.given.items()}
+        prints = {"x": fingerprint(first.x)} | {
+            name: fingerprint(v) for name, v in first.given.items()
+        }
         return {"data": prints, "batches": self.steps}
 
 
 class _Stream:
-    """Random numbers of torch, NumPy and Python that go on from where they were each time that they are wanted."""
+    """Random numbers of torch, NumPy and Python that go on from where they were each time that they
+    are wanted.
+    """
 
     def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
         self.generators = list(generators)
@@ -193,7 +224,12 @@ class _Stream:
 
     def _get(self) -> tuple[Any, ...]:
         numpy = np.random.get_state()  # noqa: NPY002, a data set may use it
-        return torch.get_rng_state(), numpy, random.getstate(), [g.get_state() for g in self.generators]
+        return (
+            torch.get_rng_state(),
+            numpy,
+            random.getstate(),
+            [g.get_state() for g in self.generators],
+        )
 
     def _set(self, state: tuple[Any, ...]) -> None:
         torch.set_rng_state(state[0])
@@ -208,7 +244,9 @@ def _joined(batches: list[Observed]) -> Observed:
     if "group" in given:  # each batch's are numbered from 0 on
         sizes = [int(batch.given["group"].max()) + 1 for batch in batches]
         first = np.cumsum([0, *sizes[:-1]]).tolist()
-        given["group"] = torch.cat([batch.given["group"] + n for batch, n in zip(batches, first, strict=True)])
+        given["group"] = torch.cat(
+            [batch.given["group"] + n for batch, n in zip(batches, first, strict=True)]
+        )
     return Observed(torch.cat([batch.x for batch in batches]), given)
 
 
@@ -227,12 +265,21 @@ def data_source_for(
     if batches is not None:
         check_kind("batches", batches, Batching, "such as Groups()")
     if isinstance(x, DataLoader):
-        beside = [name for name, value in (("batch_size", batch_size), ("batches", batches)) if value is not None]
+        beside = [
+            name
+            for name, value in (("batch_size", batch_size), ("batches", batches))
+            if value is not None
+        ]
         if beside := [*beside, *given]:
-            raise ValueError(f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out")
+            raise ValueError(
+                f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out"
+            )
         return LoaderSource(x, guide, device)
     if isinstance(x, Dataset):
-        raise ValueError(f"x is a data set ({type(x).__name__}): give a DataLoader of it, such as DataLoader(x, 512)")
+        raise ValueError(
+            f"x is a data set ({type(x).__name__}): give a DataLoader of it, such as "
+            "DataLoader(x, 512)"
+        )
     size = check_size("batch_size", BATCH_SIZE if batch_size is None else batch_size)
     data = guide.observed(x, given)
     dealt = batches if batches is not None else Groups() if "group" in data.given else Rows()
@@ -244,5 +291,7 @@ def fingerprint(tensor: Tensor) -> dict[str, Any]:
     n = min(len(tensor), 1024)
     rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
     sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
-    digest = hashlib.sha256(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"").hexdigest()
+    digest = hashlib.sha256(
+        sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b""
+    ).hexdigest()
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "digest": digest}

@@ -49,7 +49,10 @@ def train(plan: FitPlan) -> None:
     trackers = [NonFiniteTracker(run) for run in plan.runs]
     at = TrainingProgress(lead.step, lead.model.gates.new_zeros(len(plan.runs)))
     hidden = not (plan.progress and processes.is_first)
-    with lead.while_training(), tqdm(total=plan.epochs, unit="epoch", disable=hidden, dynamic_ncols=True) as bar:
+    with (
+        lead.while_training(),
+        tqdm(total=plan.epochs, unit="epoch", disable=hidden, dynamic_ncols=True) as bar,
+    ):
         for run in plan.runs:
             run.should_stop = False
             processes.broadcast_run(run)
@@ -142,7 +145,9 @@ def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
 
 
 def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
-    """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of draws."""
+    """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of
+    draws.
+    """
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
     checked = pyro.validation_enabled(True)
     with (
@@ -173,7 +178,9 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
     for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
         measures = {}
         if not run.guide.deterministic:
-            measures["KL(z)"] = last[f"kl_z_{name}"] + (0.0 if prior.apart else last.get(f"kl_c_{name}", 0.0))
+            measures["KL(z)"] = last[f"kl_z_{name}"] + (
+                0.0 if prior.shares_density else last.get(f"kl_c_{name}", 0.0)
+            )
             if name in model.shared:  # once a group, and not once a datum
                 measures["KL(z)"] *= len(watched) / len(watched.given["group"].unique())
         if name in model.inferred and prior.num_components > 1:
@@ -181,8 +188,10 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
         for measure, nats in measures.items():
             if gate == 1 and nats < DEAD_BELOW:
                 warnings.warn(
-                    f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it tells nothing about the data: "
-                    "it has died, or has not learned yet; try a warm start, a slower fade-in or more epochs",
+                    f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it tells nothing "
+                    "about the data: "
+                    "it has died, or has not learned yet; try a warm start, a slower fade-in or "
+                    "more epochs",
                     DeadFacetWarning,
                     stacklevel=4,
                 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from inference.run import Run
 from inference.training.data_source import DataSource
 
-__all__ = ["SCHEDULED", "NonFiniteTracker"]
+__all__ = ["NonFiniteTracker"]
 
 # So many faulty steps with no good one among them end a run that skips them.
 IN_A_ROW = 10
@@ -35,7 +35,11 @@ class NonFiniteTracker:
         named = {name: p for name, p in run.loss.named_parameters() if p.requires_grad}
         self.names, self.parameters = list(named), list(named.values())
         like = run.model.gates
-        self.none, self.count, self.first = like.new_zeros(()), like.new_zeros(()), like.new_full((), -1.0)
+        self.none, self.count, self.first = (
+            like.new_zeros(()),
+            like.new_zeros(()),
+            like.new_full((), -1.0),
+        )
         self.norms = like.new_zeros(len(self.names))
         self.skipping = torch.zeros((), dtype=torch.bool, device=like.device)
         # What a step changes beside parameters, such as running statistics.
@@ -43,7 +47,8 @@ class NonFiniteTracker:
             (module, name)
             for module in run.loss.modules()
             for name, buffer in module.named_buffers(recurse=False)
-            if buffer.is_floating_point() and name not in module._non_persistent_buffers_set | SCHEDULED
+            if buffer.is_floating_point()
+            and name not in module._non_persistent_buffers_set | SCHEDULED
         ]
 
     def snapshot(self) -> None:
@@ -74,7 +79,9 @@ class NonFiniteTracker:
         if optimizer.defaults.get("fused"):
             optimizer.found_inf = self.skipping.to(torch.float32)  # type: ignore[attr-defined]
             optimizer.step()
-        elif not bool(self.skipping):  # one of the user's own, which cannot be told so on the device
+        elif not bool(
+            self.skipping
+        ):  # one of the user's own, which cannot be told so on the device
             optimizer.step()
 
     def detach(self) -> None:
@@ -84,7 +91,12 @@ class NonFiniteTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """What has been counted since the last record."""
-        return {"in_a_row": self.in_a_row, "count": self.count, "first": self.first, "norms": self.norms}
+        return {
+            "in_a_row": self.in_a_row,
+            "count": self.count,
+            "first": self.first,
+            "norms": self.norms,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting from what :meth:`state_dict` gave."""
@@ -98,10 +110,12 @@ class NonFiniteTracker:
         return self.run.guard.action == "stop" and bool(self.count > 0)
 
     def report(self, steps: int, source: DataSource) -> int:
-        """How many steps since the last record were not taken; the rate is halved, or the run ends, as was asked.
+        """How many steps since the last record were not taken; the rate is halved, or the run ends,
+        as was asked.
 
         :param steps: since the last record.
-        :raises FloatingPointError: if a fault is to stop the run, or ten steps or more have had nothing but faults.
+        :raises FloatingPointError: if a fault is to stop the run, or ten steps or more have had
+            nothing but faults.
         """
         run, skipped = self.run, int(self.count)
         self.in_a_row = self.in_a_row + skipped if skipped == steps else 0
@@ -114,29 +128,40 @@ class NonFiniteTracker:
         return skipped
 
     def diagnosis(self, source: DataSource) -> str:
-        """Which step, which of the parameters' gradients, and, as far as it can be found again, which term."""
+        """Which step, which of the parameters' gradients, and, as far as it can be found again,
+        which term.
+        """
         run, rate = self.run, self.run.optimizer.param_groups[0]["lr"]
         return (
-            f"the objective of the run with seed {run.seed}, or its gradient, was not finite at step "
+            f"the objective of the run with seed {run.seed}, or its gradient, was not finite at "
+            "step "
             f"{int(self.first) + 1} (the run is in epoch {run.epoch}) at lr={rate}; "
             "parameters are as they were before that step.\n"
             f"  Gradients that were not finite: {_some(self.non_finite_gradients()) or 'none'}\n"
-            f"  Terms that are not, on the data, with these parameters: {_some(self.non_finite_terms(source)) or 'none'}\n"
+            "  Terms that are not, on the data, with these parameters: "
+            f"{_some(self.non_finite_terms(source)) or 'none'}\n"
             "  Try one of:\n  - a lower rate\n  - data of another scale\n"
-            '  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate as well'
+            '  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the '
+            "rate as well"
         )
 
     def non_finite_terms(self, source: DataSource) -> list[str]:
         """Terms of the ELBO that are not finite on the first rows where one is not."""
         for part in source.chunks(max(source.batch_size, PART)):
             found = self.run.loss.terms(part.x, **part.given)
-            if terms := [name for name, value in found.items() if name != "elbo" and not value.isfinite()]:
+            if terms := [
+                name for name, value in found.items() if name != "elbo" and not value.isfinite()
+            ]:
                 return terms
         return []
 
     def non_finite_gradients(self) -> list[str]:
         """Parameters whose gradient was not finite at the first fault."""
-        return [name for name, finite in zip(self.names, self.norms.isfinite().tolist(), strict=True) if not finite]
+        return [
+            name
+            for name, finite in zip(self.names, self.norms.isfinite().tolist(), strict=True)
+            if not finite
+        ]
 
     def reset(self) -> None:
         """Begin to count anew; while there is no good step, the first fault is kept."""

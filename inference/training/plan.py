@@ -21,14 +21,16 @@ __all__ = ["FitPlan", "check_callbacks"]
 
 @dataclass(frozen=True)
 class FitPlan:
-    """One call of :meth:`SVIRunner.fit <inference.SVIRunner.fit>` or :func:`~inference.fit_together`.
+    """One call of :meth:`SVIRunner.fit <inference.SVIRunner.fit>` or
+    :func:`~inference.fit_together`.
 
     :ivar runs: that are trained; the first one's schedule and random numbers are for all.
     :ivar step_type: how they take their steps.
     :ivar source: of the data.
     :ivar callbacks: of each run.
     :ivar weights: of the terms, by the step: the schedule over this call's steps.
-    :raises ValueError: if a number is not positive, checkpoints are none, or the schedule does not fit.
+    :raises ValueError: if a number is not positive, checkpoints are none, or the schedule does not
+        fit.
     """
 
     runs: Sequence[Run]
@@ -46,7 +48,9 @@ class FitPlan:
         for name in ("epochs", "log_every"):
             check_count(name, getattr(self, name))
         if self.checkpoints is not None:
-            check_kind("checkpoints", self.checkpoints, Checkpoints, "such as Checkpoints('folder')")
+            check_kind(
+                "checkpoints", self.checkpoints, Checkpoints, "such as Checkpoints('folder')"
+            )
         steps = self.source.steps
         total = self.lead.step + self.epochs * steps
         object.__setattr__(self, "weights", self.lead.schedule.bind(self.lead.model, steps, total))
@@ -63,7 +67,9 @@ class FitPlan:
                     check(run)
 
     def description(self) -> dict[str, Any]:
-        """What makes this call what it is, so that no other one is resumed in its place; in JSON types."""
+        """What makes this call what it is, so that no other one is resumed in its place; in JSON
+        types.
+        """
         return {
             **self.lead.description(),
             **self.source.description(),
@@ -81,7 +87,9 @@ class FitPlan:
             yield NoCheckpoints()
             return
         described = self.description()
-        with self.checkpoints.writer(self.runs, self.callbacks, described, self.processes) as writer:
+        with self.checkpoints.writer(
+            self.runs, self.callbacks, described, self.processes
+        ) as writer:
             yield writer
 
 
@@ -94,5 +102,7 @@ def check_callbacks(callbacks: Any) -> Sequence[Callback]:
         raise ValueError(f"callbacks must be in a sequence, such as [callback], got {callbacks!r}")
     for callback in callbacks:
         if isinstance(callback, type) or not callable(callback):
-            raise ValueError(f"each of callbacks is called with a runner and a record, got {callback!r}")
+            raise ValueError(
+                f"each of callbacks is called with a runner and a record, got {callback!r}"
+            )
     return callbacks

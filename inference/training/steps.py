@@ -52,7 +52,9 @@ class Steps(ABC):
 
     @abstractmethod
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        """One optimiser step; the objectives before it, ``[S]``, 0 where the step was not taken for a fault."""
+        """One optimiser step; the objectives before it, ``[S]``, 0 where the step was not taken for
+        a fault.
+        """
 
     def close(self) -> None:
         """Leave the runs as they would be alone."""
@@ -90,7 +92,9 @@ class SingleRunStep(Steps):
 
 
 class VmappedStep(Steps):
-    """Several runs whose parameters, gradients and buffers lie in stacks; the runs' own are views of these."""
+    """Several runs whose parameters, gradients and buffers lie in stacks; the runs' own are views
+    of these.
+    """
 
     def __init__(
         self,
@@ -104,7 +108,8 @@ class VmappedStep(Steps):
         if not isinstance(source, InMemorySource) or not isinstance(source.batching, Rows):
             dealt = source.batching if isinstance(source, InMemorySource) else source
             raise ValueError(
-                f"runs that are trained together take batches of as many rows, and {dealt!r} does not deal them: "
+                f"runs that are trained together take batches of as many rows, and {dealt!r} does "
+                "not deal them: "
                 "train each alone, with SVIRunner.fit"
             )
         self.memory, self.rows = source, source.batching
@@ -118,7 +123,10 @@ class VmappedStep(Steps):
         data = self.memory.data
         seeds = [derive_seed(run.seed, run.epoch) for run in self.runs]
         orders = torch.stack([self.rows.order(data, self.memory.generator(seed)) for seed in seeds])
-        return (data[rows].to(self.memory.device) for rows in orders.split(self.memory.batch_size, dim=1))
+        return (
+            data[rows].to(self.memory.device)
+            for rows in orders.split(self.memory.batch_size, dim=1)
+        )
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         torch._foreach_zero_(self.gradients)
@@ -127,13 +135,21 @@ class VmappedStep(Steps):
         mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
         losses = mapped(self.parameters, self.buffers, batch.x, batch.given, step)
         losses.sum().backward()  # no run has a part in another's objective
-        kept = [tracker.check(loss, step) for tracker, loss in zip(self.trackers, losses.detach(), strict=True)]
+        kept = [
+            tracker.check(loss, step)
+            for tracker, loss in zip(self.trackers, losses.detach(), strict=True)
+        ]
         for tracker in self.trackers:
             tracker.step()
         return torch.stack(kept)
 
     def _loss(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, given: Any, step: Tensor
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        given: Any,
+        step: Tensor,
     ) -> Tensor:
         return torch.func.functional_call(self.program, (parameters, buffers), (step, x, given))
 
@@ -144,18 +160,24 @@ class VmappedStep(Steps):
                 parameter.data, parameter.grad = parameter.data.clone(), None
             for module in run.loss.modules():
                 for name, buffer in module.named_buffers(recurse=False):
-                    setattr(module, name, buffer.clone())  # a schedule may have given one object to all
+                    setattr(
+                        module, name, buffer.clone()
+                    )  # a schedule may have given one object to all
 
 
 class ScheduledLoss(nn.Module):
-    """The objective with its weights, and whatever of the guide changes in training, as they are at a step."""
+    """The objective with its weights, and whatever of the guide changes in training, as they are at
+    a step.
+    """
 
     def __init__(self, loss: Loss, weights: Weights) -> None:
         super().__init__()
         self.loss = loss
         self.weights = weights
 
-    def forward(self, step: Tensor, x: Tensor, given: Mapping[str, Tensor], size: float | None = None) -> Tensor:
+    def forward(
+        self, step: Tensor, x: Tensor, given: Mapping[str, Tensor], size: float | None = None
+    ) -> Tensor:
         self.set(step)
         return self.loss(x, size, **given)
 
@@ -165,7 +187,9 @@ class ScheduledLoss(nn.Module):
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Stacks ``[S, ...]`` by name, of which the given tensors, and their gradients, become views."""
+    """Stacks ``[S, ...]`` by name, of which the given tensors, and their gradients, become
+    views.
+    """
     stacks = {}
     for name, lead in each[0].items():
         stack = torch.stack([tensors[name].detach() for tensors in each])

@@ -34,30 +34,47 @@ def fit_together(
 ) -> None:
     """Train several runs of a kind as one program, for many seeds of small networks on one machine.
 
-    As :meth:`SVIRunner.fit <inference.SVIRunner.fit>` for each of ``runners`` in turn, and alike in distribution, the
-    draws being others: parameters are stacked and the objective is mapped over them (``torch.vmap``), so that each of
-    its operations is called once for all runs. Each run has its own networks, shuffling, draws, optimiser, history and
-    callbacks, and can be saved, loaded or trained on alone. Random numbers are the first runner's, but for the
-    shuffling. It ends before its last epoch where callbacks of all runs ask for it.
+    As :meth:`SVIRunner.fit <inference.SVIRunner.fit>` for each of ``runners`` in turn, and alike in
+    distribution, the draws being others: parameters are stacked and the objective is mapped over
+    them (``torch.vmap``), so that each of its operations is called once for all runs. Each run has
+    its own networks, shuffling, draws, optimiser, history and callbacks, and can be saved, loaded
+    or trained on alone. Random numbers are the first runner's, but for the shuffling. It ends
+    before its last epoch where callbacks of all runs ask for it.
 
-    :param runners: built alike but for parameters and seed: model, guide, objective, schedule, precision and device;
-        as many steps behind each. Optimisers are their own, and so are rates.
-    :param x: data ``[N, *x_shape]``, for all runs; what else the models take (``given``) is for all as well.
-    :param callbacks: gives a runner its own callbacks; those of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
-    :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a kind.
-    :raises FloatingPointError: at a logging interval, where a run's guard says so; see :class:`~inference.Guard`.
+    :param runners: built alike but for parameters and seed: model, guide, objective, schedule,
+        precision and device; as many steps behind each. Optimisers are their own, and so are rates.
+    :param x: data ``[N, *x_shape]``, for all runs; what else the models take (``given``) is for all
+        as well.
+    :param callbacks: gives a runner its own callbacks; those of :meth:`SVIRunner.fit
+        <inference.SVIRunner.fit>`.
+    :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a
+        kind.
+    :raises FloatingPointError: at a logging interval, where a run's guard says so; see
+        :class:`~inference.Guard`.
     """
-    runners = list(check_kind("runners", runners, Iterable, "runners in a sequence, such as [runner]"))
+    runners = list(
+        check_kind("runners", runners, Iterable, "runners in a sequence, such as [runner]")
+    )
     _check_alike(runners)
     if not callable(callbacks):
-        raise ValueError(f"callbacks must be a function that gives a runner its own, got {callbacks!r}")
+        raise ValueError(
+            f"callbacks must be a function that gives a runner its own, got {callbacks!r}"
+        )
     each = [check_callbacks(callbacks(runner)) for runner in runners]
     shared = {id(callback) for callback in each[0]}
-    if any(id(callback) in shared for calls in each[1:] for callback in calls if not isfunction(callback)):
-        raise ValueError("two runners got the same callback: what it remembers of one is not so of the other")
+    if any(
+        id(callback) in shared
+        for calls in each[1:]
+        for callback in calls
+        if not isfunction(callback)
+    ):
+        raise ValueError(
+            "two runners got the same callback: what it remembers of one is not so of the other"
+        )
     if isinstance(x, DataLoader):
         raise ValueError(
-            "runs that are trained together take data, no DataLoader: train each alone, with SVIRunner.fit"
+            "runs that are trained together take data, no DataLoader: train each alone, with "
+            "SVIRunner.fit"
         )
     source = data_source_for(runners[0].guide, runners[0].device, x, given, batch_size, None)
     train(FitPlan(runners, VmappedStep, source, epochs, log_every, each, progress, checkpoints))
@@ -72,11 +89,13 @@ def _check_alike(runners: Sequence[Run]) -> None:
     if len(set(held)) < len(held):
         raise ValueError("two runners hold the same parameters: build a model and a guide for each")
     lead, *others = (
-        runner.description() | {"device": runner.device, "steps": (runner.epoch, runner.step)} for runner in runners
+        runner.description() | {"device": runner.device, "steps": (runner.epoch, runner.step)}
+        for runner in runners
     )
     for i, other in enumerate(others, start=1):
         if differing := [what for what in lead if lead[what] != other[what]]:
             raise ValueError(
-                f"runner {i} differs from the first one in its {' and '.join(differing)}: runs that are trained "
+                f"runner {i} differs from the first one in its {' and '.join(differing)}: runs "
+                "that are trained "
                 "together differ in their parameters, seeds and rates only"
             )

@@ -1,4 +1,6 @@
-"""Networks: an architecture is a recipe that builds a matching encoder (for the guide) and decoder (for the model)."""
+"""Networks: an architecture is a recipe that builds a matching encoder (for the guide) and decoder
+(for the model).
+"""
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder, NoEncoder
 from ppl_models.networks.convnet import ConvNet

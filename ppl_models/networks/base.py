@@ -54,26 +54,33 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
-    """Join along ``dim``, counted from the end, after broadcasting what is left of it: enumeration adds axes there."""
+    """Join along ``dim``, counted from the end, after broadcasting what is left of it: enumeration
+    adds axes there.
+    """
     batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
     return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
 
 
 class Encoder(nn.Module):
-    """What a guide knows of x: ``[..., *x_shape]`` to one vector of raw parameters per facet, shallow to deep."""
+    """What a guide knows of x: ``[..., *x_shape]`` to one vector of raw parameters per facet,
+    shallow to deep.
+    """
 
     @abstractmethod
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """``[..., *x_shape] -> [[..., size_j], ...]``, of whatever precision the networks run at.
 
-        :param components: one-hot (or relaxed) ``[..., K_j]``, a facet each, for an encoder that was built with them.
+        :param components: one-hot (or relaxed) ``[..., K_j]``, a facet each, for an encoder that
+            was built with them.
         """
 
     def forward(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         return run_network(self.heads, x.device, x, components)
 
     def shift_of(self, facet: int) -> nn.Module:
-        """Where the component of the facet of this number enters, in an encoder that was built with components."""
+        """Where the component of the facet of this number enters, in an encoder that was built with
+        components.
+        """
         raise ValueError(f"{type(self).__name__} takes no components")
 
 
@@ -81,7 +88,9 @@ class NoEncoder(Encoder):
     """Of a guide that reads its latents elsewhere than in x."""
 
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        raise NotImplementedError("this guide has no encoder: its latents are not read off x by a network")
+        raise NotImplementedError(
+            "this guide has no encoder: its latents are not read off x by a network"
+        )
 
 
 class Decoder(nn.Module):
@@ -89,22 +98,28 @@ class Decoder(nn.Module):
 
     @abstractmethod
     def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        """``[[..., d_j], ...] -> [..., *x_shape]``; ``gates`` ``[J]`` multiplies each facet's way in (Eq. 88)."""
+        """``[[..., d_j], ...] -> [..., *x_shape]``; ``gates`` ``[J]`` multiplies each facet's way
+        in (Eq. 88).
+        """
 
     def forward(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
         return run_network(self.output, gates.device, z, gates)
 
 
 class Architecture(Options):
-    """A recipe: how to build an encoder and the decoder that mirrors it, for data and latents of any size.
+    """A recipe: how to build an encoder and the decoder that mirrors it, for data and latents of
+    any size.
 
     :param widths: units of the hidden layers from the data inwards.
     :param activation: one of ``ACTIVATIONS``.
-    :param init: one of ``INITIALIZERS``: PyTorch's own, or Glorot's, normal (MFCVAE, D.4) or uniform.
+    :param init: one of ``INITIALIZERS``: PyTorch's own, or Glorot's, normal (MFCVAE, D.4) or
+        uniform.
     :raises ValueError: if a width is below 1 or an option is unknown.
     """
 
-    def __init__(self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch") -> None:
+    def __init__(
+        self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch"
+    ) -> None:
         widths = check_counts("widths", widths, "(500, 2000)")
         check_one_of("activation", activation, ACTIVATIONS)
         check_one_of("init", init, INITIALIZERS)
@@ -112,16 +127,22 @@ class Architecture(Options):
         self.activation = activation
         self.init = init
 
-    def encoder(self, x_shape: Sequence[int], sizes: Sequence[int], components: Sequence[int] = ()) -> Encoder:
+    def encoder(
+        self, x_shape: Sequence[int], sizes: Sequence[int], components: Sequence[int] = ()
+    ) -> Encoder:
         """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep.
 
-        :param sizes: 0 for a facet that needs none: it has no head then, and is left out of what the encoder gives.
-        :param components: K of each facet (0 for none) whose component is fed to its level and those above.
-        :raises ValueError: if components are given for other than all facets, or to facets without heads.
+        :param sizes: 0 for a facet that needs none: it has no head then, and is left out of what
+            the encoder gives.
+        :param components: K of each facet (0 for none) whose component is fed to its level and
+            those above.
+        :raises ValueError: if components are given for other than all facets, or to facets without
+            heads.
         """
         if components and (len(components) != len(sizes) or not all(sizes)):
             raise ValueError(
-                f"components are for as many facets as sizes, all with heads: got {components} and {sizes}"
+                f"components are for as many facets as sizes, all with heads: got {components} "
+                f"and {sizes}"
             )
         return self._initialized(self._encoder(tuple(x_shape), tuple(sizes), tuple(components)))
 
@@ -138,7 +159,9 @@ class Architecture(Options):
         return torch.cat([x.flatten(1), features], 1)
 
     @abstractmethod
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder: ...
+    def _encoder(
+        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
+    ) -> Encoder: ...
 
     @abstractmethod
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder: ...
@@ -152,7 +175,9 @@ class Architecture(Options):
 
 
 class ReadsImages(Architecture):
-    """An architecture whose encoders read images ``(C, H, W)`` as such: what is given beside them comes as planes."""
+    """An architecture whose encoders read images ``(C, H, W)`` as such: what is given beside them
+    comes as planes.
+    """
 
     def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
         return (x_shape[0] + extra, *x_shape[1:])

@@ -15,24 +15,33 @@ __all__ = ["ConvNet"]
 
 
 class ConvNet(ReadsImages, Plain):
-    """Convolutions of size 3, two before each halving, and two fully connected layers (*I Don't Need u*, Table A.3).
+    """Convolutions of size 3, two before each halving, and two fully connected layers (*I Don't
+    Need u*, Table A.3).
 
-    Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the last convolution is as
-    large as the image that is left. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64 -> 32 -> 16 -> 8 -> x``; those to 32 and
-    to 8 double the image. Every convolution but the encoder's last and the decoder's last is followed by batch
-    normalisation, which has the bias, and ELU; the fully connected layers have leaky ReLU of slope 0.1.
+    Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the
+    last convolution is as large as the image that is left. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64
+    -> 32 -> 16 -> 8 -> x``; those to 32 and to 8 double the image. Every convolution but the
+    encoder's last and the decoder's last is followed by batch normalisation, which has the bias,
+    and ELU; the fully connected layers have leaky ReLU of slope 0.1.
 
     :param widths: channels, two for each halving.
-    :raises ValueError: also if ``widths`` has an odd length, or, when a network is built, if the data are not images or
-        do not halve so often.
+    :raises ValueError: also if ``widths`` has an odd length, or, when a network is built, if the
+        data are not images or do not halve so often.
     """
 
     def __init__(
-        self, widths: Sequence[int] = (8, 16, 32, 64), activation: str = "elu", init: str = "pytorch", hidden: int = 64
+        self,
+        widths: Sequence[int] = (8, 16, 32, 64),
+        activation: str = "elu",
+        init: str = "pytorch",
+        hidden: int = 64,
     ) -> None:
         super().__init__(widths, activation, init)
         if len(self.widths) % 2:
-            raise ValueError(f"ConvNet has two convolutions for each halving, so an even number of widths: {widths}")
+            raise ValueError(
+                "ConvNet has two convolutions for each halving, so an even number of widths: "
+                f"{widths}"
+            )
         self.hidden = check_size("hidden", hidden)
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -43,12 +52,20 @@ class ConvNet(ReadsImages, Plain):
             if i % 2:
                 layers.append(nn.MaxPool2d(2))
             channels = width
-        layers += [nn.Conv2d(channels, self.hidden, smallest), nn.Flatten(), *self._dense(self.hidden)]
+        layers += [
+            nn.Conv2d(channels, self.hidden, smallest),
+            nn.Flatten(),
+            *self._dense(self.hidden),
+        ]
         return Batched(3, *layers), self.hidden
 
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
         smallest, last = self._smallest(x_shape), self.widths[-1]
-        layers = [*self._dense(dim), nn.Linear(self.hidden, self.hidden), nn.Unflatten(1, (self.hidden, 1, 1))]
+        layers = [
+            *self._dense(dim),
+            nn.Linear(self.hidden, self.hidden),
+            nn.Unflatten(1, (self.hidden, 1, 1)),
+        ]
         layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
         for i, width in reversed(list(enumerate(self.widths[:-1]))):
             kernel, stride = (3, 1) if i % 2 else (4, 2)  # every other one doubles the image
@@ -64,4 +81,6 @@ class ConvNet(ReadsImages, Plain):
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the smallest image."""
-        return check_images(f"a ConvNet of {len(self.widths)} widths", x_shape, len(self.widths) // 2)
+        return check_images(
+            f"a ConvNet of {len(self.widths)} widths", x_shape, len(self.widths) // 2
+        )

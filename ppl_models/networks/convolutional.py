@@ -17,25 +17,31 @@ __all__ = ["ConvLadder"]
 
 
 class ConvLadder(ReadsImages, Ladder):
-    """Convolutional ladder for images ``(C, H, W)``: each level halves height and width (MFCVAE, Table 5).
+    """Convolutional ladder for images ``(C, H, W)``: each level halves height and width (MFCVAE,
+    Table 5).
 
     With two levels of 64 and 128 channels on 32 x 32 images, as in the table:
 
-    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head is two convolutions, of which the first is strided, and on the
-    last level, where it doubles the channels, the second as well; then a linear layer, on ``64 x 7 x 7`` features for
-    z_1 and ``256 x 2 x 2`` for z_2. (The table prints these numbers, 3136 and 1024, in the other order.)
-    Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
+    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head is two convolutions, of which the first is
+    strided, and on the last level, where it doubles the channels, the second as well; then a linear
+    layer, on ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for z_2. (The table prints these
+    numbers, 3136 and 1024, in the other order.) Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 ->
+    64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
 
-    Kernels are of 4; in the decoder those that keep the size are of 3, as in the authors' code (the table's 4 cannot
-    keep it). A head's second convolution has a kernel of 1 where the first has left a single pixel. Every layer but
-    those that give heads and x is followed by its activation and then batch normalisation, the order of the authors'
-    code. The output is linear; the likelihood says what it means.
+    Kernels are of 4; in the decoder those that keep the size are of 3, as in the authors' code (the
+    table's 4 cannot keep it). A head's second convolution has a kernel of 1 where the first has
+    left a single pixel. Every layer but those that give heads and x is followed by its activation
+    and then batch normalisation, the order of the authors' code. The output is linear; the
+    likelihood says what it means.
 
-    Convolutions run in the channels-last layout, as fast on the CPU or faster, the more so for few channels. Where
-    clusters are enumerated, batch statistics are over every value of every cluster, not weighted by probability.
+    Convolutions run in the channels-last layout, as fast on the CPU or faster, the more so for few
+    channels. Where clusters are enumerated, batch statistics are over every value of every cluster,
+    not weighted by probability.
 
-    :param widths: channels of each level, shallow to deep; VLAC's relatives have (64, 128, 256, 1024).
-    :raises ValueError: also, when a network is built, if the data are not images or halve to nothing.
+    :param widths: channels of each level, shallow to deep; VLAC's relatives have (64, 128, 256,
+        1024).
+    :raises ValueError: also, when a network is built, if the data are not images or halve to
+        nothing.
     """
 
     feature_axis = -3
@@ -71,7 +77,9 @@ class ConvLadder(ReadsImages, Ladder):
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         shape = (self.rung_width(level), *self._image(x_shape, level))
-        return Batched(1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape))
+        return Batched(
+            1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape)
+        )
 
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         if level == 0:
@@ -86,14 +94,21 @@ class ConvLadder(ReadsImages, Ladder):
         )
 
     def shift(self, level: int, num_components: int) -> nn.Module:
-        return nn.Sequential(super().shift(level, num_components), nn.Unflatten(-1, (self.widths[level], 1, 1)))
+        return nn.Sequential(
+            super().shift(level, num_components), nn.Unflatten(-1, (self.widths[level], 1, 1))
+        )
 
     def rung_width(self, level: int) -> int:
         return self.widths[level] * (2 if level == len(self.widths) - 1 else 1)
 
-    def _conv(self, channels_in: int, channels_out: int, kernel: int = 4, stride: int = 1) -> list[nn.Module]:
+    def _conv(
+        self, channels_in: int, channels_out: int, kernel: int = 4, stride: int = 1
+    ) -> list[nn.Module]:
         padding = 1 if kernel > 1 else 0
-        return [nn.Conv2d(channels_in, channels_out, kernel, stride, padding), *self._after(channels_out)]
+        return [
+            nn.Conv2d(channels_in, channels_out, kernel, stride, padding),
+            *self._after(channels_out),
+        ]
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [ACTIVATIONS[self.activation](), BatchNorm(channels)]

@@ -15,10 +15,12 @@ __all__ = ["AutoregressiveFlow", "FlowDecoder"]
 
 
 class AutoregressiveFlow(Architecture):
-    """Masked autoregressive layers, their order reversed from one to the next (Papamakarios et al., 2017).
+    """Masked autoregressive layers, their order reversed from one to the next (Papamakarios et al.,
+    2017).
 
-    From x to z in one pass of every layer; from z to x coordinate by coordinate, so drawing is slower than fitting.
-    There is no encoder: :class:`~guides.flow.FlowGuide` runs the decoder backwards.
+    From x to z in one pass of every layer; from z to x coordinate by coordinate, so drawing is
+    slower than fitting. There is no encoder: :class:`~guides.flow.FlowGuide` runs the decoder
+    backwards.
 
     :param widths: hidden widths of each layer's network.
     :param num_layers: how many; *I Don't Need u* has 10 (appendix D).
@@ -35,13 +37,18 @@ class AutoregressiveFlow(Architecture):
         super().__init__(widths, activation, init)
         self.num_layers = check_size("num_layers", num_layers)
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
-        raise ValueError("a flow has no encoder, it runs its decoder backwards: take FlowGuide with GMMFlow")
+    def _encoder(
+        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
+    ) -> Encoder:
+        raise ValueError(
+            "a flow has no encoder, it runs its decoder backwards: take FlowGuide with GMMFlow"
+        )
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         if sum(dims) != prod(x_shape):
             raise ValueError(
-                f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x {x_shape} has "
+                f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x "
+                f"{x_shape} has "
                 f"{prod(x_shape)}: give the prior dim={prod(x_shape)}"
             )
         return FlowDecoder(_masked_layers(prod(x_shape), self), x_shape)
@@ -70,10 +77,15 @@ def _masked_layers(features: int, flow: AutoregressiveFlow) -> nn.Module:
     try:
         from zuko.flows import MAF
     except ImportError as error:
-        raise ImportError("flows have layers of zuko, which is not installed: pip install 'facetvae[flows]'") from error
+        raise ImportError(
+            "flows have layers of zuko, which is not installed: pip install 'facetvae[flows]'"
+        ) from error
     finally:
-        # Importing zuko switches the checks of arguments off, for every distribution of the process.
+        # Importing zuko switches the checks of arguments off, for every distribution of the
+        # process.
         torch.distributions.Distribution.set_default_validate_args(checks)
     activation = ACTIVATIONS[flow.activation]
-    flows = MAF(features, transforms=flow.num_layers, hidden_features=flow.widths, activation=activation)
+    flows = MAF(
+        features, transforms=flow.num_layers, hidden_features=flow.widths, activation=activation
+    )
     return flows.transform

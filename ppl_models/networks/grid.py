@@ -15,25 +15,30 @@ __all__ = ["ConvGrid"]
 
 
 class ConvGrid(ReadsImages):
-    """Latents on a grid: each width halves the image, and a convolution of size 1 gives each place its part of z.
+    """Latents on a grid: each width halves the image, and a convolution of size 1 gives each place
+    its part of z.
 
-    ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``, and back: what VQ-VAEs
-    are commonly given (van den Oord et al., 2017). For a model of one facet, whose z is the grid in a row, place by
-    place.
+    ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``,
+    and back: what VQ-VAEs are commonly given (van den Oord et al., 2017). For a model of one facet,
+    whose z is the grid in a row, place by place.
 
     :param widths: channels after each halving.
-    :raises ValueError: also, when a network is built, if the data are not images, do not halve so often, or the latents
-        do not fit the grid.
+    :raises ValueError: also, when a network is built, if the data are not images, do not halve so
+        often, or the latents do not fit the grid.
     """
 
-    def __init__(self, widths: Sequence[int] = (64, 64), activation: str = "relu", init: str = "pytorch") -> None:
+    def __init__(
+        self, widths: Sequence[int] = (64, 64), activation: str = "relu", init: str = "pytorch"
+    ) -> None:
         super().__init__(widths, activation, init)
 
     def places(self, x_shape: tuple[int, ...]) -> int:
         """How many places the grid has, for images of ``x_shape``."""
         return prod(self._grid(x_shape))
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+    def _encoder(
+        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
+    ) -> Encoder:
         if any(components):
             raise ValueError("ConvGrid takes no components: use a ladder, such as ConvLadder")
         depth = self._depth(sizes, x_shape)
@@ -41,7 +46,11 @@ class ConvGrid(ReadsImages):
         for width in self.widths:
             layers += [nn.Conv2d(channels, width, 4, 2, 1, bias=False), *self._after(width)]
             channels = width
-        layers += [_Residual(channels, self), _Residual(channels, self), nn.Conv2d(channels, depth, 1)]
+        layers += [
+            _Residual(channels, self),
+            _Residual(channels, self),
+            nn.Conv2d(channels, depth, 1),
+        ]
         return _GridEncoder(Batched(3, *layers, _ToRow()))
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
@@ -51,7 +60,9 @@ class ConvGrid(ReadsImages):
         layers += [_Residual(last, self), _Residual(last, self), *self._after(last)]
         for width, below in zip(self.widths[::-1], self.widths[-2::-1], strict=False):
             layers += [nn.ConvTranspose2d(width, below, 4, 2, 1, bias=False), *self._after(below)]
-        return _GridDecoder(Batched(1, *layers, nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1)))
+        return _GridDecoder(
+            Batched(1, *layers, nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1))
+        )
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
@@ -64,7 +75,8 @@ class ConvGrid(ReadsImages):
         places = self.places(x_shape)
         if len(sizes) != 1 or sizes[0] % places:
             raise ValueError(
-                f"a ConvGrid has {places} places for images {x_shape}: give it one facet of a multiple of these, got "
+                f"a ConvGrid has {places} places for images {x_shape}: give it one facet of a "
+                "multiple of these, got "
                 f"sizes {sizes}"
             )
         return sizes[0] // places
@@ -75,9 +87,12 @@ class _Residual(nn.Module):
         super().__init__()
         activation = ACTIVATIONS[network.activation]
         self.layers = nn.Sequential(
-            activation(), nn.Conv2d(channels, channels, 3, padding=1, bias=False), BatchNorm(channels),
-            activation(), nn.Conv2d(channels, channels, 1),
-        )  # fmt: skip
+            activation(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            BatchNorm(channels),
+            activation(),
+            nn.Conv2d(channels, channels, 1),
+        )
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.layers(h)

@@ -1,4 +1,6 @@
-"""The ladder: each facet leaves the encoder, and enters the decoder, at its own depth (MFCVAE, D.2, Eq. 74 to 80)."""
+"""The ladder: each facet leaves the encoder, and enters the decoder, at its own depth (MFCVAE, D.2,
+Eq. 74 to 80).
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,17 @@ MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
 
 
 class Ladder(Architecture):
-    """Base of the ladders: levels from the data inwards, and a rung for each facet at a level of its own.
+    """Base of the ladders: levels from the data inwards, and a rung for each facet at a level of
+    its own.
 
     A kind of ladder says what a level is, upwards and downwards, and what a rung is.
 
     :param widths: one width per level, from the data inwards.
-    :param merge: how a rung joins the decoder's stream: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (plus 0.1 times
-        the rung).
+    :param merge: how a rung joins the decoder's stream: ``"concatenate"`` (Eq. 79) or
+        ``"gated_add"`` (plus 0.1 times the rung).
     :param rungs: levels that have a facet, from 0 for the shallowest; every level where not given.
-    :raises ValueError: if levels are out of order or none; and, when a network is built, if the number of facets is
-        not that of the rungs.
+    :raises ValueError: if levels are out of order or none; and, when a network is built, if the
+        number of facets is not that of the rungs.
 
     :cvar feature_axis: of a feature's width, counted from the end.
     """
@@ -55,11 +58,14 @@ class Ladder(Architecture):
         super().__init__(widths, activation, init)
         self.merge = check_one_of("merge", merge, MERGES)
         levels = range(len(self.widths))
-        self.rungs = tuple(levels if rungs is None else rungs if isinstance(rungs, Sequence) else ())
+        self.rungs = tuple(
+            levels if rungs is None else rungs if isinstance(rungs, Sequence) else ()
+        )
         found = all(is_index(rung, len(levels)) for rung in self.rungs)
         if not self.rungs or not found or list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
-                f"rungs are levels of the ladder, from shallow to deep: of 0 to {len(self.widths) - 1} for "
+                "rungs are levels of the ladder, from shallow to deep: of 0 to "
+                f"{len(self.widths) - 1} for "
                 f"widths={self.widths}, got {rungs!r}"
             )
 
@@ -91,7 +97,9 @@ class Ladder(Architecture):
 
     # How they are put together.
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+    def _encoder(
+        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
+    ) -> Encoder:
         self._check_rungs(sizes)
         levels = [level for level, size in zip(self.rungs, sizes, strict=True) if size]
         return LadderEncoder(
@@ -99,7 +107,11 @@ class Ladder(Architecture):
                 _chain([self.up(x_shape, level) for level in range(low + 1, high + 1)])
                 for low, high in pairwise([-1, *levels])
             ],
-            rungs=[self.head(x_shape, level, size) for level, size in zip(self.rungs, sizes, strict=True) if size],
+            rungs=[
+                self.head(x_shape, level, size)
+                for level, size in zip(self.rungs, sizes, strict=True)
+                if size
+            ],
             shifts={
                 str(j): self.shift(level, K)
                 for j, (level, K) in enumerate(zip(self.rungs, components, strict=False))
@@ -110,33 +122,51 @@ class Ladder(Architecture):
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         self._check_rungs(dims)
         return LadderDecoder(
-            rungs=[self.rung(x_shape, level, dim) for level, dim in zip(self.rungs, dims, strict=True)],
-            backbones=[self._descent(x_shape, low, high) for low, high in pairwise((-1, *self.rungs))],
+            rungs=[
+                self.rung(x_shape, level, dim) for level, dim in zip(self.rungs, dims, strict=True)
+            ],
+            backbones=[
+                self._descent(x_shape, low, high) for low, high in pairwise((-1, *self.rungs))
+            ],
             merge=partial(MERGES[self.merge][0], dim=self.feature_axis),
         )
 
     def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
-        """From what meets at level ``high`` to the features of ``low``, the next that has a rung (-1: the data)."""
-        # The deepest rung has nothing above it to join; a level without a rung has nothing to join with.
+        """From what meets at level ``high`` to the features of ``low``, the next that has a rung
+        (-1: the data).
+        """
+        # The deepest rung has nothing above it to join; a level without a rung has nothing to join
+        # with.
         deepest = high == self.rungs[-1]
-        arriving = self.rung_width(high) if deepest else MERGES[self.merge][1] * self.rung_width(high)
+        arriving = (
+            self.rung_width(high) if deepest else MERGES[self.merge][1] * self.rung_width(high)
+        )
         widths = [arriving, *self.widths[low + 1 : high][::-1]]
         levels = range(high, low, -1)
-        return _chain([self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)])
+        return _chain(
+            [self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)]
+        )
 
     def _check_rungs(self, dims: tuple[int, ...]) -> None:
         if len(dims) != len(self.rungs):
             raise ValueError(
-                f"the ladder has {len(self.rungs)} rungs (widths={self.widths}, rungs={self.rungs}) but the model has "
-                f"{len(dims)} facets: give one width per facet, shallow to deep, or as rungs the levels of the facets"
+                f"the ladder has {len(self.rungs)} rungs (widths={self.widths}, "
+                f"rungs={self.rungs}) but the model has "
+                f"{len(dims)} facets: give one width per facet, shallow to deep, or as rungs the "
+                "levels of the facets"
             )
 
 
 class LadderEncoder(Encoder):
-    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, where it has one, shifts its features."""
+    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, where it has one, shifts
+    its features.
+    """
 
     def __init__(
-        self, backbones: Sequence[nn.Module], rungs: Sequence[nn.Module], shifts: Mapping[str, nn.Module]
+        self,
+        backbones: Sequence[nn.Module],
+        rungs: Sequence[nn.Module],
+        shifts: Mapping[str, nn.Module],
     ) -> None:
         super().__init__()
         self.backbones, self.rungs = nn.ModuleList(backbones), nn.ModuleList(rungs)
@@ -147,7 +177,9 @@ class LadderEncoder(Encoder):
         for j, (backbone, rung) in enumerate(zip(self.backbones, self.rungs, strict=True)):
             h = backbone(h)  # Eq. 74
             if components and (component := components[j]) is not None:
-                h = h + self.shift_of(j)(component)  # VLAC, Eq. 7 and 8: for this head and all above it
+                h = h + self.shift_of(j)(
+                    component
+                )  # VLAC, Eq. 7 and 8: for this head and all above it
             heads.append(rung(h))  # Eq. 75
         return heads
 
@@ -159,10 +191,17 @@ class LadderDecoder(Decoder):
     """``z_J -> ... -> x``, every facet's rung joining the stream at its level."""
 
     def __init__(
-        self, rungs: Sequence[nn.Module], backbones: Sequence[nn.Module], merge: Callable[[Tensor, Tensor], Tensor]
+        self,
+        rungs: Sequence[nn.Module],
+        backbones: Sequence[nn.Module],
+        merge: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         super().__init__()
-        self.rungs, self.backbones, self.merge = nn.ModuleList(rungs), nn.ModuleList(backbones), merge
+        self.rungs, self.backbones, self.merge = (
+            nn.ModuleList(rungs),
+            nn.ModuleList(backbones),
+            merge,
+        )
 
     def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
         deepest = len(z) - 1

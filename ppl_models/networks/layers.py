@@ -25,7 +25,9 @@ class Batched(nn.Sequential):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]``, which also bears a batch of one value."""
+    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]``, which also bears a
+    batch of one value.
+    """
 
     def _check_input_dim(self, x: Tensor) -> None:
         """Both are taken."""
@@ -34,4 +36,6 @@ class BatchNorm(nn.BatchNorm1d):
         if x.numel() > x.shape[1]:
             return super().forward(x)
         # The variance of one value is undefined; what earlier batches had stands in.
-        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+        )

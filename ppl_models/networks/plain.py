@@ -17,7 +17,9 @@ __all__ = ["MLP", "Plain"]
 
 
 class Plain(Shared):
-    """An encoder and a decoder without levels: the decoder's first layer reads all latents joined."""
+    """An encoder and a decoder without levels: the decoder's first layer reads all latents
+    joined.
+    """
 
     @abstractmethod
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
@@ -47,7 +49,8 @@ class MLP(Plain):
         super().__init__(widths, activation, init)
         if not 0 <= number(dropout) < 1:
             raise ValueError(
-                f"dropout is the share of units that are dropped and must be within [0, 1), got {dropout!r}"
+                "dropout is the share of units that are dropped and must be within [0, 1), got "
+                f"{dropout!r}"
             )
         self.dropout = dropout
 
@@ -57,7 +60,9 @@ class MLP(Plain):
 
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
         hidden = self._hidden(dim, *self.widths[::-1])
-        return nn.Sequential(*hidden, nn.Linear(self.widths[0], prod(x_shape)), nn.Unflatten(-1, x_shape))
+        return nn.Sequential(
+            *hidden, nn.Linear(self.widths[0], prod(x_shape)), nn.Unflatten(-1, x_shape)
+        )
 
     def _hidden(self, *widths: int) -> list[nn.Module]:
         layers: list[nn.Module] = [self._block(n, m) for n, m in pairwise(widths)]

@@ -19,25 +19,36 @@ __all__ = ["ResNet"]
 
 
 class ResNet(ReadsImages, Plain):
-    """Residual blocks with weight normalisation, each halving or doubling the image (*I Don't Need u*, Table A.4).
+    """Residual blocks with weight normalisation, each halving or doubling the image (*I Don't Need
+    u*, Table A.4).
 
-    Encoder: a convolution of size 1 to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads. Decoder: a fully
-    connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a convolution of size 1. An odd height or width is halved
-    upwards, so that 28 x 28 images become 14, 7, 4, 2 and 1 pixels wide, and back.
+    Encoder: a convolution of size 1 to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
+    Decoder: a fully connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a convolution of size 1.
+    An odd height or width is halved upwards, so that 28 x 28 images become 14, 7, 4, 2 and 1 pixels
+    wide, and back.
 
-    The table does not say what a block is. Here: two convolutions of size 3, each after its activation, beside one of
-    size 1; the image is halved (averaged) after them, or doubled (repeated) before them.
+    The table does not say what a block is. Here: two convolutions of size 3, each after its
+    activation, beside one of size 1; the image is halved (averaged) after them, or doubled
+    (repeated) before them.
 
-    :param widths: channels, from the data inwards: one for the first convolution and one for each block.
-    :raises ValueError: also if there are fewer than two widths, or, when built, if the data are not images.
+    :param widths: channels, from the data inwards: one for the first convolution and one for each
+        block.
+    :raises ValueError: also if there are fewer than two widths, or, when built, if the data are not
+        images.
     """
 
     def __init__(
-        self, widths: Sequence[int] = (16, 32, 64, 128, 256, 512), activation: str = "relu", init: str = "pytorch"
+        self,
+        widths: Sequence[int] = (16, 32, 64, 128, 256, 512),
+        activation: str = "relu",
+        init: str = "pytorch",
     ) -> None:
         super().__init__(widths, activation, init)
         if len(self.widths) < 2:
-            raise ValueError(f"ResNet needs a width for its first convolution and one for each block, got {widths}")
+            raise ValueError(
+                "ResNet needs a width for its first convolution and one for each block, got "
+                f"{widths}"
+            )
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         sizes = self._sizes(x_shape)
@@ -53,13 +64,20 @@ class ResNet(ReadsImages, Plain):
         blocks = [_Growing(n, m, self.activation, size) for (n, m), size in steps]
         last = nn.Conv2d(self.widths[0], x_shape[0], 1)
         return Batched(
-            1, nn.Linear(dim, prod(start)), nn.Unflatten(1, start), *blocks, ACTIVATIONS[self.activation](), last
+            1,
+            nn.Linear(dim, prod(start)),
+            nn.Unflatten(1, start),
+            *blocks,
+            ACTIVATIONS[self.activation](),
+            last,
         )
 
     def _sizes(self, x_shape: tuple[int, ...]) -> list[tuple[int, int]]:
         """Height and width before the first block and after each."""
         if len(x_shape) != 3:
-            raise ValueError(f"a ResNet needs images (channels, height, width), got x_shape={x_shape}")
+            raise ValueError(
+                f"a ResNet needs images (channels, height, width), got x_shape={x_shape}"
+            )
         sizes = [(x_shape[1], x_shape[2])]
         for _ in self.widths[1:]:
             sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
@@ -70,7 +88,9 @@ class ResNet(ReadsImages, Plain):
         blocks = [module for module in network.modules() if isinstance(module, _Block)]
         for block in blocks:
             for convolution in (block.first, block.second, block.beside):
-                register_parametrization(convolution, "weight", _WeightNorm())  # of the weights as drawn
+                register_parametrization(
+                    convolution, "weight", _WeightNorm()
+                )  # of the weights as drawn
         return network
 
 
@@ -107,7 +127,9 @@ class _Halving(_Block):
 class _Growing(_Block):
     """:param size: height and width afterwards."""
 
-    def __init__(self, channels_in: int, channels_out: int, activation: str, size: tuple[int, int]) -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, activation: str, size: tuple[int, int]
+    ) -> None:
         super().__init__(channels_in, channels_out, activation)
         self.size = size
 

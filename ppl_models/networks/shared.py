@@ -1,4 +1,6 @@
-"""Networks that all facets leave at the same depth, and MFCVAE's shared architecture (D.2, Eq. 81 to 87)."""
+"""Networks that all facets leave at the same depth, and MFCVAE's shared architecture (D.2, Eq. 81
+to 87).
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,17 @@ class Shared(Architecture):
 
     @abstractmethod
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Layers from ``[..., *x_shape]`` to a vector of features, and how many features these are."""
+        """Layers from ``[..., *x_shape]`` to a vector of features, and how many features these
+        are.
+        """
 
-    def _encoder(self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]) -> Encoder:
+    def _encoder(
+        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
+    ) -> Encoder:
         if any(components):
             raise ValueError(
-                f"{type(self).__name__} has no levels to feed components to: use a ladder, such as MLPLadder() for two "
+                f"{type(self).__name__} has no levels to feed components to: use a ladder, such "
+                "as MLPLadder() for two "
                 "facets or MLPLadder(rungs=[1]) for one"
             )
         trunk, width = self.features(x_shape)
@@ -32,7 +39,8 @@ class Shared(Architecture):
 
 
 class SharedMLP(Shared):
-    """Fully connected, fully shared but for the layers next to the latents (MFCVAE, Table 6; VaDE's network at J = 1).
+    """Fully connected, fully shared but for the layers next to the latents (MFCVAE, Table 6; VaDE's
+    network at J = 1).
 
     Encoder: ``x -> 500 -> 2000``, one linear head per facet.
     Decoder: ``z_j -> 2000`` for each facet, joined, ``-> 500 -> x``.
@@ -40,7 +48,9 @@ class SharedMLP(Shared):
     :param widths: hidden widths from the data inwards.
     """
 
-    def __init__(self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch") -> None:
+    def __init__(
+        self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch"
+    ) -> None:
         super().__init__(widths, activation, init)
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -53,7 +63,9 @@ class SharedMLP(Shared):
         hidden = [self._block(n, m) for n, m in pairwise(widths)]
         return _SharedDecoder(
             rungs=rungs,
-            trunk=nn.Sequential(*hidden, nn.Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)),
+            trunk=nn.Sequential(
+                *hidden, nn.Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
+            ),
         )
 
 

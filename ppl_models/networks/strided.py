@@ -21,15 +21,18 @@ __all__ = ["StridedConvNet"]
 class StridedConvNet(ReadsImages, Plain):
     """Strided convolutions and two fully connected layers (ML-VAE, supplement, 2.1).
 
-    Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch normalisation and ReLU; two
-    linear layers of ``hidden`` units, each with batch normalisation and concatenated ReLU, max(h, 0) beside max(-h, 0);
-    heads. Decoder: a linear layer, transposed convolutions of size 4 and stride 2 to all widths but the deepest, from
-    the deep ones on, each with batch normalisation and ReLU; a convolution of size 3. The paper does not say how its
+    Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch
+    normalisation and ReLU; two linear layers of ``hidden`` units, each with batch normalisation and
+    concatenated ReLU, max(h, 0) beside max(-h, 0); heads. Decoder: a linear layer, transposed
+    convolutions of size 4 and stride 2 to all widths but the deepest, from the deep ones on, each
+    with batch normalisation and ReLU; a convolution of size 3. The paper does not say how its
     decoder gets from a vector to the first image: here by that linear layer.
 
-    :param widths: channels, from the data inwards; the paper has (64, 128, 256, 512) for 64 x 64 images.
+    :param widths: channels, from the data inwards; the paper has (64, 128, 256, 512) for 64 x 64
+        images.
     :param hidden: units of the two linear layers.
-    :raises ValueError: also, when a network is built, if the data are not images or do not halve so often.
+    :raises ValueError: also, when a network is built, if the data are not images or do not halve so
+        often.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class StridedConvNet(ReadsImages, Plain):
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the encoder's smallest image."""
-        return check_images(f"a StridedConvNet of {len(self.widths)} widths", x_shape, len(self.widths))
+        return check_images(
+            f"a StridedConvNet of {len(self.widths)} widths", x_shape, len(self.widths)
+        )
 
 
 class _ConcatenatedReLU(nn.Module):

@@ -1,7 +1,8 @@
 """What every prior promises, and what all mixtures share.
 
 A prior has two steps, :meth:`Prior.component` (the discrete draw of a mixture, or nothing) and
-:meth:`Prior.latent` (the latent vector given the component). Models call the two; they never ask which prior it is.
+:meth:`Prior.latent` (the latent vector given the component). Models call the two; they never ask
+which prior it is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Data = tuple[Tensor, Tensor]
 
 
 class Prior(Configurable, nn.Module):
-    """Prior of one facet's latent vector ``z`` with ``dim`` entries and ``num_components`` components.
+    """Prior of one facet's latent vector ``z`` with ``dim`` entries and ``num_components``
+    components.
 
     :ivar dim: length d of the latent vector.
     :ivar num_components: K; 1 where the prior has no discrete variable.
@@ -34,8 +36,9 @@ class Prior(Configurable, nn.Module):
 
     dim: int
     num_components: int
-    #: whether z has the same density for every component, so that the component's KL says nothing of z
-    apart = False
+    #: whether z has the same density for every component, so that the component's KL says nothing
+    #: of z
+    shares_density = False
 
     def component(self) -> dist.TorchDistribution | None:
         """p(c), one-hot with event ``[K]``; ``None`` for a prior without components."""
@@ -45,7 +48,8 @@ class Prior(Configurable, nn.Module):
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         """p(z given c) with event ``[d]``.
 
-        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z), the component summed out.
+        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z), the component summed
+            out.
         """
 
     @abstractmethod
@@ -53,18 +57,26 @@ class Prior(Configurable, nn.Module):
         """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; takes arrays as well."""
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """log p(z) with the component summed out (MFCVAE, Eq. 17), in nats: ``[..., d] -> [...]``."""
+        """log p(z) with the component summed out (MFCVAE, Eq. 17), in nats: ``[..., d] ->
+        [...]``.
+        """
         return self.log_joint(z).logsumexp(-1)
 
-    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]) -> None:
-        """Told by a guide how it encodes data of ``x_shape`` into this facet; for priors made of posteriors."""
+    def bind(
+        self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
+    ) -> None:
+        """Told by a guide how it encodes data of ``x_shape`` into this facet; for priors made of
+        posteriors.
+        """
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw ``[n, d]``, each from component ``cluster``, or from the whole prior where that is ``None``.
+        """Draw ``[n, d]``, each from component ``cluster``, or from the whole prior where that is
+        ``None``.
 
         :param temperature: factor on the standard deviation around the component's mean.
-        :raises ValueError: for a number below 1, a component that there is not, or a negative temperature.
+        :raises ValueError: for a number below 1, a component that there is not, or a negative
+            temperature.
         """
         self._check_draws(n, cluster, temperature)
         component = self.component()
@@ -73,7 +85,9 @@ class Prior(Configurable, nn.Module):
         elif cluster is None:
             chosen = component.expand([n]).sample()
         else:
-            chosen = nn.functional.one_hot(torch.tensor([cluster] * n), self.num_components).to(component.probs)
+            chosen = nn.functional.one_hot(torch.tensor([cluster] * n), self.num_components).to(
+                component.probs
+            )
         latent = self.latent(chosen)
         draws = latent.expand(torch.Size([n])).sample()
         return latent.mean + temperature * (draws - latent.mean)
@@ -81,9 +95,14 @@ class Prior(Configurable, nn.Module):
     def _check_draws(self, n: int, cluster: int | None, temperature: float) -> None:
         check_size("n", n)
         if cluster is not None and not is_index(cluster, self.num_components):
-            raise ValueError(f"this prior has the components 0 to {self.num_components - 1}, got cluster={cluster!r}")
+            raise ValueError(
+                f"this prior has the components 0 to {self.num_components - 1}, got "
+                f"cluster={cluster!r}"
+            )
         if not 0 <= number(temperature) < inf:
-            raise ValueError(f"temperature is a factor on deviations and must be at least 0, got {temperature!r}")
+            raise ValueError(
+                f"temperature is a factor on deviations and must be at least 0, got {temperature!r}"
+            )
 
     def _latents(self, z: Tensor, like: Tensor) -> Tensor:
         """Latents ``[..., d]``, or an array of them, as a tensor like another.
@@ -92,12 +111,15 @@ class Prior(Configurable, nn.Module):
         """
         z = torch.as_tensor(z, dtype=like.dtype, device=like.device)
         if z.shape[-1:] != (self.dim,):
-            raise ValueError(f"z has shape {list(z.shape)}, but the prior's latents are [..., {self.dim}]")
+            raise ValueError(
+                f"z has shape {list(z.shape)}, but the prior's latents are [..., {self.dim}]"
+            )
         return z
 
 
 class Mixture(Prior):
-    r"""A finite mixture, one facet's clustering: :math:`c \sim \mathrm{Cat}(\pi)`, then z from component c.
+    r"""A finite mixture, one facet's clustering: :math:`c \sim \mathrm{Cat}(\pi)`, then z from
+    component c.
 
     Kinds of mixtures differ in their :meth:`components`, and in where those come from.
 
@@ -112,7 +134,9 @@ class Mixture(Prior):
 
     loc: Tensor
 
-    def __init__(self, num_components: int, dim: int, weights: str | DirichletWeights = "learned") -> None:
+    def __init__(
+        self, num_components: int, dim: int, weights: str | DirichletWeights = "learned"
+    ) -> None:
         super().__init__()
         self.num_components = check_size("num_components", num_components)
         self.dim = check_size("dim", dim)
@@ -125,14 +149,19 @@ class Mixture(Prior):
 
     @abstractmethod
     def place(
-        self, loc: Tensor, covariances: Tensor | None = None, weights: Tensor | None = None, data: Data | None = None
+        self,
+        loc: Tensor,
+        covariances: Tensor | None = None,
+        weights: Tensor | None = None,
+        data: Data | None = None,
     ) -> None:
         """Start from a mixture that was fitted to latents of ``data``; what is not given stays.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
-        :param data: rows ``[N, *x_shape]`` and their latents ``[N, d]``, for priors that are made of data.
+        :param data: rows ``[N, *x_shape]`` and their latents ``[N, d]``, for priors that are made
+            of data.
         """
 
     def component(self) -> Component:
@@ -162,7 +191,9 @@ class Mixture(Prior):
         if weights is not None:
             check_parameter("weights", weights, (self.num_components,))
             if not (weights >= 0).all():
-                raise ValueError(f"weights are probabilities and cannot be negative, got {weights.tolist()}")
+                raise ValueError(
+                    f"weights are probabilities and cannot be negative, got {weights.tolist()}"
+                )
         if weights is not None and self.weights.learned:
             self.logits.copy_(weights.clamp_min(1e-6).log())
 

@@ -14,18 +14,18 @@ __all__ = ["ClassBlocks"]
 
 
 class ClassBlocks(Prior):
-    r"""A class and a block of latents for each: :math:`y \sim \mathrm{Cat}(1 / K), z_1, \ldots, z_K \sim
-    \mathrm{Normal}(0, I)`.
+    r"""A class and a block of latents for each: :math:`y \sim \mathrm{Cat}(1 / K), z_1, \ldots, z_K
+    \sim \mathrm{Normal}(0, I)`.
 
-    The class does not change the density of the latents: it says which block is looked at (N-VAE, III B), see
-    :meth:`chosen`.
+    The class does not change the density of the latents: it says which block is looked at (N-VAE,
+    III B), see :meth:`chosen`.
 
     :param num_components: K, how many classes there are.
     :param block_dim: length of each class's block; z is all blocks in a row.
     :raises ValueError: if a size is below 1.
     """
 
-    apart = True
+    shares_density = True
 
     def __init__(self, num_components: int, block_dim: int) -> None:
         super().__init__()
@@ -43,10 +43,15 @@ class ClassBlocks(Prior):
         return DiagonalNormal(loc, torch.ones_like(loc))
 
     def log_joint(self, z: Tensor) -> Tensor:
-        return self.latent().log_prob(self._latents(z, self.logits)).unsqueeze(-1) + self.component().log_probs
+        return (
+            self.latent().log_prob(self._latents(z, self.logits)).unsqueeze(-1)
+            + self.component().log_probs
+        )
 
     def chosen(self, z: Tensor, component: Tensor) -> Tensor:
-        """Latents ``[..., dim]`` with 0 in every block but that of the class, one-hot ``[..., K]`` (its Fig. 4)."""
+        """Latents ``[..., dim]`` with 0 in every block but that of the class, one-hot ``[..., K]``
+        (its Fig. 4).
+        """
         blocks = z.unflatten(-1, (self.num_components, self.block_dim))
         return (component.unsqueeze(-1) * blocks).flatten(-2)
 

@@ -14,7 +14,8 @@ __all__ = ["Codebook"]
 
 
 class Codebook(Prior):
-    """At every place a code, all equally probable; z is their vectors in a row (van den Oord et al., 2017).
+    """At every place a code, all equally probable; z is their vectors in a row (van den Oord et
+    al., 2017).
 
     :param num_components: K, how many codes there are.
     :param code_dim: length of a code's vector.
@@ -43,10 +44,12 @@ class Codebook(Prior):
         return (component @ self.loc).flatten(-2)
 
     def log_affinity(self, embedding: Tensor) -> Tensor:
-        """How near an embedding ``[..., dim]`` is to every code, up to a constant: ``[..., places, K]``, nats.
+        """How near an embedding ``[..., dim]`` is to every code, up to a constant: ``[..., places,
+        K]``, nats.
 
-        The log-density of each place's part under a Normal of identity covariance around each code, so that its softmax
-        are the responsibilities of a mixture with such components (*I Don't Need u*, appendix B).
+        The log-density of each place's part under a Normal of identity covariance around each code,
+        so that its softmax are the responsibilities of a mixture with such components (*I Don't
+        Need u*, appendix B).
         """
         e = embedding.unflatten(-1, (self.places, self.code_dim))
         # What is the same for all codes cancels in a softmax.
@@ -57,15 +60,21 @@ class Codebook(Prior):
         return dist.Delta(self.vectors(codes), event_dim=1)
 
     def log_joint(self, z: Tensor) -> Tensor:
-        raise ValueError("a codebook's z is made of one code for each place: ask log_affinity(z) for each of them")
+        raise ValueError(
+            "a codebook's z is made of one code for each place: ask log_affinity(z) for each of "
+            "them"
+        )
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; there is no ``temperature``."""
+        """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; there is no
+        ``temperature``.
+        """
         self._check_draws(n, cluster, temperature)
         if cluster is None:
             return self.vectors(self.component().expand([n]).sample())
         return self.loc[cluster].repeat(n, self.places)
 
     def extra_repr(self) -> str:
-        return f"num_components={self.num_components}, code_dim={self.code_dim}, places={self.places}, dim={self.dim}"
+        codes = f"num_components={self.num_components}, code_dim={self.code_dim}"
+        return f"{codes}, places={self.places}, dim={self.dim}"

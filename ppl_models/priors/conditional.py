@@ -46,7 +46,9 @@ class ConditionalNormal(Prior):
         return diagonal_normal(self.network(component))
 
     def log_joint(self, z: Tensor) -> Tensor:
-        raise ValueError("a prior that is given by u has no density of z alone: ask latent(u).log_prob(z)")
+        raise ValueError(
+            "a prior that is given by u has no density of z alone: ask latent(u).log_prob(z)"
+        )
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:

@@ -31,7 +31,9 @@ class Flat(Prior):
         return torch.zeros_like(torch.as_tensor(z)[..., :1])
 
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        raise ValueError("a flat prior has no draws: an autoencoder encodes and decodes, it does not generate")
+        raise ValueError(
+            "a flat prior has no draws: an autoencoder encodes and decodes, it does not generate"
+        )
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

@@ -28,15 +28,16 @@ class GaussianMixture(Mixture):
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c)
 
-    Covariances start at ``scale ** 2`` times the identity, weights uniform, means drawn from a standard normal;
-    :mod:`inference.initialization` sets better ones from data.
+    Covariances start at ``scale ** 2`` times the identity, weights uniform, means drawn from a
+    standard normal; :mod:`inference.initialization` sets better ones from data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
     :param covariance: ``"diag"`` or ``"full"``; the latter is held as a Cholesky factor.
     :param weights: ``"learned"``, ``"uniform"`` or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param scale: initial standard deviation of every component; the paper's variance is 0.01, so 0.1.
+    :param scale: initial standard deviation of every component; the paper's variance is 0.01, so
+        0.1.
     :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
     """
 
@@ -51,7 +52,10 @@ class GaussianMixture(Mixture):
         super().__init__(num_components, dim, weights)
         self.covariance = check_one_of("covariance", covariance, ("diag", "full"))
         if not MIN_SCALE < number(scale) < inf:
-            raise ValueError(f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got {scale!r}")
+            raise ValueError(
+                f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got "
+                f"{scale!r}"
+            )
         self.loc: Tensor = nn.Parameter(torch.randn(num_components, dim))
         self.raw_scale = nn.Parameter(torch.empty(num_components, dim))
         if covariance == "full":
@@ -60,7 +64,9 @@ class GaussianMixture(Mixture):
 
     @property
     def scale(self) -> Tensor:
-        """Positive ``[K, d]``: standard deviations (diagonal) or the Cholesky factor's diagonal (full)."""
+        """Positive ``[K, d]``: standard deviations (diagonal) or the Cholesky factor's diagonal
+        (full).
+        """
         return MIN_SCALE + softplus(self.raw_scale, beta=SOFTPLUS_BETA)
 
     @property
@@ -82,14 +88,19 @@ class GaussianMixture(Mixture):
 
     @torch.no_grad()
     def initialize(
-        self, loc: Tensor | None = None, covariances: Tensor | None = None, weights: Tensor | None = None
+        self,
+        loc: Tensor | None = None,
+        covariances: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         """Set the mixture's parameters; what is not given stays.
 
         :param loc: means ``[K, d]``.
-        :param covariances: ``[K, d, d]``, positive definite; a diagonal mixture keeps their diagonals.
+        :param covariances: ``[K, d, d]``, positive definite; a diagonal mixture keeps their
+            diagonals.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
-        :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance is not positive definite.
+        :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance is not
+            positive definite.
         """
         K, d = self.loc.shape
         if loc is not None:
@@ -97,7 +108,9 @@ class GaussianMixture(Mixture):
         if covariances is not None:
             check_parameter("covariances", covariances, (K, d, d))
             variances = torch.diagonal(covariances, dim1=-2, dim2=-1)
-            factor, fault = torch.linalg.cholesky_ex(covariances if self.covariance == "full" else covariances[:0])
+            factor, fault = torch.linalg.cholesky_ex(
+                covariances if self.covariance == "full" else covariances[:0]
+            )
             if bool(fault.any()) or not bool((variances > 0).all()):
                 raise ValueError("covariances must be positive definite: add to their diagonals")
         self.set_weights(weights)
@@ -111,7 +124,11 @@ class GaussianMixture(Mixture):
             self.raw_scale.copy_(_inverse_softplus((scale - MIN_SCALE).clamp_min(MIN_SCALE)))
 
     def place(
-        self, loc: Tensor, covariances: Tensor | None = None, weights: Tensor | None = None, data: Data | None = None
+        self,
+        loc: Tensor,
+        covariances: Tensor | None = None,
+        weights: Tensor | None = None,
+        data: Data | None = None,
     ) -> None:
         self.initialize(loc, covariances, weights)
 

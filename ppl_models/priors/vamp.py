@@ -17,20 +17,23 @@ __all__ = ["VampPrior"]
 
 
 class VampPrior(Mixture):
-    r"""Mixture whose components are the guide's own posteriors at learned pseudo-inputs (Tomczak and Welling, Eq. 9).
+    r"""Mixture whose components are the guide's own posteriors at learned pseudo-inputs (Tomczak
+    and Welling, Eq. 9).
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
 
-    The components move with the encoder, so a prior of this kind belongs to one guide: the first that is built for
-    its model. Pseudo-inputs start as uniform noise; :func:`~inference.initialization.cold_start` and
-    :func:`~inference.initialization.fit_mixtures` put data in their place.
+    The components move with the encoder, so a prior of this kind belongs to one guide: the first
+    that is built for its model. Pseudo-inputs start as uniform noise;
+    :func:`~inference.initialization.cold_start` and :func:`~inference.initialization.fit_mixtures`
+    put data in their place.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
     :param x_shape: shape of one datum, the model's.
     :param weights: ``"learned"``, ``"uniform"`` (the paper's) or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param support: range that pseudo-inputs are kept in by clamping, such as (0, 1) for images; any by default.
+    :param support: range that pseudo-inputs are kept in by clamping, such as (0, 1) for images; any
+        by default.
     """
 
     def __init__(
@@ -43,7 +46,11 @@ class VampPrior(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.pseudo_inputs = nn.Parameter(torch.rand(num_components, *check_shape(x_shape)))
-        low, high = map(number, support) if isinstance(support, Sequence) and len(support) == 2 else (0.0, 0.0)
+        low, high = (
+            map(number, support)
+            if isinstance(support, Sequence) and len(support) == 2
+            else (0.0, 0.0)
+        )
         if not low < high:
             raise ValueError(f"support is a range (low, high) with low < high, got {support!r}")
         self.support = (low, high)
@@ -53,28 +60,46 @@ class VampPrior(Mixture):
     def loc(self) -> Tensor:  # type: ignore[override]
         return self.components().mean
 
-    def bind(self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]) -> None:
+    def bind(
+        self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
+    ) -> None:
         """Take components from this encoder from now on.
 
-        :raises ValueError: if another guide's encoder was taken before, or pseudo-inputs have another shape than data.
+        :raises ValueError: if another guide's encoder was taken before, or pseudo-inputs have
+            another shape than data.
         """
         own_shape = tuple(self.pseudo_inputs.shape[1:])
         if own_shape != x_shape:
-            raise ValueError(f"this VampPrior was built for data of shape {own_shape}, but the model's are {x_shape}")
+            raise ValueError(
+                f"this VampPrior was built for data of shape {own_shape}, but the model's are "
+                f"{x_shape}"
+            )
         if self._encode is not None:
-            raise ValueError("this VampPrior is made of another guide's posteriors: build a new model for a new guide")
+            raise ValueError(
+                "this VampPrior is made of another guide's posteriors: build a new model for a "
+                "new guide"
+            )
         self._encode = encode
 
     def components(self) -> dist.TorchDistribution:
         if self._encode is None:
-            raise ValueError("a VampPrior is made of a guide's posteriors: build one first, such as VaDEGuide(model)")
+            raise ValueError(
+                "a VampPrior is made of a guide's posteriors: build one first, such as "
+                "VaDEGuide(model)"
+            )
         return self._encode(self.pseudo_inputs.clamp(*self.support))
 
     @torch.no_grad()
     def place(
-        self, loc: Tensor, covariances: Tensor | None = None, weights: Tensor | None = None, data: Data | None = None
+        self,
+        loc: Tensor,
+        covariances: Tensor | None = None,
+        weights: Tensor | None = None,
+        data: Data | None = None,
     ) -> None:
-        """Put the datum whose latent is nearest to each mean in each pseudo-input's place; covariances follow."""
+        """Put the datum whose latent is nearest to each mean in each pseudo-input's place;
+        covariances follow.
+        """
         if data is not None:
             rows, z = data
             self.pseudo_inputs.copy_(rows[torch.cdist(loc.to(z), z).argmin(-1)])

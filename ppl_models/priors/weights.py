@@ -1,4 +1,6 @@
-"""Weights of a mixture's components: learned, fixed, or learned under a prior that empties what is not needed."""
+"""Weights of a mixture's components: learned, fixed, or learned under a prior that empties what is
+not needed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import AveragedComponent, Component
 
-__all__ = ["DirichletWeights", "LearnedWeights", "MixtureWeights", "UniformWeights", "mixture_weights"]
+__all__ = [
+    "DirichletWeights",
+    "LearnedWeights",
+    "MixtureWeights",
+    "UniformWeights",
+    "mixture_weights",
+]
 
 
 class MixtureWeights(Configurable):
@@ -47,14 +55,16 @@ class DirichletWeights(MixtureWeights):
     .. math:: \pi \sim \mathrm{Dirichlet}(\alpha, \ldots, \alpha), \quad
               q(\pi) = \mathrm{Dirichlet}(\alpha + N \, \mathrm{softmax}(\mathrm{logits}))
 
-    This form of q holds the exact optimum given responsibilities, whose means are softmax(logits) there. The weights
-    are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and each datum bears an N-th of
-    KL(q(pi), p(pi)), so the bound is exact in pi, and kl_c in the history has that part in it.
+    This form of q holds the exact optimum given responsibilities, whose means are softmax(logits)
+    there. The weights are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and each
+    datum bears an N-th of KL(q(pi), p(pi)), so the bound is exact in pi, and kl_c in the history
+    has that part in it.
 
-    As N grows, the posterior of a mixture with too many components leaves the surplus empty if alpha is below half the
-    number of a component's parameters (Rousseau and Mengersen, 2011). Descent from many components may stop before
-    that, at components that share a cluster. A smaller N strengthens the prior, and is a bound all the same: a
-    component is squeezed out once its share of the data falls below about 2 / N.
+    As N grows, the posterior of a mixture with too many components leaves the surplus empty if
+    alpha is below half the number of a component's parameters (Rousseau and Mengersen, 2011).
+    Descent from many components may stop before that, at components that share a cluster. A smaller
+    N strengthens the prior, and is a bound all the same: a component is squeezed out once its share
+    of the data falls below about 2 / N.
 
     :param num_data: N: the number of data that are fitted, or fewer for a stronger prior.
     :param concentration: alpha, positive.
@@ -70,7 +80,9 @@ class DirichletWeights(MixtureWeights):
     def component(self, logits: Tensor) -> Component:
         prior = torch.full_like(logits, self.concentration)
         posterior = prior + self.num_data * logits.softmax(-1)
-        p, q = (torch.distributions.Dirichlet(each, validate_args=False) for each in (prior, posterior))
+        p, q = (
+            torch.distributions.Dirichlet(each, validate_args=False) for each in (prior, posterior)
+        )
         mean_log_weights = posterior.digamma() - posterior.sum().digamma()
         kl = torch.distributions.kl_divergence(q, p)
         return AveragedComponent(mean_log_weights - kl / self.num_data)

@@ -1,9 +1,9 @@
 """Every estimator of the ELBO against its exact value, and every estimator broken on purpose.
 
-The models are small and in float64, so that quadrature over z and enumeration over c give the expected loss to five
-digits or more. Each test detects a bias of 0.01 nats per datum with probability 0.99 and raises a false alarm once in
-a million runs; `assert_unbiased` fails where the draws are too few for that. A planted bias of 0.02 nats is found in
-every one.
+The models are small and in float64, so that quadrature over z and enumeration over c give the
+expected loss to five digits or more. Each test detects a bias of 0.01 nats per datum with
+probability 0.99 and raises a false alarm once in a million runs; `assert_unbiased` fails where the
+draws are too few for that. A planted bias of 0.02 nats is found in every one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,21 @@ from scipy.special import roots_genlaguerre
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from guides import AmortizedGuide, FacetGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
-from inference import GuideEnum_ELBO, ImportanceWeighted_ELBO, Loss, MeanField_ELBO, ScoreFunction_ELBO
+from guides import (
+    AmortizedGuide,
+    FacetGuide,
+    GumbelSoftmax,
+    MarginalGuide,
+    ScoreFunction,
+    VaDEGuide,
+)
+from inference import (
+    GuideEnum_ELBO,
+    ImportanceWeighted_ELBO,
+    Loss,
+    MeanField_ELBO,
+    ScoreFunction_ELBO,
+)
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -55,7 +68,9 @@ PRIORS: dict[str, Callable[[], Prior]] = {
     "diagonal": lambda: GaussianMixture(3, 1, scale=0.6),
     "full": lambda: GaussianMixture(2, 2, covariance="full", scale=0.9),
     "uniform": lambda: GaussianMixture(3, 1, weights="uniform", scale=0.6),
-    "Dirichlet": lambda: GaussianMixture(3, 1, weights=DirichletWeights(50, concentration=0.3), scale=0.6),
+    "Dirichlet": lambda: GaussianMixture(
+        3, 1, weights=DirichletWeights(50, concentration=0.3), scale=0.6
+    ),
     "vamp": lambda: VampPrior(3, 1, (4,), support=(0, 1)),
     "normal": lambda: StandardNormal(1),
 }
@@ -70,8 +85,14 @@ GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
     "network": (AmortizedGuide, None),
     "network, 2 draws": (lambda model: AmortizedGuide(model, 2), None),
     "network, z given c": (lambda model: AmortizedGuide(model, conditional=True), None),
-    "straight-through": (lambda model: AmortizedGuide(model, discrete=GumbelSoftmax(hard=True)), None),
-    "straight-through, 2 draws": (lambda model: AmortizedGuide(model, 2, GumbelSoftmax(hard=True)), None),
+    "straight-through": (
+        lambda model: AmortizedGuide(model, discrete=GumbelSoftmax(hard=True)),
+        None,
+    ),
+    "straight-through, 2 draws": (
+        lambda model: AmortizedGuide(model, 2, GumbelSoftmax(hard=True)),
+        None,
+    ),
     "straight-through, z given c": (
         lambda model: AmortizedGuide(model, discrete=GumbelSoftmax(hard=True), conditional=True),
         None,
@@ -84,7 +105,8 @@ GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
     ),
 }
 BATCH = torch.tensor(
-    [[0.0, 0.3, 1.0, 0.8], [1.0, 0.9, 0.1, 0.2], [0.5, 0.5, 0.0, 1.0], [0.7, 0.0, 0.6, 0.1]], dtype=torch.float64
+    [[0.0, 0.3, 1.0, 0.8], [1.0, 0.9, 0.1, 0.2], [0.5, 0.5, 0.0, 1.0], [0.7, 0.0, 0.6, 0.1]],
+    dtype=torch.float64,
 )
 
 
@@ -103,7 +125,9 @@ def loss_of(guide: FacetGuide, name: str) -> Loss:
 
 
 def calm(guide: FacetGuide) -> FacetGuide:
-    """Posteriors narrow enough that a bias shows in few draws, wide enough that the responsibilities vary with them."""
+    """Posteriors narrow enough that a bias shows in few draws, wide enough that the
+    responsibilities vary with them.
+    """
     with torch.no_grad():
         for d, rung in zip(guide.model.dims, guide.encoder.rungs, strict=True):
             rung.bias[d : 2 * d] = 2 * math.log(0.4)
@@ -113,7 +137,11 @@ def calm(guide: FacetGuide) -> FacetGuide:
 
 
 # A VampPrior refuses guides whose z depends on c.
-TRIPLES = [(p, g) for p, g in itertools.product(PRIORS, GUIDES) if not (p == "vamp" and g.endswith("given c"))]
+TRIPLES = [
+    (p, g)
+    for p, g in itertools.product(PRIORS, GUIDES)
+    if not (p == "vamp" and g.endswith("given c"))
+]
 
 
 @cache
@@ -121,13 +149,19 @@ def exact_and_draws(prior: str, guide: str) -> tuple[FacetGuide, float, Tensor]:
     g = one_facet(prior, guide)
     loss = loss_of(g, guide)
     with torch.no_grad():
-        return g, float(exact_objective(g.model, g, BATCH)), loss_draws(loss, BATCH, draws_needed(loss), SEED)
+        return (
+            g,
+            float(exact_objective(g.model, g, BATCH)),
+            loss_draws(loss, BATCH, draws_needed(loss), SEED),
+        )
 
 
 def draws_needed(loss: nn.Module, detectable: float = 0.01) -> int:
-    """So many that `assert_unbiased` can detect a bias at its own power and false-alarm rate, by a pilot of 4,000.
+    """So many that `assert_unbiased` can detect a bias at its own power and false-alarm rate, by a
+    pilot of 4,000.
 
-    The pilot's deviation is good to 1.1 %, its square to 2.3 %; five of these, and no fewer than 20,000 draws.
+    The pilot's deviation is good to 1.1 %, its square to 2.3 %; five of these, and no fewer than
+    20,000 draws.
     """
     pilot = float(loss_draws(loss, BATCH, 4000, SEED + 1000).std())
     needed = (norm.isf(0.5e-6) + norm.isf(0.01)) * pilot / detectable
@@ -167,7 +201,9 @@ def test_expected_loss_is_exact_for_two_facets_while_one_fades_in(
 
 @pytest.mark.parametrize("prior", ["diagonal", "full"])
 def test_pyros_own_objective_has_the_same_expectation(prior: str) -> None:
-    """One draw at a time, so only as many as show that the two objectives are the same number for the same draws."""
+    """One draw at a time, so only as many as show that the two objectives are the same number for
+    the same draws.
+    """
     g = one_facet(prior, "responsibilities, 2 draws")
     ours = Loss(g.model, g, GuideEnum_ELBO(max_plate_nesting=2))
     theirs = Loss(g.model, g, TraceEnum_ELBO(max_plate_nesting=2))
@@ -185,7 +221,11 @@ def wrong_sign() -> Iterator[None]:
     right = MFCVAE.weighted
 
     def weighted(model: MFCVAE, site: str) -> AbstractContextManager:
-        return scale(scale=-torch.ones((), dtype=torch.float64)) if site.startswith("z_") else right(model, site)
+        return (
+            scale(scale=-torch.ones((), dtype=torch.float64))
+            if site.startswith("z_")
+            else right(model, site)
+        )
 
     with patch.object(MFCVAE, "weighted", weighted):
         yield
@@ -231,12 +271,19 @@ def has_it(fault: Callable, prior: str, guide: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("prior", "guide", "fault"), [(p, g, f) for (p, g), f in itertools.product(TRIPLES, FAULTS) if has_it(f, p, g)]
+    ("prior", "guide", "fault"),
+    [(p, g, f) for (p, g), f in itertools.product(TRIPLES, FAULTS) if has_it(f, p, g)],
 )
-def test_a_planted_bias_is_found(prior: str, guide: str, fault: Callable[[], AbstractContextManager]) -> None:
-    """The broken estimator itself, mixed into the right one so thinly that the bias is 0.02 nats."""
+def test_a_planted_bias_is_found(
+    prior: str, guide: str, fault: Callable[[], AbstractContextManager]
+) -> None:
+    """The broken estimator itself, mixed into the right one so thinly that the bias is 0.02
+    nats.
+    """
     g, exact, draws = exact_and_draws(prior, guide)
-    draws = draws[: len(draws) // 2]  # a quarter is enough for twice the bias, but the broken one has noise of its own
+    draws = draws[
+        : len(draws) // 2
+    ]  # a quarter is enough for twice the bias, but the broken one has noise of its own
     with fault():
         broken = loss_draws(loss_of(g, guide), BATCH, len(draws), SEED + 1)
     effect = broken.mean() - exact
@@ -254,7 +301,8 @@ def test_too_few_draws_are_refused_rather_than_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draws", "exact"), [(torch.ones(3), float("nan")), (torch.tensor([1.0, float("nan")]), 1.0), (torch.ones(1), 1.0)]
+    ("draws", "exact"),
+    [(torch.ones(3), float("nan")), (torch.tensor([1.0, float("nan")]), 1.0), (torch.ones(1), 1.0)],
 )
 def test_what_is_not_finite_is_refused_rather_than_passed(draws: Tensor, exact: float) -> None:
     with pytest.raises(ValueError, match="at least two finite draws"):
@@ -262,14 +310,18 @@ def test_what_is_not_finite_is_refused_rather_than_passed(draws: Tensor, exact: 
 
 
 def test_false_alarms_and_power_are_as_promised() -> None:
-    """On normal draws with a known bias: at a false-alarm rate of 5 % and a power of 90 %, 2,000 times each."""
+    """On normal draws with a known bias: at a false-alarm rate of 5 % and a power of 90 %, 2,000
+    times each.
+    """
     torch.manual_seed(SEED)
     n, alarms, found = 400, 0, 0
     detectable = (1.9600 + 1.2816) / math.sqrt(n)
     for bias in (0.0, 1.05 * detectable):  # 5 % above, for the error's own error
         for draws in torch.randn(2000, n, dtype=torch.float64) + bias:
             try:
-                assert_unbiased(draws, 0.0, detectable=1.2 * detectable, false_alarm=0.05, power=0.9)
+                assert_unbiased(
+                    draws, 0.0, detectable=1.2 * detectable, false_alarm=0.05, power=0.9
+                )
             except AssertionError:
                 alarms, found = (alarms + 1, found) if bias == 0 else (alarms, found + 1)
     # Binomial deviations at 2,000: 0.0049 and 0.0067; five of them.
@@ -280,8 +332,9 @@ def test_false_alarms_and_power_are_as_promised() -> None:
 def exact_with_shared_responsibilities(guide: FacetGuide, L: int) -> float:
     """Eq. 58 at any L for one facet with d = 1, from the draws' sufficient statistics.
 
-    The mean of log p(z_l, c) over L draws is a function of their mean and their sum of squares about it, which are
-    independent: Normal(m, s^2 / L), and s^2 times a chi-square of L - 1 degrees (a Gamma, integrated by Laguerre).
+    The mean of log p(z_l, c) over L draws is a function of their mean and their sum of squares
+    about it, which are independent: Normal(m, s^2 / L), and s^2 times a chi-square of L - 1 degrees
+    (a Gamma, integrated by Laguerre).
     """
     q, prior = guide.encode(BATCH)["z"], guide.model.priors["z"]
     m, s = q.mean.squeeze(-1), q.stddev.squeeze(-1)
@@ -292,10 +345,18 @@ def exact_with_shared_responsibilities(guide: FacetGuide, L: int) -> float:
     else:
         points, raw = (torch.as_tensor(a) for a in roots_genlaguerre(80, (L - 1) / 2 - 1))
         squares, square_weights = 2 * s**2 * points.unsqueeze(-1), raw / raw.sum()  # [S, B]
-    # The mean over draws of (z - mu_c)^2 is the squares about the draws' mean, over L, and that mean's own distance.
-    distance = squares[:, None, :, None] / L + (mean[..., None] - prior.loc[:, 0]) ** 2  # [S, M, B, K]
+    # The mean over draws of (z - mu_c)^2 is the squares about the draws' mean, over L, and that
+    # mean's own distance.
+    distance = (
+        squares[:, None, :, None] / L + (mean[..., None] - prior.loc[:, 0]) ** 2
+    )  # [S, M, B, K]
     scale = prior.scale[:, 0]
-    log_joint = -0.5 * distance / scale**2 - scale.log() - 0.5 * math.log(2 * math.pi) + prior.logits.log_softmax(-1)
+    log_joint = (
+        -0.5 * distance / scale**2
+        - scale.log()
+        - 0.5 * math.log(2 * math.pi)
+        + prior.logits.log_softmax(-1)
+    )
     log_p = torch.einsum("s,m,smb->b", square_weights, weights, log_joint.logsumexp(-1))
     at_one = exact_objective(guide.model, with_one_draw(guide), BATCH)
     one = torch.einsum("m,mb->b", weights, prior.log_prob((m + s * nodes).unsqueeze(-1)))
@@ -311,19 +372,30 @@ def with_one_draw(guide: FacetGuide) -> VaDEGuide:
 
 @pytest.mark.parametrize("L", [1, 2, 5, 20])
 def test_shared_responsibilities_against_separate_ones(L: int) -> None:
-    """Separate responsibilities (num_particles = L, or the marginal form) keep the one-draw value at every L; shared
-    ones (Eq. 58) start there and give a larger loss as L grows. Both against exact values."""
+    """Separate responsibilities (num_particles = L, or the marginal form) keep the one-draw value
+    at every L; shared ones (Eq. 58) start there and give a larger loss as L grows. Both against
+    exact values.
+    """
     torch.manual_seed(2)
-    model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.4)}, network=SharedMLP((5,), activation="tanh"))
-    one, shared, separate = (calm(g.double()) for g in (VaDEGuide(model), VaDEGuide(model, L), MarginalGuide(model, L)))
+    model = MFCVAE(
+        (4,), {"z": GaussianMixture(3, 1, scale=0.4)}, network=SharedMLP((5,), activation="tanh")
+    )
+    one, shared, separate = (
+        calm(g.double()) for g in (VaDEGuide(model), VaDEGuide(model, L), MarginalGuide(model, L))
+    )
     shared.encoder = separate.encoder = one.encoder
     at_one = exact_objective(model, one, BATCH).item()
-    for guide, exact in ((separate, at_one), (shared, exact_with_shared_responsibilities(shared, L))):
+    for guide, exact in (
+        (separate, at_one),
+        (shared, exact_with_shared_responsibilities(shared, L)),
+    ):
         loss = Loss(model, guide)
         draws = loss_draws(loss, BATCH, draws_needed(loss), SEED)
         assert_unbiased(draws, exact)
     if L == 2:  # two ways of integrating
-        assert exact == pytest.approx(exact_objective(model, shared, BATCH, num_nodes=60).item(), abs=1e-5)
+        assert exact == pytest.approx(
+            exact_objective(model, shared, BATCH, num_nodes=60).item(), abs=1e-5
+        )
     assert exact == pytest.approx(at_one, abs=1e-9) if L == 1 else exact > at_one + 0.01
 
 
@@ -331,7 +403,9 @@ def test_shared_responsibilities_against_separate_ones(L: int) -> None:
 def test_num_particles_keeps_the_value_of_one_draw(L: int) -> None:
     g = one_facet("diagonal", "responsibilities")
     loss = Loss(g.model, g, GuideEnum_ELBO(max_plate_nesting=1, num_particles=L))
-    assert_unbiased(loss_draws(loss, BATCH, draws_needed(loss), SEED), exact_objective(g.model, g, BATCH).item())
+    assert_unbiased(
+        loss_draws(loss, BATCH, draws_needed(loss), SEED), exact_objective(g.model, g, BATCH).item()
+    )
 
 
 def with_baseline(name: str) -> Callable[[MFCVAE], FacetGuide]:
@@ -350,7 +424,9 @@ UNBIASED_GRADIENTS: dict[str, Callable[[MFCVAE], FacetGuide]] = {
     "marginal": MarginalGuide,
     "network": AmortizedGuide,
     "network, z given c": lambda model: AmortizedGuide(model, conditional=True),
-    "score function, mean field": lambda model: AmortizedGuide(model, discrete=ScoreFunction("none")),
+    "score function, mean field": lambda model: AmortizedGuide(
+        model, discrete=ScoreFunction("none")
+    ),
     "score function": with_baseline("none"),
     "score function, average": with_baseline("average"),
     "score function, learned": with_baseline("learned"),
@@ -360,12 +436,22 @@ UNBIASED_GRADIENTS: dict[str, Callable[[MFCVAE], FacetGuide]] = {
 def worst_gradient_error(guide: FacetGuide, num_draws: int = 20_000) -> float:
     """The largest of all entries' deviations from the exact gradient, in standard errors."""
     exact = exact_objective(guide.model, guide, BATCH)
-    parameters = {name: p for name, p in guide.named_parameters() if p.requires_grad and "baseline" not in name}
+    parameters = {
+        name: p
+        for name, p in guide.named_parameters()
+        if p.requires_grad and "baseline" not in name
+    }
     want = dict(zip(parameters, torch.autograd.grad(exact, list(parameters.values())), strict=True))
     moments = gradient_moments(Loss(guide.model, guide), BATCH, num_draws, SEED)
     return max(
-        # Entries behind a dead unit have no spread at all; quadrature is good to 1e-6 there and everywhere.
-        ((moments.mean[key] - want[name]).abs() / ((moments.variance[key] / num_draws).sqrt() + 1e-6)).max().item()
+        # Entries behind a dead unit have no spread at all; quadrature is good to 1e-6 there and
+        # everywhere.
+        (
+            (moments.mean[key] - want[name]).abs()
+            / ((moments.variance[key] / num_draws).sqrt() + 1e-6)
+        )
+        .max()
+        .item()
         for name in want
         for key in [f"guide.{name}"]
     )
@@ -374,7 +460,9 @@ def worst_gradient_error(guide: FacetGuide, num_draws: int = 20_000) -> float:
 @pytest.mark.parametrize("prior", ["diagonal", "full"])
 @pytest.mark.parametrize("form", UNBIASED_GRADIENTS)
 def test_gradients_are_unbiased(form: str, prior: str) -> None:
-    """About 90 entries each; beyond 5.5 deviations once in 300,000 runs. The relaxed ones below are found out."""
+    """About 90 entries each; beyond 5.5 deviations once in 300,000 runs. The relaxed ones below are
+    found out.
+    """
     torch.manual_seed(2)
     model = MFCVAE((4,), {"z": PRIORS[prior]()}, network=SharedMLP((5,), activation="tanh"))
     nn.init.normal_(model.priors["z"].logits)
@@ -383,24 +471,34 @@ def test_gradients_are_unbiased(form: str, prior: str) -> None:
 
 @pytest.mark.parametrize("hard", [False, True], ids=["soft", "straight-through"])
 def test_relaxed_gradients_are_biased(hard: bool) -> None:
-    """What exact clusters would give is not what relaxed ones give, and the test above would see it."""
+    """What exact clusters would give is not what relaxed ones give, and the test above would see
+    it.
+    """
     torch.manual_seed(2)
-    model = MFCVAE((4,), {"z": GaussianMixture(3, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh"))
+    model = MFCVAE(
+        (4,), {"z": GaussianMixture(3, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh")
+    )
     guide = AmortizedGuide(model, discrete=GumbelSoftmax(0.5, hard=hard), conditional=True).double()
     assert worst_gradient_error(calm(guide)) > 10
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0])
 def test_soft_clusters_are_biased_by_as_much_as_integration_says(temperature: float) -> None:
-    """Two clusters: the relaxed draw is a logistic variable through a sigmoid, and one integral gives its loss."""
+    """Two clusters: the relaxed draw is a logistic variable through a sigmoid, and one integral
+    gives its loss.
+    """
     torch.manual_seed(2)
-    model = MFCVAE((4,), {"z": GaussianMixture(2, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh"))
+    model = MFCVAE(
+        (4,), {"z": GaussianMixture(2, 1, scale=0.6)}, network=SharedMLP((5,), activation="tanh")
+    )
     guide = calm(AmortizedGuide(model, discrete=GumbelSoftmax(temperature)).double())
     head = guide.heads(BATCH)["z"]
     q, prior, logits = guide.encode(BATCH)["z"], model.priors["z"], guide.cluster_logits("z", head)
     points, weights = (torch.as_tensor(a) for a in np.polynomial.legendre.leggauss(2000))
     uniform = (points + 1) / 2
-    first = torch.sigmoid((logits[:, 0] - logits[:, 1] + torch.logit(uniform)[:, None]) / temperature)  # [U, B]
+    first = torch.sigmoid(
+        (logits[:, 0] - logits[:, 1] + torch.logit(uniform)[:, None]) / temperature
+    )  # [U, B]
 
     def kl_z(c: Tensor) -> Tensor:
         loc, scale = (c @ prior.loc).squeeze(-1), (c @ prior.scale).squeeze(-1)
@@ -408,7 +506,9 @@ def test_soft_clusters_are_biased_by_as_much_as_integration_says(temperature: fl
         return (scale / s).log() + (s**2 + (m - loc) ** 2) / (2 * scale**2) - 0.5
 
     relaxed = (weights / 2) @ kl_z(torch.stack((first, 1 - first), -1))
-    given_each = torch.stack([kl_z(one_hot.expand(len(BATCH), 2)) for one_hot in torch.eye(2, dtype=q.mean.dtype)], -1)
+    given_each = torch.stack(
+        [kl_z(one_hot.expand(len(BATCH), 2)) for one_hot in torch.eye(2, dtype=q.mean.dtype)], -1
+    )
     exact = exact_objective(model, guide, BATCH)
     want = float((exact + (relaxed - (logits.softmax(-1) * given_each).sum(-1)).mean()).detach())
     loss = Loss(model, guide)
@@ -431,13 +531,19 @@ def test_importance_weighted_bound_is_exact(prior: str) -> None:
     loss = Loss(g.model, g, ImportanceWeighted_ELBO(2))
     assert_unbiased(loss_draws(loss, BATCH, draws_needed(loss), SEED), want)
     one = Loss(g.model, g, ImportanceWeighted_ELBO(1))
-    assert_unbiased(loss_draws(one, BATCH, draws_needed(one), SEED), exact_objective(g.model, g, BATCH).item())
+    assert_unbiased(
+        loss_draws(one, BATCH, draws_needed(one), SEED), exact_objective(g.model, g, BATCH).item()
+    )
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 300])
 def test_streamed_moments_are_those_of_all_draws_at_once(chunk: int) -> None:
     draws = torch.randn(300, 4, 3, dtype=torch.float64) * 3 + 5
-    count, mean, spread = 0, torch.zeros(4, 3, dtype=torch.float64), torch.zeros(4, 3, dtype=torch.float64)
+    count, mean, spread = (
+        0,
+        torch.zeros(4, 3, dtype=torch.float64),
+        torch.zeros(4, 3, dtype=torch.float64),
+    )
     for part in draws.split(chunk):
         mean, spread = merged_moments(count, mean, spread, part)
         count += len(part)
@@ -457,12 +563,16 @@ def test_comparison_tells_a_biased_estimator_and_a_noisier_one() -> None:
         reports = compare_estimators(losses, BATCH, reference, 20_000, SEED)
         for report in reports.values():
             assert abs(report.bias) < 5 * report.bias_error
-            # 2,000 gradients of a signal-to-noise ratio above 1 leave an angle whose cosine is off by less than this.
+            # 2,000 gradients of a signal-to-noise ratio above 1 leave an angle whose cosine is off
+            # by less than this.
             assert abs(report.cosine - 1) < 5 / (2000 * report.signal_to_noise**2) + 0.01
-        # Four independent draws have a quarter of the variance. A ratio of two variances of 20,000 draws has a relative
-        # deviation of about 2 sqrt((kurtosis - 1) / 20,000), which is 0.04 at a kurtosis of 9.
+        # Four independent draws have a quarter of the variance. A ratio of two variances of 20,000
+        # draws has a relative deviation of about 2 sqrt((kurtosis - 1) / 20,000), which is 0.04 at
+        # a kurtosis of 9.
         assert reports["L = 4"].variance / reports["L = 1"].variance == pytest.approx(0.25, rel=0.2)
-    biased = compare_estimators({"soft": Loss(network.model, soft)}, BATCH, Loss(network.model, network), 20_000, SEED)
+    biased = compare_estimators(
+        {"soft": Loss(network.model, soft)}, BATCH, Loss(network.model, network), 20_000, SEED
+    )
     assert abs(biased["soft"].bias) > 10 * biased["soft"].bias_error
 
 

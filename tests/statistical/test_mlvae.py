@@ -1,4 +1,6 @@
-"""ML-VAE's estimators against quadrature: the mean over groups of Eq. 3, for both rules of evidence and both draws."""
+"""ML-VAE's estimators against quadrature: the mean over groups of Eq. 3, for both rules of evidence
+and both draws.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def normal(head: Tensor) -> TorchNormal:
 
 
 def exact_loss(guide: GroupedGuide) -> Tensor:
-    """Minus the mean over groups of Eq. 3, by the mean size of a group; written without the library's densities."""
+    """Minus the mean over groups of Eq. 3, by the mean size of a group; written without the
+    library's densities.
+    """
     style, content = guide.encoder(X)
     q_style, q_member = normal(style), normal(content)
     standard = TorchNormal(torch.zeros((), dtype=X.dtype), 1.0)
@@ -53,7 +57,9 @@ def exact_loss(guide: GroupedGuide) -> Tensor:
             variance = 1 / (scale**-2).sum()
             loc, scale = (variance * (loc / scale**2).sum())[None], variance.sqrt()[None]
         c = loc[:, None] + scale[:, None] * NODES  # [components, nodes]
-        density = (TorchNormal(loc[:, None], scale[:, None]).log_prob(LINE)).logsumexp(0) - math.log(len(loc))
+        density = (TorchNormal(loc[:, None], scale[:, None]).log_prob(LINE)).logsumexp(
+            0
+        ) - math.log(len(loc))
         kl = torch.trapezoid(density.exp() * (density - standard.log_prob(LINE)), LINE)
         for i in members:
             s = q_style.loc[i] + q_style.scale[i] * NODES
@@ -64,7 +70,9 @@ def exact_loss(guide: GroupedGuide) -> Tensor:
             mean = guide.model.decode(grid).base_dist.loc
             log_likelihood = TorchNormal(mean, 0.7).log_prob(X[i]).sum(-1)
             total = total + torch.einsum("kcs,c,s->k", log_likelihood, WEIGHTS, WEIGHTS).mean()
-            total = total - torch.distributions.kl_divergence(TorchNormal(q_style.loc[i], q_style.scale[i]), standard)
+            total = total - torch.distributions.kl_divergence(
+                TorchNormal(q_style.loc[i], q_style.scale[i]), standard
+            )
         total = total - kl
     return -total / 3 / (7 / 3)
 
@@ -114,16 +122,22 @@ class Averaged(ProductOfNormals):
 
     def by_member(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> TorchDistribution:
         q = super().by_member(loc, log_variance, group)
-        return DiagonalNormal(q.mean, q.stddev * group_sizes(group, loc.dtype)[group].sqrt()[:, None])
+        return DiagonalNormal(
+            q.mean, q.stddev * group_sizes(group, loc.dtype)[group].sqrt()[:, None]
+        )
 
 
-@pytest.mark.parametrize("fault", ["content counted for every member", "precisions averaged", "style's KL forgotten"])
+@pytest.mark.parametrize(
+    "fault", ["content counted for every member", "precisions averaged", "style's KL forgotten"]
+)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = build(ProductOfNormals(), "member")
     exact = float(exact_loss(guide).detach())
     if fault == "content counted for every member":
         rule = guide.content_posterior
-        monkeypatch.setattr(guide, "content_posterior", lambda head, group, content: rule(head, group, "member"))
+        monkeypatch.setattr(
+            guide, "content_posterior", lambda head, group, content: rule(head, group, "member")
+        )
         monkeypatch.setattr(guide, "content", "untied")
     elif fault == "precisions averaged":
         guide.evidence = Averaged()

@@ -1,4 +1,6 @@
-"""N-VAE's estimators against quadrature: Eq. 6, Eq. 3 and Eq. 2, with labels for all rows and for some."""
+"""N-VAE's estimators against quadrature: Eq. 6, Eq. 3 and Eq. 2, with labels for all rows and for
+some.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def normal(loc: Tensor, raw: Tensor) -> TorchNormal:
 
 
 def exact_loss(guide: ClassifierGuide, given: dict[str, Tensor]) -> Tensor:
-    """Minus the objective in nats per datum, from the bare networks; the label term of Eq. 6 where pi is summed out."""
+    """Minus the objective in nats per datum, from the bare networks; the label term of Eq. 6 where
+    pi is summed out.
+    """
     shared, classes = guide.encoder(X)
     q_s, q_c = normal(shared[:, 0], shared[:, 1]), normal(classes[:, :2], classes[:, 2:4])
     log_q, alpha = classes[:, 4:].log_softmax(-1), guide.model.concentration
@@ -52,8 +56,12 @@ def exact_loss(guide: ClassifierGuide, given: dict[str, Tensor]) -> Tensor:
             z_s = (q_s.loc[i] + q_s.scale[i] * NODES)[:, None].expand(40, 40)
             own = (q_c.loc[i, y] + q_c.scale[i, y] * NODES).expand(40, 40)
             one_hot = torch.eye(2, dtype=X.dtype)[y]
-            read = torch.stack([z_s, *one_hot.expand(40, 40, 2).unbind(-1), one_hot[0] * own, one_hot[1] * own], -1)
-            log_likelihood = TorchNormal(guide.model.decoder.trunk(read), 0.75).log_prob(X[i]).sum(-1)
+            read = torch.stack(
+                [z_s, *one_hot.expand(40, 40, 2).unbind(-1), one_hot[0] * own, one_hot[1] * own], -1
+            )
+            log_likelihood = (
+                TorchNormal(guide.model.decoder.trunk(read), 0.75).log_prob(X[i]).sum(-1)
+            )
             term = WEIGHTS @ log_likelihood @ WEIGHTS - math.log(2)
             if alpha is not None:
                 posterior, prior = Dirichlet(alpha + log_q[i].exp()), Dirichlet(alpha + one_hot)
@@ -83,8 +91,10 @@ CASES = [
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # mapped gradients of Gamma draws
 @pytest.mark.parametrize(("alpha", "kind", "num_samples", "labels"), CASES)
 def test_value_and_gradient(alpha: float | None, kind: type, num_samples: int, labels: str) -> None:
-    """Closed form and draws, of pi too: both are the formula's value (bias of 0.02 nats found at power 0.99), and each
-    entry of the gradient is within five and a half standard errors of the formula's."""
+    """Closed form and draws, of pi too: both are the formula's value (bias of 0.02 nats found at
+    power 0.99), and each entry of the gradient is within five and a half standard errors of the
+    formula's.
+    """
     guide, given = build(alpha, num_samples), LABELS[labels]
     loss = Loss(guide.model, guide, kind(max_plate_nesting=guide.max_plate_nesting))
     exact = exact_loss(guide, given)
@@ -102,10 +112,14 @@ def test_value_and_gradient(alpha: float | None, kind: type, num_samples: int, l
 
 
 def test_a_closed_form_has_less_noise() -> None:
-    """The variance of the loss with pi's KL drawn is above that of the closed form, which does not depend on draws."""
+    """The variance of the loss with pi's KL drawn is above that of the closed form, which does not
+    depend on draws.
+    """
     guide = build(0.6)
     variances = [
-        loss_draws(Loss(guide.model, guide, kind(max_plate_nesting=1)), X, 20_000, seed=SEED, label=LABEL).var()
+        loss_draws(
+            Loss(guide.model, guide, kind(max_plate_nesting=1)), X, 20_000, seed=SEED, label=LABEL
+        ).var()
         for kind in (MeanFieldEnum_ELBO, GuideEnum_ELBO)
     ]
     assert variances[0] < 0.8 * variances[1]

@@ -1,7 +1,9 @@
-"""MFCVAE's Theorems 1 to 3, numerically: which q(c given x) is best, what it costs, and that others cost more.
+"""MFCVAE's Theorems 1 to 3, numerically: which q(c given x) is best, what it costs, and that others
+cost more.
 
-Expectations over z are Gauss-Hermite sums in float64, good to 1e-12 here; no draws, so no false alarms. A numerical
-optimiser that knows nothing of the theorems looks for a better q(c given x) from many starts.
+Expectations over z are Gauss-Hermite sums in float64, good to 1e-12 here; no draws, so no false
+alarms. A numerical optimiser that knows nothing of the theorems looks for a better q(c given x)
+from many starts.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def log_posterior(prior: GaussianMixture, z: Tensor) -> Tensor:
 
 
 def cost(log_q: Tensor, log_p_c_z: Tensor, weights: Tensor) -> Tensor:
-    """E over q(z given x) of KL(q(c given x) to p(c given z)), the term that the theorems minimise (Eq. 5)."""
+    """E over q(z given x) of KL(q(c given x) to p(c given z)), the term that the theorems minimise
+    (Eq. 5).
+    """
     return (log_q.exp() * (log_q - weights @ log_p_c_z)).sum()
 
 
@@ -40,8 +44,12 @@ def best_found(log_p_c_z: Tensor, weights: Tensor) -> list[float]:
 
 def found_from(seed: int, log_p_c_z: Tensor, weights: Tensor) -> float:
     generator = torch.Generator().manual_seed(seed)
-    logits = (3 * torch.randn(log_p_c_z.shape[-1], dtype=torch.float64, generator=generator)).requires_grad_()
-    optimizer = torch.optim.LBFGS([logits], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+    logits = (
+        3 * torch.randn(log_p_c_z.shape[-1], dtype=torch.float64, generator=generator)
+    ).requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [logits], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -54,7 +62,9 @@ def found_from(seed: int, log_p_c_z: Tensor, weights: Tensor) -> float:
 
 
 def assert_optimal(log_p_c_z: Tensor, weights: Tensor) -> Tensor:
-    """Nothing beats the theorem's q, the optimiser comes to it, and its cost is -log Z; returns the optimal log q."""
+    """Nothing beats the theorem's q, the optimiser comes to it, and its cost is -log Z; returns the
+    optimal log q.
+    """
     expected = weights @ log_p_c_z
     log_z = expected.logsumexp(-1)
     log_pi = expected - log_z  # Eq. 8, 12, 48
@@ -96,18 +106,25 @@ def test_the_two_posteriors_meet_where_z_has_no_spread() -> None:
 
 
 def joint_log_posterior(priors: list[GaussianMixture], z: Tensor) -> Tensor:
-    """log p(c_1, c_2 given z_1, z_2) = sum of the facets' own (Eq. 45), flattened to ``[M, K_1 K_2]``."""
+    """log p(c_1, c_2 given z_1, z_2) = sum of the facets' own (Eq. 45), flattened to ``[M, K_1
+    K_2]``.
+    """
     first, second = (log_posterior(prior, z[:, [j]]) for j, prior in enumerate(priors))
     return (first.unsqueeze(-1) + second.unsqueeze(-2)).flatten(1)
 
 
 def test_theorem_2_the_best_joint_posterior_factorises() -> None:
-    """Over all joint q(c_1, c_2 given x), not only products, the best is the product of the facets' own."""
+    """Over all joint q(c_1, c_2 given x), not only products, the best is the product of the facets'
+    own.
+    """
     priors = [mixture(3, 1, seed=2), mixture(2, 1, seed=3)]
     nodes, weights = gauss_hermite(40, 2)
     z = torch.tensor([0.2, -0.4]) + torch.tensor([0.7, 1.1]) * nodes
     log_pi = assert_optimal(joint_log_posterior(priors, z), weights).view(3, 2)
-    factors = [(weights @ log_posterior(prior, z[:, [j]])).log_softmax(-1) for j, prior in enumerate(priors)]
+    factors = [
+        (weights @ log_posterior(prior, z[:, [j]])).log_softmax(-1)
+        for j, prior in enumerate(priors)
+    ]
     torch.testing.assert_close(log_pi, factors[0].unsqueeze(-1) + factors[1], rtol=0, atol=1e-10)
 
 
@@ -115,7 +132,9 @@ def test_theorem_3_holds_for_a_posterior_whose_facets_are_correlated() -> None:
     priors = [mixture(3, 1, seed=2), mixture(2, 1, seed=3)]
     nodes, weights = gauss_hermite(40, 2)
     factor = torch.tensor([[0.7, 0.0], [0.9, 0.5]], dtype=torch.float64)
-    assert_optimal(joint_log_posterior(priors, torch.tensor([0.2, -0.4]) + nodes @ factor.T), weights)
+    assert_optimal(
+        joint_log_posterior(priors, torch.tensor([0.2, -0.4]) + nodes @ factor.T), weights
+    )
 
 
 def test_the_one_draw_coincidence_ends_at_two() -> None:

@@ -1,4 +1,6 @@
-"""Importance weights against log p(x) by quadrature, and tails against a case whose shape is known."""
+"""Importance weights against log p(x) by quadrature, and tails against a case whose shape is
+known.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,19 @@ import torch
 
 from guides import AmortizedGuide, FacetGuide, MarginalGuide, VaDEGuide
 from inference import elbo
-from inference.diagnostics import gauss_hermite, importance_weighted_bounds, log_importance_weights, pareto_k
+from inference.diagnostics import (
+    gauss_hermite,
+    importance_weighted_bounds,
+    log_importance_weights,
+    pareto_k,
+)
 from ppl_models import GaussianMixture, SharedMLP, VaDE
 
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
-GUIDES = {"responsibilities": VaDEGuide, "z given c": lambda model: AmortizedGuide(model, conditional=True)}
+GUIDES = {
+    "responsibilities": VaDEGuide,
+    "z given c": lambda model: AmortizedGuide(model, conditional=True),
+}
 
 
 def build(form: str) -> tuple[FacetGuide, torch.Tensor]:
@@ -27,7 +37,9 @@ def build(form: str) -> tuple[FacetGuide, torch.Tensor]:
 
 @pytest.mark.parametrize("form", GUIDES)
 def test_the_mean_weight_is_the_evidence(form: str) -> None:
-    """Each datum's mean weight against p(x) by quadrature under the prior, five standard errors of the weights."""
+    """Each datum's mean weight against p(x) by quadrature under the prior, five standard errors of
+    the weights.
+    """
     guide, x = build(form)
     prior, num_draws = guide.model.facets["cluster"], 50_000
     torch.manual_seed(SEED)
@@ -63,7 +75,8 @@ def test_tails_have_their_known_shape() -> None:
     uniform = torch.from_numpy(np.random.default_rng(SEED).uniform(size=(20_000, 8)))
     for k in (0.2, 0.6, 1.2):
         estimates = pareto_k(-k * uniform.log())
-        # The largest 3 sqrt(n) = 424 draws make the fit: a deviation of about (1 + k) / sqrt(424) each.
+        # The largest 3 sqrt(n) = 424 draws make the fit: a deviation of about (1 + k) / sqrt(424)
+        # each.
         assert np.abs(estimates - k).max() < 5 * (1 + k) / math.sqrt(424)
 
 

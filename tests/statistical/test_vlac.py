@@ -1,8 +1,10 @@
-"""VLAC's Eq. 6 to 9 written out, without Pyro and without the library's code, against its guide and objectives.
+"""VLAC's Eq. 6 to 9 written out, without Pyro and without the library's code, against its guide and
+objectives.
 
-With the draws given the formula is met to 1e-10, value and gradient. Its expectation, by enumeration of all clusters
-and quadrature over all latents, is met by enumeration, straight-through and the score function: a bias of 0.01 nats
-would be found with probability 0.99. Soft Gumbel has a bias, which is measured.
+With the draws given the formula is met to 1e-10, value and gradient. Its expectation, by
+enumeration of all clusters and quadrature over all latents, is met by enumeration, straight-through
+and the score function: a bias of 0.01 nats would be found with probability 0.99. Soft Gumbel has a
+bias, which is measured.
 """
 
 from __future__ import annotations
@@ -57,11 +59,15 @@ def log_q_y(p: Parameters, x: Tensor) -> list[Tensor]:
     """log q(y_l given x), ``[B, K_l]``: a ladder of its own."""
     h1 = torch.tanh(linear(p, "classifier.backbones.0.1", x))
     h2 = torch.tanh(linear(p, "classifier.backbones.1.0", h1))
-    return [torch.log_softmax(linear(p, f"classifier.rungs.{j}", h), -1) for j, h in enumerate((h1, h2))]
+    return [
+        torch.log_softmax(linear(p, f"classifier.rungs.{j}", h), -1) for j, h in enumerate((h1, h2))
+    ]
 
 
 def q_z(p: Parameters, x: Tensor, y: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Eq. 6 to 8: mean and deviation of z_1 given x, y_1 and of z_2 given x, y_1, y_2; y one-hot or relaxed."""
+    """Eq. 6 to 8: mean and deviation of z_1 given x, y_1 and of z_2 given x, y_1, y_2; y one-hot or
+    relaxed.
+    """
     h1 = torch.tanh(linear(p, "encoder.backbones.0.1", x)) + linear(p, "encoder.shifts.0", y[0])
     h2 = torch.tanh(linear(p, "encoder.backbones.1.0", h1)) + linear(p, "encoder.shifts.1", y[1])
     heads = [linear(p, f"encoder.rungs.{j}", h) for j, h in enumerate((h1, h2))]
@@ -91,7 +97,9 @@ def kl_normal(q: tuple[Tensor, Tensor], p: tuple[Tensor, Tensor]) -> Tensor:
 
 def kl_y(p: Parameters, x: Tensor) -> Tensor:
     """The last sum of Eq. 9: ``[B]``."""
-    return sum((log_q.exp() * (log_q + math.log(log_q.shape[-1]))).sum(-1) for log_q in log_q_y(p, x))
+    return sum(
+        (log_q.exp() * (log_q + math.log(log_q.shape[-1]))).sum(-1) for log_q in log_q_y(p, x)
+    )
 
 
 def exact_loss(p: Parameters, x: Tensor, num_nodes: int = 24) -> Tensor:
@@ -126,7 +134,9 @@ def test_eq_9_with_relaxed_clusters_draw_by_draw() -> None:
     sites = poutine.trace(guide).get_trace(BATCH).nodes
     pyro.set_rng_seed(1)
     got = Loss(guide.model, guide)(BATCH)
-    relaxed = [_gumbel_softmax(seed_state=1, logits=log_q_y(parameters, BATCH))[j] for j in range(2)]
+    relaxed = [
+        _gumbel_softmax(seed_state=1, logits=log_q_y(parameters, BATCH))[j] for j in range(2)
+    ]
     for j, y in enumerate(relaxed):
         torch.testing.assert_close(y, sites[f"c_layer_{j + 1}"]["value"], rtol=1e-12, atol=0)
     q = q_z(parameters, BATCH, relaxed)
@@ -135,17 +145,24 @@ def test_eq_9_with_relaxed_clusters_draw_by_draw() -> None:
     kl_z = sum(kl_normal(q[j], p_z(parameters, j, relaxed[j])) for j in range(2))
     want = (kl_z + kl_y(parameters, BATCH) - log_p_x(parameters, BATCH, z)).mean()
     names = [name for name, value in parameters.items() if value.requires_grad]
-    ours, theirs = (torch.autograd.grad(v, [parameters[n] for n in names], retain_graph=True) for v in (got, want))
+    ours, theirs = (
+        torch.autograd.grad(v, [parameters[n] for n in names], retain_graph=True)
+        for v in (got, want)
+    )
     torch.testing.assert_close(got, want, rtol=1e-10, atol=0)
     scale = max(g.abs().max() for g in theirs)
     for name, a, b in zip(names, ours, theirs, strict=True):
         assert (a - b).abs().max() <= 1e-10 * scale, name
 
 
-def _gumbel_softmax(seed_state: int, logits: list[Tensor], temperature: float = 0.5) -> list[Tensor]:
+def _gumbel_softmax(
+    seed_state: int, logits: list[Tensor], temperature: float = 0.5
+) -> list[Tensor]:
     pyro.set_rng_seed(seed_state)
     noise = [-torch.log(-torch.log(torch.rand(each.shape, dtype=each.dtype))) for each in logits]
-    return [torch.softmax((each + g) / temperature, -1) for each, g in zip(logits, noise, strict=True)]
+    return [
+        torch.softmax((each + g) / temperature, -1) for each, g in zip(logits, noise, strict=True)
+    ]
 
 
 UNBIASED: dict[str, Discrete | None] = {
@@ -160,7 +177,8 @@ def test_expected_loss_is_eq_9(name: str) -> None:
     guide = build(UNBIASED[name])
     loss = Loss(guide.model, guide)
     assert_unbiased(
-        loss_draws(loss, BATCH, draws_needed(loss), SEED), exact_loss(dict(guide.named_parameters()), BATCH).item()
+        loss_draws(loss, BATCH, draws_needed(loss), SEED),
+        exact_loss(dict(guide.named_parameters()), BATCH).item(),
     )
 
 
@@ -179,28 +197,39 @@ def test_expected_gradient_is_that_of_eq_9(name: str) -> None:
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_reach_is_every_site_that_sees_a_cluster(layer: int) -> None:
-    """Without noise: for the same draws, the log-densities that change with a cluster are those in its reach."""
+    """Without noise: for the same draws, the log-densities that change with a cluster are those in
+    its reach.
+    """
     guide = build(ScoreFunction("none"))
 
     def log_densities(clusters: tuple[int, int]) -> dict[str, Tensor]:
-        y = {f"c_layer_{j + 1}": torch.eye(K[j], dtype=BATCH.dtype)[[k] * len(BATCH)] for j, k in enumerate(clusters)}
+        y = {
+            f"c_layer_{j + 1}": torch.eye(K[j], dtype=BATCH.dtype)[[k] * len(BATCH)]
+            for j, k in enumerate(clusters)
+        }
         pyro.set_rng_seed(1)
         guide_trace = poutine.trace(poutine.condition(guide, data=y)).get_trace(BATCH)
         values = {name: guide_trace.nodes[name]["value"] for name in ("z_layer_1", "z_layer_2")}
-        model_trace = poutine.trace(poutine.condition(guide.model, data=y | values)).get_trace(BATCH)
+        model_trace = poutine.trace(poutine.condition(guide.model, data=y | values)).get_trace(
+            BATCH
+        )
         for trace in (guide_trace, model_trace):
             trace.compute_log_prob()
         # A latent's value moves with the cluster, so both of its densities count.
         return {
             name: torch.stack(
-                [trace.nodes[name]["log_prob"] for trace in (guide_trace, model_trace) if name in trace.nodes]
+                [
+                    trace.nodes[name]["log_prob"]
+                    for trace in (guide_trace, model_trace)
+                    if name in trace.nodes
+                ]
             )
             for name in (*values, "x")
         }
 
     before, after = log_densities((0, 0)), log_densities((1, 0) if layer == 0 else (0, 1))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == set(guide.reach(f"layer_{layer + 1}"))
+    assert changed == set(guide.downstream(f"layer_{layer + 1}"))
 
 
 def test_soft_gumbels_bias_falls_with_the_temperature() -> None:
@@ -210,12 +239,17 @@ def test_soft_gumbels_bias_falls_with_the_temperature() -> None:
         guide = build(GumbelSoftmax(temperature))
         draws = loss_draws(Loss(guide.model, guide), BATCH, 40_000, SEED)
         error = float(draws.std()) / math.sqrt(len(draws))
-        biases[temperature] = float(draws.mean()) - exact_loss(dict(guide.named_parameters()), BATCH).item(), error
+        biases[temperature] = (
+            float(draws.mean()) - exact_loss(dict(guide.named_parameters()), BATCH).item(),
+            error,
+        )
     assert abs(biases[1.0][0]) > 10 * biases[1.0][1]
     assert abs(biases[0.1][0]) < abs(biases[1.0][0]) / 3
 
 
-@pytest.mark.parametrize("fault", ["y not fed upwards", "y not fed to its own layer", "KL of y forgotten"])
+@pytest.mark.parametrize(
+    "fault", ["y not fed upwards", "y not fed to its own layer", "KL of y forgotten"]
+)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = build()
     exact = exact_loss(dict(guide.named_parameters()), BATCH).item()
