@@ -63,10 +63,11 @@ def spell(number: float) -> str:
     return number.text if isinstance(number, Written) else str(number)
 
 
-def decimals(number: float) -> int:
-    """How many digits the record gives after the point."""
-    text = spell(number)
-    return 0 if "e" in text.lower() else len(text.partition(".")[2])
+def last_digit(number: float) -> int:
+    """The power of ten of the last digit that the record gives: -2 for 0.10."""
+    exponent = Decimal(spell(number)).as_tuple().exponent
+    assert isinstance(exponent, int)
+    return exponent
 
 
 def round_to(number: float, digits: int) -> str:
@@ -110,7 +111,12 @@ class Figure:
 
     :ivar name: by which texts refer to it; ``what`` is what readers see.
     :ivar value: a single number, such as a median; ``low`` and ``high`` say its range.
-    :ivar read: how a rerun's figure is found, ``FILE: path.of.keys`` or ``stdout: REGEX``.
+    :ivar read: how a rerun's figure is found: ``FILE: path.of.keys`` of a JSON file in the run's
+        folder (``*`` for every element), ``stdout: REGEX`` (one group, every match being a seed's;
+        or groups ``mean`` and ``deviation``), or ``printed: ROW`` and ``printed: HEADING > ROW``,
+        the row of a printed table that has a mean and, in brackets, a deviation. Of several
+        values a ``value`` is the median.
+    :ivar runs: that mean and deviation are of, where the record's seeds do not say it.
     :ivar scale: the figure is so many times what is read (100 for percent).
     :ivar tolerance: by how much a rerun may differ where seeds tell no error.
     :ivar commit: where it is not the record's; ``date`` likewise.
@@ -127,6 +133,7 @@ class Figure:
     value: float | None = None
     digits: int | None = None
     paper: Paper | None = None
+    runs: int | None = None
     read: str = ""
     scale: float = 1
     tolerance: float | None = None
@@ -154,8 +161,13 @@ class Figure:
         """Digits after the point, as many as the record gives."""
         if self.digits is not None:
             return self.digits
+        return max(0, -self.last_digit)
+
+    @property
+    def last_digit(self) -> int:
+        """The power of ten of the last digit that the record gives."""
         numbers = self.values or [n for n in (self.mean, self.value) if n is not None]
-        return max(map(decimals, numbers))
+        return min(map(last_digit, numbers))
 
     def show(self, part: str = "", digits: int | None = None) -> str:
         """A part of the figure as text; without one, mean and deviation, or value and range.
@@ -180,6 +192,8 @@ class Figure:
         return found
 
     def _whole(self, digits: int) -> str:
+        if self.value is not None and "e" in spell(self.value):
+            return spell(self.value)
         center = round_to(self.center, digits)
         if self.value is not None and self.low is not None and self.high is not None:
             return f"{center} ({round_to(self.low, digits)} to {round_to(self.high, digits)})"
@@ -324,7 +338,8 @@ def load(path: Path, shared: Shared) -> Record:
         ("summaries", "summary", _build_summary),
     ):
         entries = content.pop(one, [])
-        content[many] = tuple(kind(each, f"{where}: {one} {i + 1}") for i, each in enumerate(entries))
+        places = [f"{where}: {one} {number}" for number in range(1, len(entries) + 1)]
+        content[many] = tuple(map(kind, entries, places))
     if isinstance(content.get("command"), str):
         content["command"] = [content["command"]]
     record = _build(Record, {"name": path.stem, **content}, where)
@@ -357,8 +372,12 @@ def _build(cls: type[Parsed], content: Mapping[str, Any], where: str) -> Parsed:
     for name, field in known.items():
         if name not in content and field.default is MISSING:
             raise RecordError(f"{where}: field {name!r} is missing")
-    made = {name: _value(each, str(known[name].type), f"{where}: {name}") for name, each in content.items()}
-    return cls(**made)
+    return cls(
+        **{
+            name: _value(each, str(known[name].type), f"{where}: {name}")
+            for name, each in content.items()
+        }
+    )
 
 
 def _value(value: Any, kind: str, where: str) -> Any:
@@ -366,7 +385,7 @@ def _value(value: Any, kind: str, where: str) -> Any:
         if not isinstance(value, list | tuple):
             raise RecordError(f"{where}: must be a list, got {value!r}")
         inner = kind.removeprefix("tuple[").partition(",")[0]
-        return tuple(_value(each, inner, where) for each in value) if inner in KINDS else tuple(value)
+        return tuple(_value(each, inner, where) for each in value)
     kinds = KINDS.get(kind.removesuffix(" | None"))
     if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
         raise RecordError(f"{where}: must be {kind}, got {value!r}")
@@ -396,13 +415,21 @@ def _figure(content: dict[str, Any], where: str) -> Figure:
 def _check_read(figure: Figure, where: str) -> None:
     source, colon, path = figure.read.partition(": ")
     if not colon or not path:
-        raise RecordError(f"{where}: read: needs 'FILE: keys' or 'stdout: REGEX', got {figure.read!r}")
+        known = "'FILE: keys', 'stdout: REGEX' or 'printed: ROW'"
+        raise RecordError(f"{where}: read: needs {known}, got {figure.read!r}")
     if source == "stdout":
-        groups = re.compile(path).groupindex.keys() or re.compile(path).groups
-        if groups not in (1, {"mean"}, {"mean", "deviation"}):
+        pattern = compiled(path, where)
+        if pattern.groups != 1 and pattern.groupindex.keys() != {"mean", "deviation"}:
             raise RecordError(f"{where}: read: needs one group, or groups mean and deviation")
     if not figure.spread and figure.tolerance is None:
         raise RecordError(f"{where}: tolerance: is needed, as seeds tell no error of this figure")
+
+
+def compiled(pattern: str, where: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.M)
+    except re.error as error:
+        raise RecordError(f"{where}: read: {pattern!r}: {error}") from None
 
 
 def _table(content: dict[str, Any], where: str) -> Table:

@@ -6,8 +6,8 @@
 
 Old and new mean agree if they differ by no more than three standard errors of their difference,
 which are estimated from the sample deviations over seeds, or by no more than the figure's own
-tolerance. One seed against several has their deviation. Figures that a record does not tell how to
-read are not compared.
+tolerance; half of the record's last digit is allowed beside. One seed against several has their
+deviation. Figures that a record does not tell how to read are not compared.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import fnmatch
+import itertools
 import json
 import math
 import os
@@ -29,16 +30,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import ROOT, Figure, Record, RecordError, Shared, load_all, load_shared, round_to
+from benchmarks.records import (
+    ROOT,
+    Figure,
+    Record,
+    RecordError,
+    Shared,
+    load_all,
+    load_shared,
+    round_to,
+)
 
 __all__ = ["Found", "changed", "compare", "main", "rerun", "states", "update"]
 
 STDOUT = "stdout.txt"
+# Fields of a figure that a rerun replaces or makes void.
+MEASURED = {"values", "mean", "deviation", "low", "high", "value", "runs", "commit", "date"}
+NUMBER = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?"
 
 
 @dataclass(frozen=True)
 class Found:
-    """A figure as the rerun gave it: a value a seed, or the mean and deviation that were printed."""
+    """A figure as the rerun gave it: a value a seed, or mean and deviation as printed."""
 
     values: tuple[float, ...] = ()
     mean: float = math.nan
@@ -56,9 +69,10 @@ def check_can_run(record: Record, seeds: Sequence[int], data_root: Path | None) 
     """Refuse, before any work, what cannot be run or compared."""
     text = " ".join(record.command)
     if not any(figure.read for figure in record.figures):
-        by_hand = "\n".join(f"    {command}" for command in record.command) or "    (no command is kept)"
+        by_hand = "\n    ".join(record.command or ("(none is kept)",))
         raise RecordError(
-            f"results/{record.name}.toml: no figure says how it is read: run it by hand\n{by_hand}"
+            f"results/{record.name}.toml: no figure says how it is read back from a run: run its "
+            f"command by hand\n    {by_hand}"
         )
     if "{data_root}" in text and data_root is None:
         raise RecordError(f"results/{record.name}.toml: needs data: give --data-root")
@@ -84,7 +98,9 @@ def rerun(
     else:
         folders = [out]
     for folder, seed in zip(folders, seeds or (0,), strict=False):
-        run_commands(record, folder, {"seed": seed, "runs": len(seeds), "data_root": data_root}, root)
+        run_commands(
+            record, folder, {"seed": seed, "runs": len(seeds), "data_root": data_root}, root
+        )
     return {figure.name: read(figure, folders) for figure in record.figures if figure.read}
 
 
@@ -106,7 +122,8 @@ def run_commands(record: Record, folder: Path, blanks: dict[str, Any], root: Pat
             printed.write(done.stdout)
             print(done.stdout, end="", flush=True)
             if done.returncode:
-                raise RecordError(f"results/{record.name}.toml: command failed ({done.returncode}): {command}")
+                where = f"results/{record.name}.toml: command"
+                raise RecordError(f"{where}: ended with {done.returncode}: {command}")
 
 
 def split(command: str) -> tuple[dict[str, str], list[str]]:
@@ -122,9 +139,11 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
     """What the rerun says of a figure; values of all folders together."""
     source, _, path = figure.read.partition(": ")
     median = figure.value is not None
-    if source != "stdout":
+    if source not in ("stdout", "printed"):
         values = [v for folder in folders for v in numbers_at(folder / source, path, figure)]
         return Found.of((figure.scale * value for value in values), median)
+    if source == "printed":
+        path = table_row(path)
     texts = [(folder / STDOUT).read_text() for folder in folders]
     matches = [found for text in texts for found in re.finditer(path, text, re.M)]
     if not matches:
@@ -132,9 +151,19 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
     if "mean" not in matches[0].groupdict():
         return Found.of((figure.scale * float(found[1]) for found in matches), median)
     if len(matches) > 1:
-        raise RecordError(f"figure {figure.name}: {len(matches)} matches of {path!r}, where one is needed")
-    groups = {name: figure.scale * float(text) for name, text in matches[0].groupdict().items()}
-    return Found(mean=groups["mean"], deviation=groups.get("deviation"))
+        raise RecordError(f"figure {figure.name}: {path!r} matches {len(matches)} times, not once")
+    deviation = matches[0]["deviation"]
+    return Found(
+        mean=figure.scale * float(matches[0]["mean"]),
+        deviation=None if deviation is None else figure.scale * float(deviation),
+    )
+
+
+def table_row(named: str) -> str:
+    """The pattern of a row of a printed table, ``HEADING > ROW``, up to its mean and deviation."""
+    heading, _, row = named.rpartition(" > ")
+    above = f"^{re.escape(heading)}\\n(?:  .*\\n)*?" if heading else "^"
+    return rf"{above} *{re.escape(row)} +(?P<mean>{NUMBER})(?: \((?P<deviation>{NUMBER})\))?"
 
 
 def numbers_at(path: Path, keys: str, figure: Figure) -> list[float]:
@@ -143,7 +172,8 @@ def numbers_at(path: Path, keys: str, figure: Figure) -> list[float]:
         found = list(at(json.loads(path.read_text()), keys.split(".")))
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise RecordError(f"figure {figure.name}: {path}: {keys}: {error!r}") from None
-    return [float(each) for value in found for each in (value if isinstance(value, list) else [value])]
+    lists = (value if isinstance(value, list) else [value] for value in found)
+    return [float(each) for values in lists for each in values]
 
 
 def at(content: Any, keys: Sequence[str]) -> Iterable[Any]:
@@ -161,14 +191,11 @@ def at(content: Any, keys: Sequence[str]) -> Iterable[Any]:
 
 
 def allowed(figure: Figure, found: Found, old_runs: int, new_runs: int) -> float:
-    """By how much the two means may differ."""
-    deviations = (figure.spread, found.deviation)
-    known = [deviation for deviation in deviations if deviation is not None]
-    if not known:
-        return figure.tolerance or 0.0
-    old, new = (known[0] if deviation is None else deviation for deviation in deviations)
+    """By how much the two means may differ, the half digit that the record rounds away included."""
+    either = next((each for each in (figure.spread, found.deviation) if each is not None), 0.0)
+    old, new = (either if each is None else each for each in (figure.spread, found.deviation))
     error = math.sqrt(old**2 / max(old_runs, 1) + new**2 / max(new_runs, 1))
-    return max(3 * error, figure.tolerance or 0.0)
+    return max(3 * error, figure.tolerance or 0.0) + 0.5 * 10.0**figure.last_digit
 
 
 def compare(record: Record, found: dict[str, Found], seeds: Sequence[int]) -> bool:
@@ -178,23 +205,24 @@ def compare(record: Record, found: dict[str, Found], seeds: Sequence[int]) -> bo
     for name, new in found.items():
         figure = record.figure(name)
         digits = figure.places + 1
-        limit = allowed(figure, new, len(record.seeds), len(seeds))
-        # Half of the last digit: the record's numbers are rounded.
-        limit += 0.5 * 10.0**-figure.places
+        limit = allowed(figure, new, figure.runs or len(record.seeds), figure.runs or len(seeds))
         difference = new.mean - figure.center
         fine = abs(difference) <= limit
         agreed &= fine
         spread = f" ({round_to(new.deviation, digits)})" if new.deviation is not None else ""
         print(
             f"{figure.what[:43]:44s}{figure.show():>18s}{round_to(new.mean, digits) + spread:>18s}"
-            f"{difference:>+12.{digits}f}{limit:>10.{digits}f}  {'agrees' if fine else 'DOES NOT AGREE'}"
+            f"{difference:>+12.{digits}f}{limit:>10.{digits}f}"
+            f"  {'agrees' if fine else 'DOES NOT AGREE'}"
         )
     unread = [figure.name for figure in record.figures if not figure.read]
     print(f"not read back: {', '.join(unread)}\n" if unread else "", end="")
     return agreed
 
 
-def update(path: Path, record: Record, found: dict[str, Found], seeds: Sequence[int], commit: str) -> None:
+def update(
+    path: Path, record: Record, found: dict[str, Found], seeds: Sequence[int], commit: str
+) -> None:
     """Write what was found into the record; what was not read back keeps the commit it is of."""
     import tomlkit
 
@@ -205,14 +233,12 @@ def update(path: Path, record: Record, found: dict[str, Found], seeds: Sequence[
             entry.setdefault("commit", record.commit)
             entry.setdefault("date", record.date)
             continue
-        figure = record.figure(entry["name"])
-        for field, value in written(figure, new).items():
-            entry[field] = value
-        for field in {"values", "mean", "deviation", "low", "high", "value"} - written(figure, new).keys():
+        fields = written(record.figure(entry["name"]), new)
+        for field in MEASURED - fields.keys():
             entry.pop(field, None)
-        for field in ("commit", "date"):
-            entry.pop(field, None)
-    content["seeds"] = list(seeds)
+        entry.update(fields)
+    if "seeds" in content:
+        content["seeds"] = list(seeds)
     content["commit"] = commit
     content["date"] = datetime.date.today()
     path.write_text(tomlkit.dumps(content))
@@ -232,7 +258,8 @@ def written(figure: Figure, new: Found) -> dict[str, Any]:
         values = tomlkit.array()
         values.extend(number(value) for value in new.values)
         return {"values": values}
-    return {"mean": number(new.mean)} | ({"deviation": number(new.deviation)} if new.deviation is not None else {})
+    known = {"mean": new.mean, "deviation": new.deviation}
+    return {name: number(value) for name, value in known.items() if value is not None}
 
 
 def git(root: Path, *words: str) -> str:
@@ -248,11 +275,13 @@ def changed(root: Path, commit: str, patterns: Iterable[str]) -> list[str] | Non
 
     A file that was only moved has not changed.
     """
-    differing = differences(root, commit)
+    differing = differences(root, commit, git(root, "rev-parse", "HEAD").strip())
     if differing is None:
         return None
     patterns = list(patterns)
-    there = {path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)}
+    there = {
+        path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)
+    }
     found = []
     for path in differing:
         gone = not (root / path).exists()
@@ -262,28 +291,29 @@ def changed(root: Path, commit: str, patterns: Iterable[str]) -> list[str] | Non
 
 
 @cache
-def differences(root: Path, commit: str) -> tuple[str, ...] | None:
-    """Every file that is not the same now as at the commit, by its present name."""
+def differences(root: Path, commit: str, head: str) -> tuple[str, ...] | None:
+    """Every file that is not the same at the one commit as at the other, by its later name."""
     try:
         git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
     except RecordError:
         return None
-    lines = git(root, "diff", "--name-status", "-M", "-l0", commit, "HEAD").splitlines()
+    lines = git(root, "diff", "--name-status", "-M", "-l0", commit, head).splitlines()
     return tuple(line.split("\t")[-1] for line in lines if not line.startswith("R100"))
 
 
 def states(records: Iterable[Record], shared: Shared, root: Path = ROOT) -> dict[str, str]:
-    """Of every record, whether something that its figures depend on has changed since its commit."""
+    """Of every record, whether what its figures depend on has changed since its commit."""
     found = {}
     for record in records:
-        patterns = [p for group in record.depends for p in shared.dependencies[group]] + record.modules
-        files = changed(root, record.commit, patterns)
+        groups = (shared.dependencies[name] for name in record.depends)
+        files = changed(root, record.commit, [*itertools.chain(*groups), *record.modules])
         if files is None:
             found[record.name] = f"unknown commit {record.commit}"
         elif files:
             more = ", ..." if len(files) > 3 else ""
-            count = f"{len(files)} file{'s' if len(files) > 1 else ''} changed since {record.commit}"
-            found[record.name] = f"stale ({count}: {', '.join(files[:3])}{more})"
+            count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+            named = ", ".join(files[:3]) + more
+            found[record.name] = f"stale ({count} changed since {record.commit}: {named})"
         else:
             found[record.name] = "current"
     return found
@@ -297,9 +327,13 @@ def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) 
     seeds = args.seeds or list(record.seeds)
     check_can_run(record, seeds, args.data_root)
     if args.update and git(root, "status", "--porcelain", "--untracked-files=no"):
-        raise RecordError("--update: files differ from the commit that would be noted: commit them first")
+        raise RecordError(
+            "--update: files differ from the commit that would be noted: commit them first"
+        )
     data_root = args.data_root and args.data_root.resolve()
-    found = rerun(record, seeds, args.out or root / "runs" / "reproduce" / record.name, data_root, root)
+    found = rerun(
+        record, seeds, args.out or root / "runs" / "reproduce" / record.name, data_root, root
+    )
     agreed = compare(record, found, seeds)
     if args.update:
         commit = git(root, "rev-parse", "--short", "HEAD").strip()
@@ -314,7 +348,9 @@ def main(root: Path = ROOT) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="of a record, results/NAME.toml")
-    parser.add_argument("--list", action="store_true", help="every record, and whether it is current")
+    parser.add_argument(
+        "--list", action="store_true", help="every record, and whether it is current"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="default: the record's")
     parser.add_argument("--data-root", type=Path, help="where data sets lie")
     parser.add_argument("--out", type=Path, help="for runs (default: runs/reproduce/NAME)")

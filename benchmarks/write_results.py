@@ -40,9 +40,10 @@ def documents(root: Path = ROOT) -> dict[Path, str]:
     """What each document should hold."""
     records, machines = load_all(root), load_shared(root).machines
     readme = root / "README.md"
+    introduction, short = (root / f"results/{name}.md" for name in ("introduction", "short"))
     return {
-        root / "RESULTS.md": whole_page(records, machines, (root / "results/introduction.md").read_text()),
-        root / "docs/results.md": short_page(records, (root / "results/short.md").read_text()),
+        root / "RESULTS.md": whole_page(records, machines, introduction.read_text()),
+        root / "docs/results.md": short_page(records, short.read_text()),
         readme: with_table(readme.read_text(), short_table(records, readme=True)),
     }
 
@@ -87,37 +88,53 @@ def commands(record: Record) -> str:
 
 def provenance(record: Record, machines: Mapping[str, str]) -> str:
     """Where the figures come from: commit, date, seeds, threads and the state of the machine."""
-    seeds = ", ".join(map(str, record.seeds))
-    one = "seed" if len(record.seeds) == 1 else "seeds"
-    threads = {None: "", 1: "one thread", 2: "two threads"}.get(record.threads, f"{record.threads} threads")
-    parts = [f"Commit {record.commit}", str(record.date), f"{one} {seeds}" if seeds else ""]
-    parts += [threads, record.state]
+    threads = {None: "", 1: "one thread", 2: "two threads"}
+    parts = [f"Commit {record.commit}", str(record.date), seeds_of(record)]
+    parts += [threads.get(record.threads, f"{record.threads} threads"), record.state]
     if record.machine != "two-core":
         parts.append(machines[record.machine])
     return "; ".join(part for part in parts if part) + "."
 
 
+def seeds_of(record: Record) -> str:
+    """Such as ``seeds 0, 1, 2`` or ``seeds 0 to 9``."""
+    seeds = record.seeds
+    if len(seeds) < 2:
+        return f"seed {seeds[0]}" if seeds else ""
+    if len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"
+
+
 def figure_table(record: Record, figures: Sequence[Figure]) -> str:
     """A row for each figure; columns that no figure fills are left out."""
-    seeds = ", ".join(map(str, record.seeds))
-    several = len(record.seeds) > 1 or any(figure.spread is not None for figure in figures)
-    columns = {
-        "": [label(figure) for figure in figures],
-        "mean (sd)" if several else "measured": [figure.show() for figure in figures],
-        f"seeds {seeds}": [part_or_blank(figure, "each") for figure in figures],
-        "lowest to highest": [range_of(figure) for figure in figures],
-        "paper": [figure.paper.cell() if figure.paper else "" for figure in figures],
-    }
-    if not several:
-        columns[f"seeds {seeds}"] = []
-    kept = {name: cells for name, cells in columns.items() if any(cells)}
-    return markdown_table(list(kept), list(zip(*kept.values(), strict=True)))
+    several = any(figure.spread is not None for figure in figures)
+    medians = any(figure.value is not None and figure.low is not None for figure in figures)
+    measured = "mean (sd)" if several else "median (lowest to highest)" if medians else "measured"
+    columns = [
+        ("", [label(figure) for figure in figures]),
+        (measured, [figure.show() for figure in figures]),
+        (
+            seeds_of(record),
+            [part_or_blank(figure, "each") if several else "" for figure in figures],
+        ),
+        ("lowest to highest", [range_of(figure) for figure in figures]),
+        ("paper", [figure.paper.cell() if figure.paper else "" for figure in figures]),
+    ]
+    kept = [(name, cells) for name, cells in columns if any(cells)]
+    rows = zip(*(cells for _, cells in kept), strict=True)
+    return markdown_table([name for name, _ in kept], rows)
 
 
 def label(figure: Figure) -> str:
     """What the figure is, its unit, and its commit where the record has another one."""
-    measured_at = f" (at {figure.commit}{f', {figure.date}' if figure.date else ''})" if figure.commit else ""
-    return figure.what + (f", {figure.unit}" if figure.unit else "") + measured_at
+    at = measured_at(figure)
+    return ", ".join(filter(None, (figure.what, figure.unit))) + (f" (at {at})" if at else "")
+
+
+def measured_at(part: Figure | Table) -> str:
+    """Commit and date of a part of a record that has its own."""
+    return ", ".join(str(each) for each in (part.commit, part.date) if each)
 
 
 def part_or_blank(figure: Figure, part: str) -> str:
@@ -135,12 +152,13 @@ def range_of(figure: Figure) -> str:
 
 
 def table_caption(table: Table, record: Record) -> str:
-    measured_at = f"(At {table.commit}{f', {table.date}' if table.date else ''}.)" if table.commit else ""
-    return " ".join(part for part in (fill(table.caption.strip(), record), measured_at) if part)
+    caption, at = fill(table.caption.strip(), record), measured_at(table)
+    return " ".join(filter(None, (caption, f"(At {at}.)" if at else "")))
 
 
 def data_table(table: Table, record: Record) -> str:
-    return markdown_table(table.columns, [[cell_text(cell, record) for cell in row] for row in table.rows])
+    rows = [[cell_text(cell, record) for cell in row] for row in table.rows]
+    return markdown_table(table.columns, rows)
 
 
 def cell_text(cell: Any, record: Record) -> str:
@@ -183,13 +201,16 @@ def with_table(text: str, table: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise RecordError(f"README.md: needs the lines {BEGIN} and {END} around its table of results")
+        raise RecordError(
+            f"README.md: needs the lines {BEGIN} and {END} around its table of results"
+        )
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|" for line in lines)
+    spaced = [[f" {cell} " if cell else " " for cell in line] for line in lines]
+    return "\n".join(f"|{'|'.join(line)}|" for line in spaced)
 
 
 def main() -> int:
@@ -207,7 +228,8 @@ def main() -> int:
 
 def write(wanted: Mapping[Path, str], check: bool) -> int:
     """Write what differs, or say so and return 1."""
-    differing = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    there = {path: path.read_text() if path.exists() else None for path in wanted}
+    differing = [path for path in wanted if there[path] != wanted[path]]
     for path in differing:
         if check:
             print(f"{path} differs from the records: run `python -m benchmarks.write_results`")

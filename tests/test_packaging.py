@@ -74,6 +74,7 @@ def test_the_sdist_can_be_tested_and_has_its_pages(built: Path) -> None:
         found = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = [path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     wanted += [*documents(), *(ROOT / "docs").glob("*.py"), *(ROOT / "docs").glob("*.png"), ROOT / "docs/batch.svg"]
+    wanted += (ROOT / "results").iterdir()
     wanted += [ROOT / name for name in ("LICENSE", "Makefile", "pyproject.toml", "constraints.txt")]
     assert {path.relative_to(ROOT).as_posix() for path in wanted} <= found
     assert not [name for name in found if "_build" in name or name.startswith("docs/api/") or name.endswith(".pyc")]
