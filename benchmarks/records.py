@@ -184,7 +184,7 @@ class Figure:
             "paper_runs": lambda _: str(self.paper.runs) if self.paper else None,
         }
         if part == "paper":
-            found = self.paper and self.paper.show(digits)
+            found = self.paper.show(digits) if self.paper else None
         else:
             found = parts[part](self.places if digits is None else digits)
         if found is None:

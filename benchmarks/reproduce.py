@@ -201,23 +201,29 @@ def allowed(figure: Figure, found: Found, old_runs: int, new_runs: int) -> float
 def compare(record: Record, found: dict[str, Found], seeds: Sequence[int]) -> bool:
     """Print old and new beside each other; whether all agree."""
     agreed = True
-    print(f"\n{'figure':44s}{'record':>18s}{'now':>18s}{'differ by':>12s}{'allowed':>10s}")
+    print(f"\n{'figure':44s} {'record':>22s} {'now':>22s} {'differ by':>10s} {'allowed':>9s}")
     for name, new in found.items():
         figure = record.figure(name)
-        digits = figure.places + 1
         limit = allowed(figure, new, figure.runs or len(record.seeds), figure.runs or len(seeds))
-        difference = new.mean - figure.center
-        fine = abs(difference) <= limit
+        fine = abs(new.mean - figure.center) <= limit
         agreed &= fine
-        spread = f" ({round_to(new.deviation, digits)})" if new.deviation is not None else ""
+        spread = "" if new.deviation is None else f" ({spelled(new.deviation, figure, 1)})"
+        now = spelled(new.mean, figure, 1) + spread
         print(
-            f"{figure.what[:43]:44s}{figure.show():>18s}{round_to(new.mean, digits) + spread:>18s}"
-            f"{difference:>+12.{digits}f}{limit:>10.{digits}f}"
+            f"{figure.what[:43]:44s} {figure.show():>22s} {now:>22s}"
+            f" {new.mean - figure.center:>+10.2g} {limit:>9.2g}"
             f"  {'agrees' if fine else 'DOES NOT AGREE'}"
         )
     unread = [figure.name for figure in record.figures if not figure.read]
     print(f"not read back: {', '.join(unread)}\n" if unread else "", end="")
     return agreed
+
+
+def spelled(number: float, figure: Figure, more: int = 0) -> str:
+    """With as many digits as the record has, or more of them."""
+    if figure.places > 6:
+        return f"{number:.{2 + more}g}"
+    return round_to(number, figure.places + more)
 
 
 def update(
@@ -249,7 +255,7 @@ def written(figure: Figure, new: Found) -> dict[str, Any]:
     import tomlkit
 
     def number(value: float) -> Any:
-        return tomlkit.value(round_to(value, figure.places))
+        return tomlkit.value(spelled(value, figure))
 
     if figure.value is not None:
         ends = {"low": min(new.values), "high": max(new.values)} if len(new.values) > 1 else {}
