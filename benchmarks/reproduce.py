@@ -45,7 +45,7 @@ __all__ = ["Found", "changed", "compare", "main", "rerun", "states", "update"]
 
 STDOUT = "stdout.txt"
 # Fields of a figure that a rerun replaces or makes void.
-MEASURED = {"values", "mean", "deviation", "low", "high", "value", "runs", "commit", "date"}
+MEASURED = {"values", "mean", "deviation", "low", "high", "value", "commit", "date"}
 NUMBER = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?"
 
 
@@ -116,14 +116,14 @@ def run_commands(record: Record, folder: Path, blanks: dict[str, Any], root: Pat
                 command = command.replace(f"{{{name}}}", shlex.quote(str(value)))
             settings, words = split(command)
             print("$", command, flush=True)
-            done = subprocess.run(
-                words, cwd=root, env={**environment, **settings}, stdout=subprocess.PIPE, text=True
-            )
-            printed.write(done.stdout)
-            print(done.stdout, end="", flush=True)
-            if done.returncode:
+            how = {"cwd": root, "env": {**environment, **settings}, "stdout": subprocess.PIPE}
+            with subprocess.Popen(words, text=True, **how) as process:  # type: ignore[call-overload]
+                for line in process.stdout:
+                    printed.write(line)
+                    print(line, end="", flush=True)
+            if process.returncode:
                 where = f"results/{record.name}.toml: command"
-                raise RecordError(f"{where}: ended with {done.returncode}: {command}")
+                raise RecordError(f"{where}: ended with {process.returncode}: {command}")
 
 
 def split(command: str) -> tuple[dict[str, str], list[str]]:
@@ -141,6 +141,8 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
     median = figure.value is not None
     if source not in ("stdout", "printed"):
         values = [v for folder in folders for v in numbers_at(folder / source, path, figure)]
+        if not values:
+            raise RecordError(f"figure {figure.name}: {source} has no number at {path!r}")
         return Found.of((figure.scale * value for value in values), median)
     if source == "printed":
         path = table_row(path)
@@ -325,6 +327,20 @@ def states(records: Iterable[Record], shared: Shared, root: Path = ROOT) -> dict
     return found
 
 
+def check_can_update(record: Record, seeds: Sequence[int], root: Path) -> None:
+    """Refuse, before any work, to note what would not be true or whole."""
+    if git(root, "status", "--porcelain", "--untracked-files=no"):
+        raise RecordError(
+            "--update: files differ from the commit that would be noted: commit them first"
+        )
+    unread = [figure.name for figure in record.figures if figure.values and not figure.read]
+    if len(seeds) < len(record.seeds) or (unread and list(seeds) != list(record.seeds)):
+        raise RecordError(
+            f"--update: needs the record's seeds, {list(record.seeds)}, or more of them"
+            + (f"; not more, as these are not read back: {', '.join(unread)}" if unread else "")
+        )
+
+
 def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) -> int:
     """One record: 0 if every figure agrees."""
     if args.name not in records:
@@ -332,10 +348,8 @@ def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) 
     record = records[args.name]
     seeds = args.seeds or list(record.seeds)
     check_can_run(record, seeds, args.data_root)
-    if args.update and git(root, "status", "--porcelain", "--untracked-files=no"):
-        raise RecordError(
-            "--update: files differ from the commit that would be noted: commit them first"
-        )
+    if args.update:
+        check_can_update(record, seeds, root)
     data_root = args.data_root and args.data_root.resolve()
     found = rerun(
         record, seeds, args.out or root / "runs" / "reproduce" / record.name, data_root, root

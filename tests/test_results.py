@@ -214,6 +214,7 @@ def test_an_update_keeps_what_it_did_not_measure(
     edit(root / "model.py", "10 + ", "20 + ")
     assert call(root, monkeypatch, "small", "--update") == 2  # not committed
     first, second = load_all(root)[0].commit, commit_all(root, "Another score")
+    assert call(root, monkeypatch, "small", "--update", "--seeds", "0") == 2  # fewer than before
     assert call(root, monkeypatch, "small", "--update") == 1
     record = load(path, load_shared(root))
     assert record.commit == second
