@@ -93,10 +93,8 @@ def rerun(
 ) -> dict[str, Found]:
     """Run the commands, once for each seed if they take one, and read the figures back."""
     check_can_run(record, seeds, data_root)
-    if any("{seed}" in command for command in record.command):
-        folders = [out / str(seed) for seed in seeds]
-    else:
-        folders = [out]
+    a_seed_each = any("{seed}" in command for command in record.command)
+    folders = [out / str(seed) for seed in seeds] if a_seed_each else [out]
     for folder, seed in zip(folders, seeds or (0,), strict=False):
         run_commands(
             record, folder, {"seed": seed, "runs": len(seeds), "data_root": data_root}, root
