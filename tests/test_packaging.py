@@ -94,6 +94,7 @@ def test_the_sdist_can_be_tested_and_has_its_pages(built: Path) -> None:
         *(ROOT / "docs").glob("*.png"),
         ROOT / "docs/batch.svg",
     ]
+    wanted += (ROOT / "results").iterdir()
     wanted += [ROOT / name for name in ("LICENSE", "Makefile", "pyproject.toml", "constraints.txt")]
     assert {path.relative_to(ROOT).as_posix() for path in wanted} <= found
     assert not [

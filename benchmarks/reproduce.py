@@ -1,0 +1,420 @@
+"""Run a record of results/ again, and say whether its figures come out as they stand.
+
+    python -m benchmarks.reproduce --list                            # which records are stale
+    python -m benchmarks.reproduce quickstart --seeds 0 1
+    python -m benchmarks.reproduce mnist_half --data-root DATA --update
+
+Old and new mean agree if they differ by no more than three standard errors of their difference,
+which are estimated from the sample deviations over seeds, or by no more than the figure's own
+tolerance; half of the record's last digit is allowed beside. One seed against several has their
+deviation. Figures that a record does not tell how to read are not compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import fnmatch
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.records import (
+    ROOT,
+    Figure,
+    Record,
+    RecordError,
+    Shared,
+    load_all,
+    load_shared,
+    round_to,
+)
+
+__all__ = ["Found", "changed", "compare", "main", "rerun", "states", "update"]
+
+STDOUT = "stdout.txt"
+# Fields of a figure that a rerun replaces or makes void.
+MEASURED = {"values", "mean", "deviation", "low", "high", "value", "commit", "date"}
+NUMBER = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A figure as the rerun gave it: a value a seed, or mean and deviation as printed."""
+
+    values: tuple[float, ...] = ()
+    mean: float = math.nan
+    deviation: float | None = None
+
+    @staticmethod
+    def of(values: Iterable[float], median: bool = False) -> Found:
+        """From every seed's value, or from the one that was printed."""
+        each = tuple(values)
+        deviation = statistics.stdev(each) if len(each) > 1 and not median else None
+        return Found(each, (statistics.median if median else statistics.mean)(each), deviation)
+
+
+def check_can_run(record: Record, seeds: Sequence[int], data_root: Path | None) -> None:
+    """Refuse, before any work, what cannot be run or compared."""
+    text = " ".join(record.command)
+    if not any(figure.read for figure in record.figures):
+        by_hand = "\n    ".join(record.command or ("(none is kept)",))
+        raise RecordError(
+            f"results/{record.name}.toml: no figure says how it is read back from a run: run its "
+            f"command by hand\n    {by_hand}"
+        )
+    if "{data_root}" in text and data_root is None:
+        raise RecordError(f"results/{record.name}.toml: needs data: give --data-root")
+    if "{runs}" in text and list(seeds) != list(range(len(seeds))):
+        raise RecordError(
+            f"results/{record.name}.toml: its command counts seeds from 0: got {list(seeds)}"
+        )
+    if "{seed}" not in text and "{runs}" not in text and list(seeds) != list(record.seeds):
+        raise RecordError(f"results/{record.name}.toml: its command chooses its seeds itself")
+
+
+def rerun(
+    record: Record,
+    seeds: Sequence[int],
+    out: Path,
+    data_root: Path | None = None,
+    root: Path = ROOT,
+) -> dict[str, Found]:
+    """Run the commands, once for each seed if they take one, and read the figures back."""
+    check_can_run(record, seeds, data_root)
+    a_seed_each = any("{seed}" in command for command in record.command)
+    folders = [out / str(seed) for seed in seeds] if a_seed_each else [out]
+    for folder, seed in zip(folders, seeds or (0,), strict=False):
+        run_commands(
+            record, folder, {"seed": seed, "runs": len(seeds), "data_root": data_root}, root
+        )
+    return {figure.name: read(figure, folders) for figure in record.figures if figure.read}
+
+
+def run_commands(record: Record, folder: Path, blanks: dict[str, Any], root: Path) -> None:
+    """All commands of one run, with what they print kept in its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    if record.threads:
+        environment["OMP_NUM_THREADS"] = str(record.threads)
+    with (folder / STDOUT).open("w") as printed:
+        for command in record.command:
+            for name, value in {**blanks, "out": folder.resolve()}.items():
+                command = command.replace(f"{{{name}}}", shlex.quote(str(value)))
+            settings, words = split(command)
+            print("$", command, flush=True)
+            how = {"cwd": root, "env": {**environment, **settings}, "stdout": subprocess.PIPE}
+            with subprocess.Popen(words, text=True, **how) as process:  # type: ignore[call-overload]
+                for line in process.stdout:
+                    printed.write(line)
+                    print(line, end="", flush=True)
+            if process.returncode:
+                where = f"results/{record.name}.toml: command"
+                raise RecordError(f"{where}: ended with {process.returncode}: {command}")
+
+
+def split(command: str) -> tuple[dict[str, str], list[str]]:
+    """Variables that are set before the command, and its words; ``python`` is this one."""
+    words, settings = shlex.split(command), {}
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        settings[name] = value
+    return settings, [sys.executable if word == "python" else word for word in words]
+
+
+def read(figure: Figure, folders: Sequence[Path]) -> Found:
+    """What the rerun says of a figure; values of all folders together."""
+    source, _, path = figure.read.partition(": ")
+    median = figure.value is not None
+    if source not in ("stdout", "printed"):
+        values = [v for folder in folders for v in numbers_at(folder / source, path, figure)]
+        if not values:
+            raise RecordError(f"figure {figure.name}: {source} has no number at {path!r}")
+        return Found.of((figure.scale * value for value in values), median)
+    if source == "printed":
+        path = table_row(path)
+    texts = [(folder / STDOUT).read_text() for folder in folders]
+    matches = [found for text in texts for found in re.finditer(path, text, re.M)]
+    if not matches:
+        raise RecordError(f"figure {figure.name}: nothing that was printed matches {path!r}")
+    if "mean" not in matches[0].groupdict():
+        return Found.of((figure.scale * float(found[1]) for found in matches), median)
+    if len(matches) > 1:
+        raise RecordError(f"figure {figure.name}: {path!r} matches {len(matches)} times, not once")
+    deviation = matches[0]["deviation"]
+    return Found(
+        mean=figure.scale * float(matches[0]["mean"]),
+        deviation=None if deviation is None else figure.scale * float(deviation),
+    )
+
+
+def table_row(named: str) -> str:
+    """The pattern of a row of a printed table, ``HEADING > ROW``, up to its mean and deviation."""
+    heading, _, row = named.rpartition(" > ")
+    above = f"^{re.escape(heading)}\\n(?:  .*\\n)*?" if heading else "^"
+    return rf"{above} *{re.escape(row)} +(?P<mean>{NUMBER})(?: \((?P<deviation>{NUMBER})\))?"
+
+
+def numbers_at(path: Path, keys: str, figure: Figure) -> list[float]:
+    """The number or numbers at a path of keys in a JSON file; ``*`` stands for every element."""
+    try:
+        found = list(at(json.loads(path.read_text()), keys.split(".")))
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise RecordError(f"figure {figure.name}: {path}: {keys}: {error!r}") from None
+    lists = (value if isinstance(value, list) else [value] for value in found)
+    return [float(each) for values in lists for each in values]
+
+
+def at(content: Any, keys: Sequence[str]) -> Iterable[Any]:
+    """Keys may have points in them: the longest that is there is taken."""
+    if not keys:
+        yield content
+    elif keys[0] == "*":
+        for each in content.values() if isinstance(content, dict) else content:
+            yield from at(each, keys[1:])
+    else:
+        ends = [n for n in range(len(keys), 0, -1) if ".".join(keys[:n]) in content]
+        if not ends:
+            raise KeyError(keys[0])
+        yield from at(content[".".join(keys[: ends[0]])], keys[ends[0] :])
+
+
+def allowed(figure: Figure, found: Found, old_runs: int, new_runs: int) -> float:
+    """By how much the two means may differ, the half digit that the record rounds away included."""
+    either = next((each for each in (figure.spread, found.deviation) if each is not None), 0.0)
+    old, new = (either if each is None else each for each in (figure.spread, found.deviation))
+    error = math.sqrt(old**2 / max(old_runs, 1) + new**2 / max(new_runs, 1))
+    return max(3 * error, figure.tolerance or 0.0) + 0.5 * 10.0**figure.last_digit
+
+
+def compare(record: Record, found: dict[str, Found], seeds: Sequence[int]) -> bool:
+    """Print old and new beside each other; whether all agree."""
+    agreed = True
+    print(f"\n{'figure':44s} {'record':>22s} {'now':>22s} {'differ by':>10s} {'allowed':>9s}")
+    for name, new in found.items():
+        figure = record.figure(name)
+        limit = allowed(figure, new, figure.runs or len(record.seeds), figure.runs or len(seeds))
+        fine = abs(new.mean - figure.center) <= limit
+        agreed &= fine
+        spread = "" if new.deviation is None else f" ({spelled(new.deviation, figure, 1)})"
+        now = spelled(new.mean, figure, 1) + spread
+        print(
+            f"{figure.what[:43]:44s} {figure.show():>22s} {now:>22s}"
+            f" {new.mean - figure.center:>+10.2g} {limit:>9.2g}"
+            f"  {'agrees' if fine else 'DOES NOT AGREE'}"
+        )
+    unread = [figure.name for figure in record.figures if not figure.read]
+    print(f"not read back: {', '.join(unread)}\n" if unread else "", end="")
+    return agreed
+
+
+def spelled(number: float, figure: Figure, more: int = 0) -> str:
+    """With as many digits as the record has, or more of them."""
+    if figure.places > 6:
+        return f"{number:.{2 + more}g}"
+    return round_to(number, figure.places + more)
+
+
+def update(
+    path: Path, record: Record, found: dict[str, Found], seeds: Sequence[int], commit: str
+) -> None:
+    """Write what was found into the record; what was not read back keeps the commit it is of."""
+    import tomlkit
+
+    content = tomlkit.parse(path.read_text())
+    for entry in [*content.get("figure", []), *content.get("table", [])]:
+        new = found.get(entry.get("name"))
+        if new is None:
+            entry.setdefault("commit", record.commit)
+            entry.setdefault("date", record.date)
+            continue
+        fields = written(record.figure(entry["name"]), new)
+        for field in MEASURED - fields.keys():
+            entry.pop(field, None)
+        entry.update(fields)
+    if "seeds" in content:
+        content["seeds"] = list(seeds)
+    content["commit"] = commit
+    content["date"] = datetime.date.today()
+    path.write_text(tomlkit.dumps(content))
+
+
+def written(figure: Figure, new: Found) -> dict[str, Any]:
+    """The new figure's fields, with as many digits as before."""
+    import tomlkit
+
+    def number(value: float) -> Any:
+        return tomlkit.value(spelled(value, figure))
+
+    if figure.value is not None:
+        ends = {"low": min(new.values), "high": max(new.values)} if len(new.values) > 1 else {}
+        return {name: number(value) for name, value in {"value": new.mean, **ends}.items()}
+    if new.values:
+        values = tomlkit.array()
+        values.extend(number(value) for value in new.values)
+        return {"values": values}
+    known = {"mean": new.mean, "deviation": new.deviation}
+    return {name: number(value) for name, value in known.items() if value is not None}
+
+
+def git(root: Path, *words: str) -> str:
+    """What git says, or an error with its words."""
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise RecordError(f"git {words[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def changed(root: Path, commit: str, patterns: Iterable[str]) -> list[str] | None:
+    """Files of the patterns that changed since the commit; None if there is no such one.
+
+    Neither a move nor other docstrings, comments, line breaks and paths of imports are a change.
+    """
+    differing = differences(root, commit, git(root, "rev-parse", "HEAD").strip())
+    if differing is None:
+        return None
+    patterns = list(patterns)
+    there = {
+        path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)
+    }
+    found = []
+    for before, path in differing:
+        gone = not (root / path).exists()
+        if (gone and any(fnmatch.fnmatch(path, pattern) for pattern in patterns)) or (
+            path in there and program(root, f"{commit}:{before}") != program(root, f"HEAD:{path}")
+        ):
+            found.append(path)
+    return sorted(found)
+
+
+@cache
+def program(root: Path, which: str) -> str | None:
+    """What a file says to Python; None where there is none, and the text of any other file.
+
+    :param which: ``COMMIT:PATH``.
+    """
+    try:
+        text = git(root, "show", which)
+    except RecordError:
+        return None
+    if not which.endswith(".py"):
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            del node.body[0]
+        if isinstance(node, ast.ImportFrom):
+            node.module = None
+    return ast.dump(tree)
+
+
+@cache
+def differences(root: Path, commit: str, head: str) -> tuple[tuple[str, str], ...] | None:
+    """Every file that is not the same at the one commit as at the other, by both its names."""
+    try:
+        git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    except RecordError:
+        return None
+    lines = git(root, "diff", "--name-status", "-M", "-l0", commit, head).splitlines()
+    names = (line.split("\t")[1:] for line in lines if not line.startswith("R100"))
+    return tuple((each[0], each[-1]) for each in names)
+
+
+def states(records: Iterable[Record], shared: Shared, root: Path = ROOT) -> dict[str, str]:
+    """Of every record, whether what its figures depend on has changed since its commit."""
+    found = {}
+    for record in records:
+        groups = (shared.dependencies[name] for name in record.depends)
+        files = changed(root, record.commit, [*itertools.chain(*groups), *record.modules])
+        if files is None:
+            found[record.name] = f"unknown commit {record.commit}"
+        elif files:
+            more = ", ..." if len(files) > 3 else ""
+            count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+            named = ", ".join(files[:3]) + more
+            found[record.name] = f"stale ({count} changed since {record.commit}: {named})"
+        else:
+            found[record.name] = "current"
+    return found
+
+
+def check_can_update(record: Record, seeds: Sequence[int], root: Path) -> None:
+    """Refuse, before any work, to note what would not be true or whole."""
+    if git(root, "status", "--porcelain", "--untracked-files=no"):
+        raise RecordError(
+            "--update: files differ from the commit that would be noted: commit them first"
+        )
+    unread = [figure.name for figure in record.figures if figure.values and not figure.read]
+    if len(seeds) < len(record.seeds) or (unread and list(seeds) != list(record.seeds)):
+        raise RecordError(
+            f"--update: needs the record's seeds, {list(record.seeds)}, or more of them"
+            + (f"; not more, as these are not read back: {', '.join(unread)}" if unread else "")
+        )
+
+
+def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) -> int:
+    """One record: 0 if every figure agrees."""
+    if args.name not in records:
+        raise RecordError(f"no record {args.name!r}: there are {', '.join(records)}")
+    record = records[args.name]
+    seeds = args.seeds or list(record.seeds)
+    check_can_run(record, seeds, args.data_root)
+    if args.update:
+        check_can_update(record, seeds, root)
+    data_root = args.data_root and args.data_root.resolve()
+    found = rerun(
+        record, seeds, args.out or root / "runs" / "reproduce" / record.name, data_root, root
+    )
+    agreed = compare(record, found, seeds)
+    if args.update:
+        commit = git(root, "rev-parse", "--short", "HEAD").strip()
+        update(root / "results" / f"{record.name}.toml", record, found, seeds, commit)
+        print(f"results/{record.name}.toml written; it still says machine {record.machine!r}")
+        print("look at its notes, then run `python -m benchmarks.write_results`")
+    return int(not agreed)
+
+
+def main(root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="of a record, results/NAME.toml")
+    parser.add_argument(
+        "--list", action="store_true", help="every record, and whether it is current"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: the record's")
+    parser.add_argument("--data-root", type=Path, help="where data sets lie")
+    parser.add_argument("--out", type=Path, help="for runs (default: runs/reproduce/NAME)")
+    parser.add_argument("--update", action="store_true", help="write what is found into the record")
+    args = parser.parse_args()
+    if args.list == (args.name is not None):
+        parser.error("give the name of a record, or --list")
+    try:
+        records = {record.name: record for record in load_all(root)}
+        if not args.list:
+            return reproduce(args, records, root)
+        width = max(map(len, records), default=0) + 2
+        for name, state in states(records.values(), load_shared(root), root).items():
+            print(f"{name:{width}s}{state}")
+    except RecordError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

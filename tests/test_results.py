@@ -1,0 +1,288 @@
+"""The records in results/: they load, the documents are theirs, and a rerun is judged rightly."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import reproduce, write_results
+from benchmarks.records import Figure, RecordError, fill, load, load_all, load_shared, round_to
+from tests.pages import ROOT
+
+GROUPS = 'numbers = ["model.py"]\n'
+MACHINES = 'two-core = "two cores"\n'
+PRINTS = """
+import random, sys
+random.seed(int(sys.argv[1]))
+print("score", 10 + random.random())
+print("twice", 2 * int(sys.argv[1]))
+"""
+RECORD = """
+title = "A small record"
+section = "Small records"
+order = 1
+command = "python model.py {seed}"
+seeds = [0, 1, 2]
+commit = "COMMIT"
+date = 2026-01-01
+depends = ["numbers"]
+notes = "The mean is {score:mean.1} of {runs}."
+
+[[figure]]
+name = "score"
+what = "a score"  # kept by an update
+values = [SCORES]
+read = 'stdout: ^score (\\S+)'
+
+[[figure]]
+name = "by_hand"
+what = "looked at"
+value = 0.50
+
+[[table]]
+columns = ["of", "score", "pair"]
+rows = [["all", "{score}", [1.50, 0.20]]]
+"""
+
+
+def git(root: Path, *words: str) -> str:
+    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    done = subprocess.run(["git", "-C", root, *who, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def commit_all(root: Path, why: str) -> str:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", why)
+    return git(root, "rev-parse", "--short", "HEAD")
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with one record, which was measured at its first commit."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "model.py").write_text(PRINTS)
+    (tmp_path / "other.py").write_text("1\n")
+    git(tmp_path, "init", "--quiet")
+    commit = commit_all(tmp_path, "What is measured")
+    for name, text in (("dependencies", GROUPS), ("machines", MACHINES)):
+        (tmp_path / f"results/{name}.toml").write_text(text)
+    record = RECORD.replace("COMMIT", commit).replace("SCORES", "10.84, 10.13, 10.96")
+    (tmp_path / "results/small.toml").write_text(record)
+    commit_all(tmp_path, "The record")
+    return tmp_path
+
+
+def call(root: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["reproduce", *arguments])
+    return reproduce.main(root)
+
+
+# The repository's own records.
+
+
+def test_every_record_loads_and_names_what_exists() -> None:
+    records = load_all()
+    assert len(records) > 40
+    for record in records:
+        assert record.figures or record.tables or record.notes, record.name
+        for module in record.modules:
+            assert (ROOT / module).exists(), f"{record.name}: {module}"
+
+
+def test_the_documents_are_those_of_the_records() -> None:
+    for path, text in write_results.documents().items():
+        assert path.read_text() == text, f"{path.name}: run `python -m benchmarks.write_results`"
+
+
+def test_a_number_that_is_edited_in_a_document_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    (tmp_path / "docs").mkdir()
+    for pattern in {p for group in load_shared().dependencies.values() for p in group}:
+        for path in ROOT.glob(pattern):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.touch()
+    for name in ("README.md", "RESULTS.md", "docs/results.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    assert write_results.write(write_results.documents(tmp_path), check=True) == 0
+    edit(tmp_path / "README.md", "91.7 %", "92.7 %")
+    assert write_results.write(write_results.documents(tmp_path), check=True) == 1
+    assert "README.md differs" in capsys.readouterr().out
+    assert write_results.write(write_results.documents(tmp_path), check=False) == 0
+    assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
+
+
+# How numbers are written.
+
+
+def test_mean_and_deviation_are_computed_with_the_digits_of_the_values(root: Path) -> None:
+    record = load(root / "results/small.toml", load_shared(root))
+    score = record.figure("score")
+    assert score.show() == "10.64 (0.45)"
+    assert (score.show("low"), score.show("each", 1)) == ("10.13", "10.8, 10.1, 11.0")
+    assert fill("{score:mean.1} % ({score:sd.1})", record) == "10.6 % (0.4)"
+    assert record.figure("by_hand").show() == "0.50"
+    assert (
+        Figure("range", "", value=0.5, low=0.25, high=1, digits=2).show() == "0.50 (0.25 to 1.00)"
+    )
+    assert (round_to(85.35, 1), round_to(-0.125, 2)) == ("85.4", "-0.13")
+
+
+def test_a_page_has_the_command_and_the_numbers_as_they_are_spelled(root: Path) -> None:
+    (record,) = load_all(root)
+    page = write_results.whole_page([record], MACHINES_OF_TEST, "# Results")
+    assert "    python model.py S\n" in page
+    assert "| all | 10.64 (0.45) | 1.50 (0.20) |" in page
+    assert "The mean is 10.6 of 3." in page
+    assert "| looked at | 0.50 |" in page
+
+
+MACHINES_OF_TEST = {"two-core": "two cores"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title =", "titel =", "results/small.toml: unknown field 'titel'"),
+        ("order = 1", 'order = "1"', "results/small.toml: order: must be int, got '1'"),
+        ('depends = ["numbers"]', 'depends = ["others"]', "depends: 'others' is no group"),
+        ("10.84, 10.13", "10.13", r"figure score: 2 values for 3 seeds"),
+        ("value = 0.50", "", r"figure 2 \(by_hand\): needs one of values, mean and value"),
+        ("value = 0.50", "value = 0.50\nread = 'stdout: (a)'", "tolerance: is needed"),
+        ("'stdout: ^score", "'stdout: (^score", "read: .*unterminated subpattern"),
+        ("[1.50, 0.20]", "1.50, 2", "row 1 has 4 cells for 3 columns"),
+        ("{score:mean.1}", "{scores:mean.1}", "no figure for {scores:mean.1}"),
+        ("{score:mean.1}", "{score:paper}", "no figure for {score:paper}"),
+    ],
+)
+def test_an_error_names_file_and_field(root: Path, old: str, new: str, message: str) -> None:
+    edit(root / "results/small.toml", old, new)
+    with pytest.raises(RecordError, match=message):
+        write_results.whole_page(load_all(root), MACHINES_OF_TEST, "")
+
+
+def test_a_pattern_that_matches_no_file_is_named(root: Path) -> None:
+    (root / "model.py").unlink()
+    with pytest.raises(
+        RecordError, match=r"dependencies.toml: numbers: no file matches 'model.py'"
+    ):
+        load_all(root)
+
+
+# Running a record again.
+
+
+def test_a_rerun_that_agrees(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(root, monkeypatch, "small") == 0
+    said = capfd.readouterr().out
+    assert "10.64 (0.45)" in said
+    assert " agrees" in said
+    assert "not read back: by_hand" in said
+    assert (root / "runs/reproduce/small/2/stdout.txt").exists()
+    assert call(root, monkeypatch, "small", "--seeds", "1") == 0
+
+
+def test_a_rerun_that_does_not_agree(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(root / "model.py", "10 + ", "20 + ")
+    assert call(root, monkeypatch, "small") == 1
+    assert "DOES NOT AGREE" in capfd.readouterr().out
+
+
+def test_an_update_keeps_what_it_did_not_measure(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = root / "results/small.toml"
+    (root / ".gitignore").write_text("runs/\n")
+    edit(root / "model.py", "10 + ", "20 + ")
+    assert call(root, monkeypatch, "small", "--update") == 2  # not committed
+    first, second = load_all(root)[0].commit, commit_all(root, "Another score")
+    assert call(root, monkeypatch, "small", "--update", "--seeds", "0") == 2  # fewer than before
+    assert call(root, monkeypatch, "small", "--update") == 1
+    record = load(path, load_shared(root))
+    assert record.commit == second
+    assert record.figure("score").show("each") == "20.84, 20.13, 20.96"
+    assert record.figure("by_hand").commit == record.tables[0].commit == first
+    assert 'what = "a score"  # kept by an update' in path.read_text()
+    assert call(root, monkeypatch, "small") == 0
+
+
+def test_what_cannot_be_run_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(
+        root / "results/small.toml", "python model.py {seed}", "python model.py {data_root} {seed}"
+    )
+    assert call(root, monkeypatch, "small") == 2
+    assert "give --data-root" in capfd.readouterr().err
+    edit(root / "results/small.toml", "read = 'stdout: ^score (\\S+)'", "")
+    assert call(root, monkeypatch, "small") == 2
+    assert "run its command by hand" in capfd.readouterr().err
+    assert call(root, monkeypatch, "smal") == 2
+    assert "there are small" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("how", "value"),
+    [
+        ("scores.json: a.b.accuracy", 0.5),
+        ("scores.json: of.0.4.*.x", 2.0),
+        ("scores.json: list", 3.0),
+        ("stdout: ^seed \\d+ .* x (\\S+)", 1.5),
+        ("printed: row, with a comma", 7.25),
+        ("printed: second heading > row, with a comma", -1.5),
+    ],
+)
+def test_figures_are_read_from_files_and_tables(tmp_path: Path, how: str, value: float) -> None:
+    (tmp_path / "scores.json").write_text(
+        '{"a": {"b": {"accuracy": 0.5}}, "of": {"0.4": [{"x": 1}, {"x": 3}]}, "list": [2, 4]}'
+    )
+    (tmp_path / "stdout.txt").write_text(
+        "seed 0  y 1 x 1.0 z 2\nseed 1  y 1 x 2.0 z 2\n"
+        "row, with a comma    7.25\nsecond heading\n"
+        "  another   2 (1)  1 to 3\n  row, with a comma    -1.5 (0.25)  -2 to 0\n"
+    )
+    if how == "printed: row, with a comma":
+        edit(tmp_path / "stdout.txt", "  row, with a comma    -1.5", "  row without    -1.5")
+    found = reproduce.read(Figure("x", "x", mean=1.0, read=how), [tmp_path])
+    assert found.mean == value
+
+
+def test_the_list_tells_current_from_stale_and_moved_from_changed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def state() -> str:
+        assert call(root, monkeypatch, "--list") == 0
+        return capfd.readouterr().out.removeprefix("small").strip()
+
+    edit(root / "other.py", "1", "2")
+    commit_all(root, "Another file")
+    assert state() == "current"
+    (root / "code").mkdir()
+    (root / "model.py").rename(root / "code/moved.py")
+    edit(root / "results/dependencies.toml", "model.py", "code/*.py")
+    commit_all(root, "Moved")
+    assert state() == "current"
+    edit(root / "code/moved.py", "10 + ", "20 + ")
+    commit = load_all(root)[0].commit
+    commit_all(root, "Changed")
+    assert state() == f"stale (1 file changed since {commit}: code/moved.py)"
+    edit(root / "results/small.toml", f'commit = "{commit}"', 'commit = "0123456"')
+    assert state() == "unknown commit 0123456"
