@@ -292,10 +292,11 @@ def changed(root: Path, commit: str, patterns: Iterable[str]) -> list[str] | Non
     found = []
     for before, path in differing:
         gone = not (root / path).exists()
-        if (gone and any(fnmatch.fnmatch(path, pattern) for pattern in patterns)) or (
-            path in there and program(root, f"{commit}:{before}") != program(root, f"HEAD:{path}")
-        ):
+        if gone and any(fnmatch.fnmatch(path, pattern) for pattern in patterns):
             found.append(path)
+        elif path in there:
+            then, now = program(root, f"{commit}:{before}"), program(root, f"HEAD:{path}")
+            found += [path] if then != now else []
     return sorted(found)
 
 
