@@ -249,7 +249,7 @@ def of_letters(parts: Sequence[str], number: int, count: int) -> list[Any]:
 
 def whole(explorer: Explorer, *rows: int | None) -> list[int]:
     """:raises ValueError: if a field for the number of an input is empty, or holds another
-    number.
+        number.
     """
     if None in rows:
         raise ValueError(f"Choose an input, or give its number, from 0 to {len(explorer.x) - 1}.")

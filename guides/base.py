@@ -255,7 +255,7 @@ def check_model(model: Any) -> None:
 
 def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
     """:raises ValueError: if that is no guide, such as where a runner was given, or none of this
-    kind.
+        kind.
     """
     what = "guide" if kind is FacetGuide else kind.__name__
     check_kind("guide", guide, kind, f"a {what}, such as runner.guide")

@@ -41,7 +41,7 @@ class SingleProcess:
 
     def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
         """:raises ValueError: if processes are about to train with other data, parts or seeds than
-        the first.
+            the first.
         """
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:

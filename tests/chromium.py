@@ -130,7 +130,7 @@ class Page:
 
     def stays_quiet(self) -> None:
         """:raises AssertionError: if the page asked for anything of another place, or
-        complained.
+            complained.
         """
         events = [
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")

@@ -83,7 +83,7 @@ class Checkpoints:
 
     def check(self) -> None:
         """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone
-        on from.
+            on from.
         """
         check_folder(self.folder, "checkpoints")
         if not self.resume and self.written():

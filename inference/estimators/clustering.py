@@ -483,7 +483,7 @@ def _at_least(classes: int, facet: str, number: int | None) -> int:
 
 def _check_enough(n: int, numbers: Mapping[str, int | None]) -> None:
     """:raises ValueError: if there are more clusters than data to train on, where some of ``n`` are
-    held out.
+        held out.
     """
     most = n - int(HELD_OUT * n)
     for name, number in numbers.items():
