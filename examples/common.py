@@ -247,7 +247,9 @@ def _read(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def _check_same(then: dict[str, Any], now: dict[str, Any], out: Path) -> None:
-    """:raises SystemExit: if a run is to be gone on with that was called with other flags, naming
+    """Refuse what does not fit.
+
+    :raises SystemExit: if a run is to be gone on with that was called with other flags, naming
         them.
     """
     if names := differing(then, now) | ({"data"} if then["data"] != now["data"] else set()):
@@ -288,7 +290,9 @@ def first_goes_on() -> None:
 
 
 def refuse_several() -> None:
-    """:raises SystemExit: where ``torchrun`` started several processes for an example that trains
+    """Refuse what does not fit.
+
+    :raises SystemExit: where ``torchrun`` started several processes for an example that trains
         many runs in one.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -248,7 +248,9 @@ def of_letters(parts: Sequence[str], number: int, count: int) -> list[Any]:
 
 
 def whole(explorer: Explorer, *rows: int | None) -> list[int]:
-    """:raises ValueError: if a field for the number of an input is empty, or holds another
+    """Refuse what does not fit.
+
+    :raises ValueError: if a field for the number of an input is empty, or holds another
         number.
     """
     if None in rows:

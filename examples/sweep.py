@@ -292,7 +292,9 @@ def place(out: Path, setting: tuple[tuple[str, str], ...], seed: int) -> Path:
 
 
 def check_runs(runs: list[Run]) -> None:
-    """:raises ValueError: if the example refuses one, two are the same, or a folder has another
+    """Refuse what does not fit.
+
+    :raises ValueError: if the example refuses one, two are the same, or a folder has another
         run.
     """
     seen: list[tuple[Run, dict[str, Any]]] = []

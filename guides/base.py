@@ -254,7 +254,9 @@ def check_model(model: Any) -> None:
 
 
 def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
-    """:raises ValueError: if that is no guide, such as where a runner was given, or none of this
+    """Refuse what does not fit.
+
+    :raises ValueError: if that is no guide, such as where a runner was given, or none of this
         kind.
     """
     what = "guide" if kind is FacetGuide else kind.__name__

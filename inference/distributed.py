@@ -40,7 +40,9 @@ class SingleProcess:
         return self.rank == 0
 
     def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
-        """:raises ValueError: if processes are about to train with other data, parts or seeds than
+        """Refuse what does not fit.
+
+        :raises ValueError: if processes are about to train with other data, parts or seeds than
             the first.
         """
 

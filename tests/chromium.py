@@ -129,7 +129,9 @@ class Page:
         return self.driver.execute_async_script(code)
 
     def stays_quiet(self) -> None:
-        """:raises AssertionError: if the page asked for anything of another place, or
+        """Refuse what does not fit.
+
+        :raises AssertionError: if the page asked for anything of another place, or
             complained.
         """
         events = [

@@ -82,7 +82,9 @@ class Checkpoints:
         self.check()
 
     def check(self) -> None:
-        """:raises ValueError: if the folder is a file, or has checkpoints that are not to be gone
+        """Refuse what does not fit.
+
+        :raises ValueError: if the folder is a file, or has checkpoints that are not to be gone
             on from.
         """
         check_folder(self.folder, "checkpoints")

@@ -482,7 +482,9 @@ def _at_least(classes: int, facet: str, number: int | None) -> int:
 
 
 def _check_enough(n: int, numbers: Mapping[str, int | None]) -> None:
-    """:raises ValueError: if there are more clusters than data to train on, where some of ``n`` are
+    """Refuse what does not fit.
+
+    :raises ValueError: if there are more clusters than data to train on, where some of ``n`` are
         held out.
     """
     most = n - int(HELD_OUT * n)
