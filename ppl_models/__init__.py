@@ -1,5 +1,9 @@
 """Generative programs and their parts: priors, likelihoods, networks."""
 
+from ppl_models.installation import check_installation
+
+check_installation()  # before others' packages of these names can be imported
+
 from ppl_models.base import FacetModel
 from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow

@@ -4,6 +4,7 @@ they say they need.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -77,7 +78,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
     }
     typed = {f"{package}/py.typed" for package in PACKAGES}
     beside = {"METADATA", "WHEEL", "RECORD", "top_level.txt", "licenses/LICENSE"}
-    assert found == code | typed | {f"{RELEASE}.dist-info/{name}" for name in beside}
+    info = {f"{RELEASE}.dist-info/{name}" for name in beside}
+    assert found == code | typed | info | {"facetvae.py"}
 
 
 def test_the_sdist_can_be_tested_and_has_its_pages(built: Path) -> None:
@@ -112,6 +114,61 @@ def test_the_wheel_works_where_nothing_else_of_ours_is(built: Path, tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": str(target)}
     said = run("-P", "-c", ELSEWHERE, target, cwd=elsewhere, env=environment)
     assert said.split() == [PROJECT["version"]]
+
+
+def install(wheel: Path, target: Path) -> None:
+    run("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", target, wheel)
+
+
+def namesake(target: Path) -> Path:
+    """Another distribution's package ``inference``, as pip would have left it in a folder."""
+    info = target / "namesake-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: namesake\nVersion: 1.0\n")
+    (info / "RECORD").write_text("inference/__init__.py,,\ninference/models.py,,\n")
+    package = target / "inference"
+    package.mkdir(exist_ok=True)
+    (package / "models.py").write_text("")
+    return package
+
+
+def imported(where: str, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": where}
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+    return done
+
+
+def test_another_distribution_with_a_package_of_our_name(built: Path, tmp_path: Path) -> None:
+    """It may lie in the same folder, installed before us or after us, or in one that is found
+    first."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    install(built / f"{RELEASE}-py3-none-any.whl", ours)
+    whole = f"import facetvae; assert facetvae.__file__.startswith({str(ours)!r}); facetvae.MFCVAE"
+    assert imported(str(ours), whole, tmp_path).stderr == ""
+
+    (namesake(theirs) / "__init__.py").write_text("")
+    hidden = imported(f"{theirs}{os.pathsep}{ours}", "import facetvae", tmp_path)
+    assert f"ImportError: 'inference' at {theirs}/inference hides FacetVAE's" in hidden.stderr
+
+    package = namesake(ours)
+    said = imported(str(ours), whole, tmp_path)
+    assert said.returncode == 0
+    assert "NamesakeWarning: other distributions install packages of FacetVAE's" in said.stderr
+    assert "'inference' (namesake). FacetVAE's are in place" in said.stderr
+
+    (package / "__init__.py").write_text("")
+    for program in ("import facetvae", "from guides import VaDEGuide"):
+        lost = imported(str(ours), program, tmp_path)
+        assert "ImportError: another distribution has overwritten FacetVAE's package" in lost.stderr
+
+
+def test_one_name_gives_all_that_the_packages_export() -> None:
+    import facetvae
+
+    exports = [importlib.import_module(package).__all__ for package in PACKAGES]
+    assert facetvae.__all__ == sorted(name for each in exports for name in each), "none twice"
+    assert all(hasattr(facetvae, name) for name in facetvae.__all__)
 
 
 def names(requirements: list[str]) -> set[str]:
