@@ -59,7 +59,7 @@ nitpick_ignore_regex = [
     # In signatures, and not public.
     (
         r"py:class",
-        r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)|distributed\.T|objectives\.loss\.Need)",
+        r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)|distributed\.T|objectives\.loss\.Suitable)",
     ),
 ]
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from guides.needs import Needs
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import Configurable
@@ -66,11 +67,11 @@ class FacetGuide(Configurable, nn.Module):
             prior.bind(partial(self._encode_facet, name), model.x_shape)
 
     @property
-    def needs(self) -> str:
+    def needs(self) -> Needs:
         """What an objective must do with the guide's discrete sites; a key of
-        ``inference.objectives.NEEDS``.
+        ``inference.objectives.SUITABLE``.
         """
-        return "nothing"
+        return Needs.NOTHING
 
     @property
     def factorizes(self) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import check_model
+from guides.needs import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.arrays import as_mask
 from ppl_models.base import FacetModel
@@ -71,8 +72,8 @@ class ClassifierGuide(SupervisedGuide):
         super().__init__(model, num_samples, label_weight)
 
     @property
-    def needs(self) -> str:
-        return "classification"
+    def needs(self) -> Needs:
+        return Needs.CLASSIFICATION
 
     def forward(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_model
 from guides.discrete import GumbelSoftmax
+from guides.needs import Needs
 from ppl_models.base import FacetModel
 from ppl_models.distributions import one_hot_of_largest
 from ppl_models.modes import evaluating
@@ -72,7 +73,7 @@ class CodebookGuide(FacetGuide):
     :raises ValueError: if the model is another, or ``discrete`` is.
     """
 
-    needs = "relaxation"
+    needs = Needs.RELAXATION
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None

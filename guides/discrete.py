@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from guides.baselines import BASELINES
+from guides.needs import Needs
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable, Options
@@ -28,7 +29,7 @@ class Discrete(Configurable, nn.Module):
     :cvar needs: what an objective must do with them; see :attr:`~guides.base.FacetGuide.needs`.
     """
 
-    needs: str
+    needs: Needs
 
     def attach(self, model: FacetModel) -> None:
         """Build what depends on the model; called once, by the guide."""
@@ -55,7 +56,7 @@ class Enumerate(Discrete):
     depends on c.
     """
 
-    needs = "free enumeration"
+    needs = Needs.FREE_ENUMERATION
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         return pyro.sample(f"c_{name}", Component(logits=logits), infer={"enumerate": "parallel"})
@@ -94,7 +95,7 @@ class GumbelSoftmax(Discrete):
     :raises ValueError: if ``temperature`` is not positive.
     """
 
-    needs = "relaxation"
+    needs = Needs.RELAXATION
 
     def __init__(self, temperature: float | Annealed = 0.5, hard: bool = False) -> None:
         super().__init__()
@@ -140,7 +141,7 @@ class ScoreFunction(Discrete):
     :raises ValueError: for another baseline.
     """
 
-    needs = "scoring"
+    needs = Needs.SCORING
 
     def __init__(self, baseline: str = "average") -> None:
         super().__init__()

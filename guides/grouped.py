@@ -15,6 +15,7 @@ from torch.distributions import kl_divergence
 
 from guides.base import FacetGuide
 from guides.evidence import Evidence, ProductOfNormals
+from guides.needs import Needs
 from ppl_models.arrays import as_groups, group_sizes
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_one_of, number
@@ -71,8 +72,8 @@ class GroupedGuide(FacetGuide):
         return False
 
     @property
-    def needs(self) -> str:
-        return "grouping"
+    def needs(self) -> Needs:
+        return Needs.GROUPING
 
     def forward(
         self,

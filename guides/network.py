@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from guides.base import FacetGuide
 from guides.discrete import Discrete, Enumerate
+from guides.needs import Needs
 from ppl_models.base import FacetModel
 from ppl_models.distributions import DiagonalNormal, diagonal_normal
 
@@ -37,8 +38,8 @@ class NetworkGuide(FacetGuide):
         self.discrete.attach(model)
 
     @property
-    def needs(self) -> str:
-        return self.discrete.needs if self.model.mixtures else "nothing"
+    def needs(self) -> Needs:
+        return self.discrete.needs if self.model.mixtures else Needs.NOTHING
 
     def at_step(self, step: Tensor) -> None:
         self.discrete.at_step(step)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pyro
 from torch import Tensor
 
+from guides.needs import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.distributions import Component, clamp_to_labels
 
@@ -36,8 +37,8 @@ class VaDEGuide(SupervisedGuide):
     accepts: tuple[str, ...] = ("label",)
 
     @property
-    def needs(self) -> str:
-        return "enumeration" if self.model.mixtures else "nothing"
+    def needs(self) -> Needs:
+        return Needs.ENUMERATION if self.model.mixtures else Needs.NOTHING
 
     def forward(
         self,

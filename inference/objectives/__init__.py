@@ -2,12 +2,12 @@
 
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.importance import ImportanceWeighted_ELBO
-from inference.objectives.loss import NEEDS, Loss, default_objective
+from inference.objectives.loss import SUITABLE, Loss, default_objective
 from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
 
 __all__ = [
-    "NEEDS",
+    "SUITABLE",
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",

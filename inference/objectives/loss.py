@@ -11,17 +11,18 @@ from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from guides.base import FacetGuide, check_guide, check_model
+from guides.needs import Needs
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
 from ppl_models.base import FacetModel
 from ppl_models.modes import evaluating
 
-__all__ = ["NEEDS", "Loss", "default_objective"]
+__all__ = ["SUITABLE", "Loss", "default_objective"]
 
 
 @dataclass(frozen=True)
-class Need:
+class Suitable:
     """What suits guides of one kind.
 
     :ivar default: the objective taken where none is given.
@@ -47,21 +48,21 @@ class Need:
 
 
 #: What suits which guide, by what the guide says that it needs (:attr:`~guides.FacetGuide.needs`).
-NEEDS: dict[str, Need] = {
-    "nothing": Need(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
-    "grouping": Need(
+SUITABLE: dict[Needs, Suitable] = {
+    Needs.NOTHING: Suitable(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
+    Needs.GROUPING: Suitable(
         MeanField_ELBO,
         (MeanField_ELBO, GuideEnum_ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO),
         "shares draws among the members of a group, which {objective} would take for each row's "
         "own",
     ),
-    "enumeration": Need(
+    Needs.ENUMERATION: Suitable(
         GuideEnum_ELBO,
         (GuideEnum_ELBO, TraceEnum_ELBO),
         "enumerates its clusters, which {objective} would score wrongly",
         unsuitable=(MeanFieldEnum_ELBO,),
     ),
-    "free enumeration": Need(
+    Needs.FREE_ENUMERATION: Suitable(
         GuideEnum_ELBO,
         (
             GuideEnum_ELBO,
@@ -69,19 +70,19 @@ NEEDS: dict[str, Need] = {
         ),  # in closed form too: no posterior asks for another one's draw
         "enumerates its clusters, which {objective} would score wrongly",
     ),
-    "classification": Need(
+    Needs.CLASSIFICATION: Suitable(
         MeanFieldEnum_ELBO,
         (MeanFieldEnum_ELBO, GuideEnum_ELBO, TraceEnum_ELBO),
         "enumerates classes that are unknown, which {objective} would sample once and score "
         "wrongly",
     ),
-    "relaxation": Need(
+    Needs.RELAXATION: Suitable(
         MeanField_ELBO,
         (MeanField_ELBO, TraceMeanField_ELBO),
         "draws relaxed clusters, whose density {objective} would take for that of clusters, which "
         "is no bound",
     ),
-    "scoring": Need(
+    Needs.SCORING: Suitable(
         ScoreFunction_ELBO,
         (ScoreFunction_ELBO, Trace_ELBO),
         "draws clusters without a gradient of their own, which {objective} would leave out",
@@ -94,13 +95,13 @@ def _check_objective(objective: Any, guide: FacetGuide) -> None:
     if not (
         isinstance(objective, ELBO) and callable(getattr(objective, "differentiable_loss", None))
     ):
+        suitable = SUITABLE[guide.needs].default.__name__
         raise ValueError(
             "the objective must be an instance of an ELBO with a differentiable_loss, got "
-            f"{objective!r}: such as "
-            f"{NEEDS[guide.needs].default.__name__}(max_plate_nesting={guide.max_plate_nesting}), "
+            f"{objective!r}: such as {suitable}(max_plate_nesting={guide.max_plate_nesting}), "
             "or leave it out"
         )
-    NEEDS[guide.needs].check(guide, objective)
+    SUITABLE[guide.needs].check(guide, objective)
     if objective.max_plate_nesting < guide.max_plate_nesting:
         raise ValueError(
             f"{type(guide).__name__} with num_samples={guide.num_samples} has "
@@ -112,7 +113,7 @@ def _check_objective(objective: Any, guide: FacetGuide) -> None:
 
 def default_objective(guide: FacetGuide) -> ELBO:
     """The objective that suits ``guide``."""
-    return NEEDS[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
+    return SUITABLE[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
 
 
 class Loss(nn.Module):
