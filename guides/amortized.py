@@ -73,10 +73,8 @@ class AmortizedGuide(NetworkGuide):
             heads = self.heads(x)
             c: dict[str, Tensor] = {}
             for name in () if marginal else self.model.mixtures:
-                with self.model.weighted(f"c_{name}"):
-                    c[name] = self.discrete.sample(
-                        name, self.cluster_logits(name, heads[name]), seen, self.downstream(name)
-                    )
+                logits = self.cluster_logits(name, heads[name])
+                c[name] = self.discrete.sample(name, logits, seen, self.downstream(name))
             with self.model.draws(L):
                 for name, head in heads.items():
                     # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
@@ -85,8 +83,7 @@ class AmortizedGuide(NetworkGuide):
                         if name in c
                         else self.latent_posterior(name, head)
                     )
-                    with self.model.weighted(f"z_{name}"):
-                        pyro.sample(f"z_{name}", q)
+                    pyro.sample(f"z_{name}", q)
 
     def downstream(self, name: str) -> tuple[str, ...]:
         """The other sites that see facet ``name``'s cluster: its latent, and through a latent that

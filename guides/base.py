@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from guides.needs import Needs
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind, check_size
-from ppl_models.configurable import Configurable
 from ppl_models.data import Observed, as_observed
 from ppl_models.distributions import diagonal_normal
 from ppl_models.modes import evaluating
 from ppl_models.networks import Encoder
+from ppl_models.program import Program
 
 __all__ = ["FacetGuide", "check_guide", "check_model"]
 
@@ -30,7 +30,7 @@ __all__ = ["FacetGuide", "check_guide", "check_model"]
 EVALUATION_BATCH = 4096
 
 
-class FacetGuide(Configurable, nn.Module):
+class FacetGuide(Program):
     """Base of the guides: encoder to one Normal per facet, and prediction at its mean.
 
     The guide holds the model; parameters are shared, so ``guide.to(device)`` moves both.
@@ -65,6 +65,18 @@ class FacetGuide(Configurable, nn.Module):
         self.encoder = self.build_encoder()
         for name, prior in model.priors.items():
             prior.bind(partial(self._encode_facet, name), model.x_shape)
+
+    def site_weight(self, site: str) -> Tensor | float | None:
+        return self.model.site_weight(site)
+
+    def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All but the model's."""
+        named = self.named_parameters()
+        return ((name, parameter) for name, parameter in named if not name.startswith("model."))
+
+    def register(self) -> None:
+        self.model.register()  # whose values the posterior rests on
+        super().register()
 
     @property
     def needs(self) -> Needs:
@@ -162,8 +174,7 @@ class FacetGuide(Configurable, nn.Module):
         z = {}
         with self.model.draws(num_samples):
             for name, q in posterior.items():
-                with self.model.weighted(f"z_{name}"):
-                    z[name] = pyro.sample(f"z_{name}", q)
+                z[name] = pyro.sample(f"z_{name}", q)
         return z
 
     # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in

@@ -20,6 +20,7 @@ from ppl_models.base import FacetModel
 from ppl_models.data import Observed, as_data
 from ppl_models.distributions import Component, Proportions, clamp_to_labels, diagonal_normal
 from ppl_models.nvae import NVAE
+from ppl_models.program import ENUMERATE
 
 __all__ = ["ClassifierGuide"]
 
@@ -88,20 +89,17 @@ class ClassifierGuide(SupervisedGuide):
         logits = self.class_logits(heads["class"])
         found = label if known is None else torch.where(known, label, -1)
         with model.plate(x, len(x)):
-            with model.weighted("c_class"):
-                if known is not None:
-                    q = Component(logits=clamp_to_labels(logits, found))
-                    pyro.sample("c_class", q, infer={"enumerate": "parallel"})
-                if model.concentration is not None:
-                    pyro.sample(
-                        "pi", Proportions(model.concentration + logits.softmax(-1))
-                    )  # Eq. 4
+            if known is not None:
+                q = Component(logits=clamp_to_labels(logits, found))
+                pyro.sample("c_class", q, infer=ENUMERATE)
+            if model.concentration is not None:
+                pi = Proportions(model.concentration + logits.softmax(-1))  # Eq. 4
+                pyro.sample("pi", pi)
             self.add_label_loss("classified", logits, found)
             L = self.num_samples if num_samples is None else num_samples
             with model.draws(L):
                 for name, head in heads.items():
-                    with model.weighted(f"z_{name}"):
-                        pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
+                    pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
 
     # How the encoder's output is read: 2 d numbers for z, and L for the class behind those of the
     # classes' latents.

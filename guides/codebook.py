@@ -92,7 +92,7 @@ class CodebookGuide(FacetGuide):
         L = self.num_samples if num_samples is None else num_samples
         with model.plate(x, len(x)):
             logits = model.codebook.log_affinity(self.heads(x)[model.name])
-            with model.draws(L), model.weighted(f"c_{model.name}"):
+            with model.draws(L):
                 pyro.sample(f"c_{model.name}", self.discrete.relaxed(logits).to_event(1))
 
     def at_step(self, step: Tensor) -> None:

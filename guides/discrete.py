@@ -19,6 +19,7 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
+from ppl_models.program import ENUMERATE
 
 __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"]
 
@@ -59,7 +60,7 @@ class Enumerate(Discrete):
     needs = Needs.FREE_ENUMERATION
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
-        return pyro.sample(f"c_{name}", Component(logits=logits), infer={"enumerate": "parallel"})
+        return pyro.sample(f"c_{name}", Component(logits=logits), infer=ENUMERATE)
 
 
 class Annealed(Options):

@@ -102,9 +102,9 @@ class GroupedGuide(FacetGuide):
         """
         model = cast(MLVAE, self.model)
         with model.draws(num_samples):
-            with model.contents(group, content), model.weighted("z_content"):
+            with model.contents(group, content):
                 pyro.sample("z_content", self.content_posterior(heads["content"], group, content))
-            with model.plate(group, len(group)), model.weighted("z_style"):
+            with model.plate(group, len(group)):
                 pyro.sample("z_style", self.latent_posterior("style", heads["style"]))
 
     def content_posterior(

@@ -73,16 +73,12 @@ class LadderGuide(NetworkGuide):
             x = self.model.seen(x)
             c: dict[str, Tensor] = {}
             for name, logits in self.classify(x).items():
-                with self.model.weighted(f"c_{name}"):
-                    c[name] = self.discrete.sample(
-                        name, logits, x, self.downstream(name)
-                    )  # y_l ~ q(y_l | x)
+                # y_l ~ q(y_l | x)
+                c[name] = self.discrete.sample(name, logits, x, self.downstream(name))
             with self.model.draws(L):
                 for name, head in self.climb(x, c).items():
-                    with self.model.weighted(f"z_{name}"):
-                        pyro.sample(
-                            f"z_{name}", diagonal_normal(head)
-                        )  # z_l ~ q(z_l | x, y_1, ..., y_l)
+                    # z_l ~ q(z_l | x, y_1, ..., y_l)
+                    pyro.sample(f"z_{name}", diagonal_normal(head))
 
     def classify(self, prepared: Tensor) -> dict[str, Tensor]:
         """Logits of q(y_l given x), by facet: ``[B, K]``."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from guides.needs import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.distributions import Component, clamp_to_labels
+from ppl_models.program import ENUMERATE
 
 __all__ = ["VaDEGuide"]
 
@@ -57,7 +58,6 @@ class VaDEGuide(SupervisedGuide):
                 q = Component(
                     logits=logits if label is None else clamp_to_labels(logits, label[:, j])
                 )
-                with self.model.weighted(f"c_{name}"):
-                    pyro.sample(f"c_{name}", q, infer={"enumerate": "parallel"})
+                pyro.sample(f"c_{name}", q, infer=ENUMERATE)
                 if label is not None:
                     self.add_label_loss(f"label_loss_{name}", logits, label[:, j])

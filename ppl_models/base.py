@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_kind, check_shape, check_size, is_index
-from ppl_models.configurable import Configurable
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
+from ppl_models.program import Program
 
 __all__ = ["FacetModel"]
 
@@ -26,7 +26,7 @@ __all__ = ["FacetModel"]
 TINY = torch.finfo(torch.float32).tiny
 
 
-class FacetModel(Configurable, nn.Module):
+class FacetModel(Program):
     """Base of the generative programs: everything but the program itself.
 
     Model and guide are plain modules, so their parameters never enter Pyro's global store: two
@@ -135,11 +135,10 @@ class FacetModel(Configurable, nn.Module):
 
     # The pieces that programs (and guides) are written with
 
-    def weighted(self, site: str) -> AbstractContextManager:
-        """Scale the log-density of ``site`` (``"z_NAME"`` or ``"c_NAME"``) by its weight (MFCVAE,
-        Eq. 89).
-        """
-        return poutine.scale(scale=self.kl_weights[self.kl_sites[site]].clamp_min(TINY))
+    def site_weight(self, site: str) -> Tensor | float | None:
+        """The weight of a latent site's log-density (MFCVAE, Eq. 89), in model and guide."""
+        place = self.kl_sites.get(site)
+        return None if place is None else self.kl_weights[place].clamp_min(TINY)
 
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:

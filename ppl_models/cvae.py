@@ -61,11 +61,10 @@ class CVAE(Labelled):
         :param label: u, integers ``[B]``.
         """
         with self.plate(x, len(label)), self.draws(num_samples):
-            with self.weighted(f"z_{self.name}"):
-                z = pyro.sample(
-                    f"z_{self.name}", self.priors[self.name].latent()
-                )  # z ~ Normal(0, I)
-            return pyro.sample("x", self.decode({self.name: z}, label=label), obs=x)  # x | z, u
+            # z ~ Normal(0, I)
+            z = pyro.sample(f"z_{self.name}", self.priors[self.name].latent())
+            # x | z, u
+            return pyro.sample("x", self.decode({self.name: z}, label=label), obs=x)
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         return [concatenate(self.label_features(given["label"]), z[self.name])]

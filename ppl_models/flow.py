@@ -11,9 +11,9 @@ from torch import Tensor
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind
 from ppl_models.likelihoods import Exact
-from ppl_models.mfcvae import ENUMERATE
 from ppl_models.networks import AutoregressiveFlow, FlowDecoder
 from ppl_models.priors import Mixture
+from ppl_models.program import ENUMERATE
 
 __all__ = ["GMMFlow"]
 
@@ -87,14 +87,11 @@ class GMMFlow(FacetModel):
         prior, c = self.mixtures[self.name], None
         with self.plate(x, size):
             if not marginal:
-                with self.weighted(f"c_{self.name}"):
-                    c = pyro.sample(
-                        f"c_{self.name}", prior.component(), infer=ENUMERATE
-                    )  # c ~ Cat(pi)
-            with self.draws(num_samples), self.weighted(f"z_{self.name}"):
+                # c ~ Cat(pi)
+                c = pyro.sample(f"c_{self.name}", prior.component(), infer=ENUMERATE)
+            with self.draws(num_samples):
                 z = pyro.sample(f"z_{self.name}", prior.latent(c))  # z | c ~ Normal(mu_c, Sigma_c)
             if x is None:
-                x = pyro.deterministic(
-                    "x", self.decode({self.name: z}).mean, event_dim=len(self.x_shape)
-                )  # x = f(z)
+                mean = self.decode({self.name: z}).mean
+                x = pyro.deterministic("x", mean, event_dim=len(self.x_shape))  # x = f(z)
         return x

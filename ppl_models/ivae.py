@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pyro
@@ -84,16 +83,16 @@ class IVAE(Labelled, VaDE):
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
         known = self.label_features(label)
-        return poutine.condition(super().forward, data={self.site: known})(
-            x, size=len(label), num_samples=num_samples
-        )
+        conditioned = poutine.condition(super().forward, data={self.site: known})
+        return conditioned(x, size=len(label), num_samples=num_samples)
+
+    def site_weight(self, site: str) -> Tensor | float | None:
+        # The bound is on log p(x given u): the label's own probability has no part in it.
+        return TINY if site == self.site else super().site_weight(site)
 
     @property
     def inferred(self) -> Mapping[str, Prior]:
         return {}
-
-    def weighted(self, site: str) -> AbstractContextManager:
-        return poutine.scale(scale=TINY) if site == self.site else super().weighted(site)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_labels(name, values, n, self.num_labels)
@@ -140,10 +139,7 @@ class ContinuousIVAE(Labelled):
         """
         prior, u = self.priors[self.name], self.label_features(label)
         with self.plate(x, len(label)), self.draws(num_samples):
-            with self.weighted(f"z_{self.name}"):
-                z = pyro.sample(
-                    f"z_{self.name}", prior.latent(u)
-                )  # z | u ~ Normal(mu(u), sigma(u))
+            z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
             return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ppl_models.arrays import as_labels, as_numbers
 from ppl_models.base import FacetModel
+from ppl_models.program import ENUMERATE
 
 __all__ = ["MFCVAE"]
 
 # What no guide draws, an enumerating objective may sum out.
-ENUMERATE = {"enumerate": "parallel"}
 
 
 class MFCVAE(FacetModel):
@@ -69,18 +69,15 @@ class MFCVAE(FacetModel):
         with self.plate(x, size):
             c: dict[str, Tensor] = {}
             for name, mixture in () if marginal else self.mixtures.items():
-                with self.weighted(f"c_{name}"):  # alpha_j of Eq. 89
-                    c[name] = pyro.sample(
-                        f"c_{name}", mixture.component(), infer=ENUMERATE
-                    )  # c_j ~ Cat(pi_j)
+                # c_j ~ Cat(pi_j)
+                c[name] = pyro.sample(f"c_{name}", mixture.component(), infer=ENUMERATE)
             with self.draws(num_samples):
                 z: dict[str, Tensor] = {}
                 for name, prior in self.priors.items():
-                    with self.weighted(f"z_{name}"):
-                        z[name] = pyro.sample(
-                            f"z_{name}", prior.latent(c.get(name))
-                        )  # z_j | c_j ~ Normal(mu, Sigma)
-                return pyro.sample("x", self.decode(z), obs=x)  # x | z_1, ..., z_J
+                    # z_j | c_j ~ Normal(mu, Sigma)
+                    z[name] = pyro.sample(f"z_{name}", prior.latent(c.get(name)))
+                # x | z_1, ..., z_J
+                return pyro.sample("x", self.decode(z), obs=x)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         """Known clusters, by facet or in columns, as integers ``[n, J]``; -1 where unknown."""

@@ -81,16 +81,14 @@ class MLVAE(FacetModel):
         :param beside: what the guide takes and the model has no use for.
         """
         with self.draws(num_samples):
-            with self.contents(group, content), self.weighted("z_content"):
+            with self.contents(group, content):
                 c = pyro.sample("z_content", self.priors["content"].latent())  # C_G ~ Normal(0, I)
             if content == "group":
                 c = c[..., group, :]
             with self.plate(x, len(group)):
-                with self.weighted("z_style"):
-                    s = pyro.sample("z_style", self.priors["style"].latent())  # S_i ~ Normal(0, I)
-                return pyro.sample(
-                    "x", self.decode({"content": c, "style": s}), obs=x
-                )  # X_i | C_G, S_i
+                s = pyro.sample("z_style", self.priors["style"].latent())  # S_i ~ Normal(0, I)
+                # X_i | C_G, S_i
+                return pyro.sample("x", self.decode({"content": c, "style": s}), obs=x)
 
     @contextmanager
     def contents(self, group: Tensor, content: str) -> Iterator[None]:

@@ -95,6 +95,10 @@ class NVAE(FacetModel):
     def inferred(self) -> dict[str, ClassBlocks]:
         return {"class": self.blocks}
 
+    def site_weight(self, site: str) -> Tensor | float | None:
+        # pi and the class given pi are the class, in two steps.
+        return super().site_weight("c_class" if site == "pi" else site)
+
     @property
     def decoder_dims(self) -> tuple[int, ...]:
         shared, blocks = self.dims
@@ -120,19 +124,19 @@ class NVAE(FacetModel):
         """
         given = self.one_hot(label) if label is not None and known is None else None
         with self.plate(x, size if label is None else len(label)):
-            with self.weighted("c_class"):
-                y = pyro.sample("c_class", self.blocks.component(), obs=given)  # y ~ Cat(1 / L)
-                if self.concentration is not None:
-                    # As much as pi ~ Dirichlet(alpha), y | pi ~ Cat(pi), told in the other order.
-                    pyro.sample(
-                        "pi", Proportions(self.concentration + y)
-                    )  # pi | y ~ Dirichlet(alpha + y)
+            # y ~ Cat(1 / L)
+            y = pyro.sample("c_class", self.blocks.component(), obs=given)
+            if self.concentration is not None:
+                # pi | y ~ Dirichlet(alpha + y): the same joint as pi ~ Dirichlet(alpha),
+                # y | pi ~ Cat(pi)
+                pyro.sample("pi", Proportions(self.concentration + y))
             with self.draws(num_samples):
                 z = {}
                 for name, prior in self.priors.items():
-                    with self.weighted(f"z_{name}"):
-                        z[name] = pyro.sample(f"z_{name}", prior.latent())  # z ~ Normal(0, I)
-                return pyro.sample("x", self.decode(z, label=y), obs=x)  # x | y, z_cy, z_s
+                    # z ~ Normal(0, I)
+                    z[name] = pyro.sample(f"z_{name}", prior.latent())
+                # x | y, z_cy, z_s
+                return pyro.sample("x", self.decode(z, label=y), obs=x)
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         y = self.one_hot(given["label"])

@@ -73,12 +73,11 @@ class VQVAE(FacetModel):
             L.
         """
         with self.plate(x, size), self.draws(num_samples):
-            with self.weighted(f"c_{self.name}"):
-                c = pyro.sample(
-                    f"c_{self.name}", self.codebook.component()
-                )  # c_p ~ Uniform(1, ..., K)
+            # c_p ~ Uniform(1, ..., K)
+            c = pyro.sample(f"c_{self.name}", self.codebook.component())
             z = pyro.deterministic(f"z_{self.name}", self.codebook.vectors(c), event_dim=1)
-            return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
+            # x | z
+            return pyro.sample("x", self.decode({self.name: z}), obs=x)
 
 
 class Autoencoder(MFCVAE):

@@ -1,0 +1,118 @@
+"""What a model's and a guide's program have in common when they are called.
+
+Each site's log-density counts with its weight, and Pyro is told of the parameters if it asks.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import pyro
+from pyro.params.param_store import ParamStoreDict
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK
+from pyro.poutine.trace_messenger import TraceMessenger
+from torch import Tensor, nn
+
+from ppl_models.configurable import Configurable
+
+__all__ = ["ENUMERATE", "Program", "SiteWeights"]
+
+#: Pyro is to sum over all values of a discrete site.
+ENUMERATE = {"enumerate": "parallel"}
+
+# Stands in Pyro's names between that of a module and that of its parameter.
+DIVIDER = "$$$"
+# Names by which programs are known to Pyro, and who has or had each of them.
+NAMES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+OWNERS: dict[str, ref[nn.Module]] = {}
+
+
+class SiteWeights(Messenger):
+    """Scale the log-density of some sites, each by its own weight: ``poutine.scale`` by name.
+
+    :param weight: of a site, a scalar; ``None`` for one that stays as it is.
+    """
+
+    def __init__(self, weight: Callable[[str], Tensor | float | None]) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if (weight := self.weight(msg["name"])) is not None:
+            msg["scale"] = weight * msg["scale"]
+
+
+class Program(Configurable, nn.Module):
+    """Base of models and guides: a Pyro program whose sites have weights."""
+
+    @abstractmethod
+    def site_weight(self, site: str) -> Tensor | float | None:
+        """The weight of a site's log-density, a scalar; ``None`` where it has none."""
+
+    def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and parameters that are this program's and no other's."""
+        return self.named_parameters()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _parameters_are_asked_for():
+            self.register()
+        with SiteWeights(self.site_weight):
+            return super().__call__(*args, **kwargs)
+
+    def register(self) -> None:
+        """Tell Pyro of the parameters, by names that no other program of this process has.
+
+        The first program of a class is known by the class's name, further ones by a number behind
+        it, in the order in which Pyro first asks. Values that the store has under these names,
+        such as loaded ones, are taken over.
+
+        :raises ValueError: if the store has a parameter of another shape under such a name.
+        """
+        store = pyro.get_param_store()
+        name = _name_of(self, store)
+        for own_name, parameter in self.own_parameters():
+            if parameter.requires_grad:
+                _share(store, f"{name}{DIVIDER}{own_name}", parameter)
+
+
+def _parameters_are_asked_for() -> bool:
+    """Whether a handler, such as that of ``SVI.step``, collects parameters and nothing else."""
+    return any(isinstance(each, TraceMessenger) and each.param_only for each in _PYRO_STACK)
+
+
+def _name_of(program: nn.Module, store: ParamStoreDict) -> str:
+    if program not in NAMES:
+        kind = type(program).__name__
+        candidates = (f"{kind}_{number}" if number else kind for number in count())
+        NAMES[program] = next(name for name in candidates if _is_free(name, store))
+        OWNERS[NAMES[program]] = ref(program)
+    return NAMES[program]
+
+
+def _is_free(name: str, store: ParamStoreDict) -> bool:
+    """Whether nobody has had this name, or whoever had it is gone with what it left."""
+    if name not in OWNERS:
+        return True
+    left = any(key.startswith(f"{name}{DIVIDER}") for key in store)
+    return OWNERS[name]() is None and not left
+
+
+def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
+    """Let the store's parameter of this name be this one, with the values that the store has."""
+    if name in store and store[name] is not parameter:
+        if store[name].shape != parameter.shape:
+            raise ValueError(
+                f"Pyro's parameter store has {name!r} with shape {list(store[name].shape)}, and "
+                f"this program's has {list(parameter.shape)}: it is another model's; call "
+                "pyro.clear_param_store() first, or load what was saved from this model"
+            )
+        parameter.data.copy_(store[name].detach())
+        store[name] = parameter
+    if not parameter.is_contiguous():  # of which the store would keep a copy
+        parameter.data = parameter.data.contiguous()
+    pyro.param(name, parameter)
