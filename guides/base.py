@@ -78,6 +78,13 @@ class FacetGuide(Program):
         self.model.register()  # whose values the posterior rests on
         super().register()
 
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        if self.num_samples > 1 and options.get("num_samples") is None:
+            raise ValueError(
+                f"this guide draws num_samples={self.num_samples} times, and Pyro's SVI has to "
+                f"tell the model: svi.step(x, num_samples={self.num_samples})"
+            )
+
     @property
     def needs(self) -> Needs:
         """What an objective must do with the guide's discrete sites; a key of

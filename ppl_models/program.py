@@ -5,15 +5,18 @@ Each site's log-density counts with its weight, and Pyro is told of the paramete
 
 from __future__ import annotations
 
+import gc
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import pyro
 from pyro.params.param_store import ParamStoreDict
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
@@ -30,6 +33,8 @@ DIVIDER = "$$$"
 # Names by which programs are known to Pyro, and who has or had each of them.
 NAMES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 OWNERS: dict[str, ref[nn.Module]] = {}
+# Parameters that the store has of programs, by their place in memory; others were loaded.
+SHARED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 
 
 class SiteWeights(Messenger):
@@ -47,6 +52,22 @@ class SiteWeights(Messenger):
             msg["scale"] = weight * msg["scale"]
 
 
+class _NothingLeftToThePrior(Messenger):
+    """Refuses an objective that would draw from its prior what the guide leaves to be summed."""
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        replayed = [each.trace for each in _PYRO_STACK if isinstance(each, ReplayMessenger)]
+        infer = msg["infer"]
+        if msg["is_observed"] or infer.get("enumerate") != "parallel" or not replayed:
+            return
+        if "_enumerate_dim" not in infer and not any(msg["name"] in trace for trace in replayed):
+            raise ValueError(
+                f"site {msg['name']!r} is not in the guide, and this objective does not enumerate "
+                "it: take TraceEnum_ELBO, or leave clusters out of the model too, as by "
+                "svi.step(x, marginal=True)"
+            )
+
+
 class Program(Configurable, nn.Module):
     """Base of models and guides: a Pyro program whose sites have weights."""
 
@@ -59,10 +80,19 @@ class Program(Configurable, nn.Module):
         return self.named_parameters()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _parameters_are_asked_for():
-            self.register()
-        with SiteWeights(self.site_weight):
+        with ExitStack() as stack:
+            if _parameters_are_asked_for():
+                self.register()
+                self.check_options(kwargs)
+                stack.enter_context(_NothingLeftToThePrior())
+            stack.enter_context(SiteWeights(self.site_weight))
             return super().__call__(*args, **kwargs)
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that Pyro's SVI would give to model and guide alike, and cannot.
+
+        :raises ValueError: if the model would be called with others than the guide.
+        """
 
     def register(self) -> None:
         """Tell Pyro of the parameters, by names that no other program of this process has.
@@ -98,7 +128,10 @@ def _is_free(name: str, store: ParamStoreDict) -> bool:
     """Whether nobody has had this name, or whoever had it is gone with what it left."""
     if name not in OWNERS:
         return True
-    left = any(key.startswith(f"{name}{DIVIDER}") for key in store)
+    if OWNERS[name]() is not None:
+        gc.collect()  # it may be gone but for a circle of references
+    named = (store[key] for key in store if key.startswith(f"{name}{DIVIDER}"))
+    left = any(SHARED.get(id(parameter)) is parameter for parameter in named)
     return OWNERS[name]() is None and not left
 
 
@@ -116,3 +149,4 @@ def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
     if not parameter.is_contiguous():  # of which the store would keep a copy
         parameter.data = parameter.data.contiguous()
     pyro.param(name, parameter)
+    SHARED[id(parameter)] = parameter

@@ -1,0 +1,236 @@
+"""Pyro's own line: plain SVI with Pyro's objectives and optimisers trains every model and guide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.optim import Adam, ClippedAdam, ExponentialLR
+
+from guides import FacetGuide, MarginalGuide, VaDEGuide
+from inference import Loss, SVIRunner
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+from tests.catalogue import OBJECTIVES, PAIRS, given, plain_vae, two_facets
+
+N = 12
+CASES = [
+    pytest.param(build, name, id=f"{build.__name__}-{name}")
+    for build, _, suitable in PAIRS
+    for name in sorted(suitable)
+    if name.startswith("Pyro's")
+]
+
+
+@pytest.fixture(autouse=True)
+def an_empty_store() -> Iterator[None]:
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+def start(build: Callable[[], FacetGuide]) -> tuple[FacetGuide, torch.Tensor, dict[str, Any]]:
+    pyro.set_rng_seed(0)
+    guide = build()
+    x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
+    return guide, x, given(guide, N)
+
+
+def moved(guide: FacetGuide, train: Callable[[], Any]) -> set[str]:
+    """Which parameters a training changes."""
+    before = {name: p.detach().clone() for name, p in guide.named_parameters()}
+    train()
+    return {name for name, p in guide.named_parameters() if not torch.equal(p, before[name])}
+
+
+@pytest.mark.parametrize(("build", "name"), CASES)
+def test_plain_svi_moves_all_that_the_runner_moves(
+    build: Callable[[], FacetGuide], name: str
+) -> None:
+    guide, x, beside = start(build)
+    options = {**guide.options, **beside}
+    svi = SVI(guide.model, guide, Adam({"lr": 1e-3}), OBJECTIVES[name](guide))
+
+    def steps() -> None:
+        for _ in range(30):
+            svi.step(guide.model.prepare(x), **options)
+
+    by_svi = moved(guide, steps)
+    other, x, beside = start(build)
+    runner = SVIRunner(other.model, other, OBJECTIVES[name](other), lr=1e-3)
+    by_runner = moved(other, lambda: runner.fit(x, 30, N, progress=False, **beside))
+    # Pyro's objectives know no baselines, which are no part of a model.
+    learning = {name for name, p in other.named_parameters() if p.requires_grad}
+    assert by_runner == {name for name in learning if not name.startswith("discrete.")}
+    assert by_svi == by_runner
+
+
+@pytest.mark.parametrize(("build", "name"), CASES)
+def test_its_loss_is_the_runners_on_the_same_draws(
+    build: Callable[[], FacetGuide], name: str
+) -> None:
+    guide, x, beside = start(build)
+    guide, x = guide.double(), x.double()
+    beside = {k: v.double() if v.is_floating_point() else v for k, v in beside.items()}
+    objective = OBJECTIVES[name](guide)
+    svi = SVI(guide.model, guide, Adam({"lr": 1e-9}), objective)
+    pyro.set_rng_seed(1)
+    ours = float(Loss(guide.model, guide, objective)(x, **beside).detach())
+    pyro.set_rng_seed(1)
+    theirs = svi.step(guide.model.prepare(x), **guide.options, **beside) / N
+    assert theirs == pytest.approx(ours, abs=1e-10, rel=1e-10)
+
+
+def test_two_models_of_a_class_trained_by_turns_end_as_they_would_alone() -> None:
+    def svi_of(seed: int) -> tuple[VaDEGuide, SVI, torch.Tensor]:
+        pyro.set_rng_seed(seed)
+        guide = two_facets()
+        objective = TraceEnum_ELBO(max_plate_nesting=1)
+        return guide, SVI(guide.model, guide, Adam({"lr": 1e-2}), objective), torch.rand(N, 6)
+
+    def step(svi: SVI, x: torch.Tensor, number: int) -> None:
+        pyro.set_rng_seed(number)
+        svi.step(x)
+
+    alone = []
+    for seed in (0, 1):
+        pyro.clear_param_store()
+        guide, svi, x = svi_of(seed)
+        for number in range(10):
+            step(svi, x, number)
+        alone.append({name: p.detach().clone() for name, p in guide.named_parameters()})
+    pyro.clear_param_store()
+    runs = [svi_of(seed) for seed in (0, 1)]
+    for number in range(10):
+        for _, svi, x in runs:
+            step(svi, x, number)
+    for (guide, _, _), then in zip(runs, alone, strict=True):
+        assert all(torch.equal(p, then[name]) for name, p in guide.named_parameters())
+    assert len({name.partition("$$$")[0] for name in pyro.get_param_store()}) == 4
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: ClippedAdam({"lr": 1e-2, "lrd": 0.99}),
+        lambda: ExponentialLR(
+            {"optimizer": torch.optim.SGD, "optim_args": {"lr": 1e-2}, "gamma": 0.9}
+        ),
+        lambda: Adam(lambda name: {"lr": 1e-2 if "decoder" in name else 1e-3}),
+        lambda: Adam(lambda module, name: {"lr": 1e-2 if "MFCVAE" in module else 1e-3}),
+    ],
+    ids=["clipped", "scheduled", "by parameter", "by module"],
+)
+def test_pyros_optimisers(optimizer: Callable[[], Any]) -> None:
+    guide, x, _ = start(two_facets)
+    optim = optimizer()
+    svi = SVI(guide.model, guide, optim, TraceEnum_ELBO(max_plate_nesting=1))
+
+    def steps() -> None:
+        for _ in range(3):
+            svi.step(x)
+            if hasattr(optim, "set_epoch") or hasattr(optim, "pt_scheduler_constructor"):
+                optim.step()
+
+    assert moved(guide, steps) == {name for name, _ in guide.named_parameters()}
+
+
+def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
+    guide, x, _ = start(two_facets)
+    svi = SVI(guide.model, guide, Adam({"lr": 1e-2}), TraceEnum_ELBO(max_plate_nesting=1))
+    for _ in range(5):
+        svi.step(x)
+    pyro.get_param_store().save(str(tmp_path / "params"))
+    trained = {name: p.detach().clone() for name, p in guide.named_parameters()}
+    names = set(pyro.get_param_store())
+
+    # Back to what was saved, in the same process and object; then cleared, and on from there.
+    for _ in range(3):
+        svi.step(x)
+    pyro.get_param_store().load(str(tmp_path / "params"))
+    still = SVI(guide.model, guide, Adam({"lr": 0.0}), TraceEnum_ELBO(max_plate_nesting=1))
+    still.step(x)
+    assert all(torch.equal(p, trained[name]) for name, p in guide.named_parameters())
+    pyro.clear_param_store()
+    still.step(x)
+    assert all(torch.equal(p, trained[name]) for name, p in guide.named_parameters())
+    assert set(pyro.get_param_store()) == names
+
+    # Another object, as in another process.
+    del guide, svi, still
+    pyro.clear_param_store()
+    pyro.set_rng_seed(5)
+    fresh = two_facets()
+    pyro.get_param_store().load(str(tmp_path / "params"))
+    optimizer, objective = Adam({"lr": 0.0}), TraceEnum_ELBO(max_plate_nesting=1)
+    SVI(fresh.model, fresh, optimizer, objective).step(x)
+    assert set(pyro.get_param_store()) == names
+    assert all(torch.equal(p, trained[name]) for name, p in fresh.named_parameters())
+
+
+def test_a_store_of_another_shape_is_refused(tmp_path: Path) -> None:
+    guide, x, _ = start(two_facets)
+    objective = TraceEnum_ELBO(max_plate_nesting=1)
+    SVI(guide.model, guide, Adam({"lr": 1e-2}), objective).step(x)
+    pyro.get_param_store().save(str(tmp_path / "params"))
+    del guide
+    pyro.clear_param_store()
+    pyro.get_param_store().load(str(tmp_path / "params"))
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    other = VaDEGuide(MFCVAE((6,), facets, network=MLPLadder((16, 18))))
+    with pytest.raises(ValueError, match=r"with shape \[.*it is another model's; call"):
+        SVI(other.model, other, Adam({"lr": 1e-2}), objective).step(x)
+
+
+def test_parameters_enter_the_store_only_where_they_are_asked_for() -> None:
+    guide, x, _ = start(two_facets)
+    module = TraceEnum_ELBO(max_plate_nesting=1)(guide.model, guide)
+    module(x).backward()
+    assert all(p.grad is not None for p in module.parameters())
+    SVIRunner(guide.model, guide).fit(x, 2, N, progress=False)
+    assert not list(pyro.get_param_store())
+
+
+def test_parameters_that_do_not_learn_stay() -> None:
+    guide, x, _ = start(two_facets)
+    guide.encoder.requires_grad_(False)
+    objective = TraceEnum_ELBO(max_plate_nesting=1)
+    svi = SVI(guide.model, guide, Adam({"lr": 1e-2}), objective)
+    assert not [name for name in moved(guide, lambda: svi.step(x)) if name.startswith("encoder.")]
+
+
+def marginal() -> MarginalGuide:
+    return MarginalGuide(two_facets().model)
+
+
+def test_what_cannot_work_says_so() -> None:
+    pyro.set_rng_seed(0)
+    x, adam = torch.rand(N, 6), Adam({"lr": 1e-2})
+    two_draws = VaDEGuide(two_facets().model, num_samples=2)
+    svi = SVI(two_draws.model, two_draws, adam, TraceEnum_ELBO(max_plate_nesting=2))
+    with pytest.raises(ValueError, match=r"tell the model: svi.step\(x, num_samples=2\)"):
+        svi.step(x)
+    svi.step(x, num_samples=2)
+    guide = marginal()
+    for objective in (Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO):
+        svi = SVI(guide.model, guide, adam, objective(max_plate_nesting=1))
+        with pytest.raises(ValueError, match=r"'c_style' is not in the guide, .* marginal=True"):
+            svi.step(x)
+        svi.step(x, marginal=True)
+    SVI(guide.model, guide, adam, TraceEnum_ELBO(max_plate_nesting=1)).step(x)
+
+
+@pytest.mark.parametrize("kind", [Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO])
+def test_several_particles(kind: type) -> None:
+    """In turn and side by side: the mean over so many draws of the whole objective."""
+    guide, x, _ = start(plain_vae)
+    one = kind(max_plate_nesting=1, num_particles=400)
+    many = kind(max_plate_nesting=1, num_particles=400, vectorize_particles=True)
+    values = [float(each.loss(guide.model, guide, x)) / N for each in (one, many)]
+    single = kind(max_plate_nesting=1)
+    draws = torch.tensor([single.loss(guide.model, guide, x) / N for _ in range(200)])
+    assert abs(values[0] - values[1]) < 5 * float(draws.std()) * (2 / 400) ** 0.5
