@@ -1,11 +1,11 @@
-"""Does a classifier gain by generated images? (N-VAE, Fig. 9)
+"""Does a classifier gain from generated images? (N-VAE, Fig. 9)
 
 python -m examples.augmentation --dataset mnist --data-root DATA
 
 N-VAE and a conditional VAE are trained; then a classifier, with a share of its images replaced by
 generated ones of the same class, whose latents are drawn with a standard deviation of 1 or more.
-Reported is its error on the test images, mean and sample deviation over repeats, each with its own
-generative model. What is in the run folder already, made with the same settings, is not made again.
+The report is its error on the test images, mean and sample deviation over repeats, each with its
+own generative model. Results already in the run folder, made with the same settings, are reused.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ labels.
     python -m examples.choose                      # the bundled 8x8 digits
     python -m examples.choose --dataset drawn   # two known labellings, each in its own subspace
 
-Candidates have 1, 2 or 3 facets and as many clusters in each facet. What else they are is the same
-for all, so that only the grouping is compared: one likelihood, one ladder of three levels, of which
-the deepest have facets, and one number of latent dimensions, shared out among the facets. They are
-ordered by their clusters altogether, J K.
+Candidates have 1, 2 or 3 facets, and the same number of clusters in each facet. Everything else is
+the same for all, so that only the grouping is compared: one likelihood, one ladder of three levels,
+of which the deepest have facets, and one number of latent dimensions, divided among the facets.
+They are ordered by their total number of clusters, J K.
 
-What mixtures are started from does not depend on K: each J is trained once under standard normal
-priors, and its networks are where every K goes on from. Seeds are trained side by side. Labels are
-looked at when the choice is made, and only to say whether it is right.
+The start of the mixtures does not depend on K: for each J, networks are trained once under standard
+normal priors, and training with every K continues from them. Seeds are trained side by side. Labels
+are used only after the choice, to say whether it is right.
 """
 
 from __future__ import annotations

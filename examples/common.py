@@ -92,7 +92,7 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
         help="sizes for a run of seconds, on data that needs no files",
     )
     parser.add_argument(
-        "--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)"
+        "--data-root", type=Path, help="where data sets are (default: $FACETVAE_DATA, else ./data)"
     )
     seed, device = reader("seed", int, check_seed), reader("device", str, check_device)
     parser.add_argument(
@@ -104,8 +104,8 @@ def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the checkpoints in the run folder, as the run was called before; else "
-        "these are removed",
+        help="resume from the checkpoints in the run folder, called as before; without this flag "
+        "they are removed",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("runs") / name, help=f"run folder (default: runs/{name})"

@@ -4,9 +4,9 @@ costs.
     python -m examples.compare_guides                              # the bundled 8x8 digits
     python -m examples.compare_guides --dataset mnist --data-root DATA
 
-Each guide trains a model of its own by the same recipe, warm start included; a first table compares
-the fitted posteriors. A second takes one of them, with its cluster given by a network and its
-latents given the cluster, and handles that cluster in every way there is: same posterior, same
+Each guide trains its own model in the same way, warm start included; a first table compares the
+fitted posteriors. A second table takes one of them, with its cluster given by a network and its
+latents given the cluster, and handles that cluster in every available way: same posterior, same
 batch, so bias, noise and time are the estimator's.
 """
 

@@ -6,8 +6,8 @@
 
 Cluster galleries, what each facet knows, facets swapped between two inputs, sliders along latents,
 samples of clusters, and the run's history. The run's data set is found by its name, and its test
-split shown; a run on data of your own needs --data. The page is served to this machine alone, and
-asks nothing of any network. Needs facetvae[explore].
+split is shown; a run on your own data needs --data. The page is served to this machine alone and
+loads nothing from a network. Needs facetvae[explore].
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--smoke", action="store_true", help="train a tiny run, answer one request for it, and end"
     )
     parser.add_argument(
-        "--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)"
+        "--data-root", type=Path, help="where data sets are (default: $FACETVAE_DATA, else ./data)"
     )
     parser.add_argument(
         "--seed",

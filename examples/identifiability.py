@@ -1,13 +1,13 @@
-"""Are true sources found? VaDE, iVAE and a flow over a mixture, on mixed sources (Willetts and
+"""Are the true sources found? VaDE, iVAE and a flow over a mixture, on mixed sources (Willetts and
 Paige, 2021; 4.1, D).
 
 python -m examples.identifiability --full
 
 Ten seeds of each model are trained side by side on mixed sources, for data sets of several sizes.
-The measure, chosen before any run: mean absolute correlation of posterior means with the true
-sources on rows that were not trained on, coordinates matched (with signs) on one half of these and
-scored on the other, Pearson's, without a linear map before. What is in the run folder already, made
-with the same settings, is not trained again.
+The measure, chosen before any run: mean absolute correlation (Pearson's) of posterior means with
+the true sources on held-out rows, without a linear map; coordinates are matched (with signs) on one
+half of these rows and scored on the other. Results already in the run folder, made with the same
+settings, are reused.
 """
 
 from __future__ import annotations

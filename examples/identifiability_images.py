@@ -1,12 +1,12 @@
-"""Do runs from other seeds find the same latents? VaDE, iVAE and others on images (Willetts and
+"""Do runs from different seeds find the same latents? VaDE, iVAE and others on images (Willetts and
 Paige, 2021; 4.2).
 
 python -m examples.identifiability_images --dataset mnist --data-root DATA --models VaDE iVAE
 
 Several seeds of each model are trained; then the posterior means of the test images are compared
-between every two of them. The measure, chosen before any run: mean correlation after alignment by
-CCA, the linear map found on one half of the test images and scored on the other, Pearson's. What is
-in the run folder already, made with the same settings, is not trained again.
+between every two of them. The measure, chosen before any run: mean correlation (Pearson's) after
+alignment by CCA; the linear map is found on one half of the test images and scored on the other.
+Results already in the run folder, made with the same settings, are reused.
 """
 
 from __future__ import annotations

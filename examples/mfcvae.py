@@ -4,9 +4,9 @@ that stand in for it.
     python -m examples.mfcvae --dataset mnist --data-root DATA
     python -m examples.mfcvae --dataset shapes3d-1
 
-MNIST, 3DShapes and SVHN have the paper's settings, and their phases the lengths of the authors'
-code, which the paper does not give; the small data sets have shorter ones. 3DShapes is our drawing
-of it where DATA has no 3dshapes.h5.
+MNIST, 3DShapes and SVHN have the paper's settings; the lengths of their phases, which the paper
+does not give, are those of the authors' code. The small data sets have shorter phases. 3DShapes is
+drawn by this project unless DATA has 3dshapes.h5.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""ML-VAE: what the members of a group share, and what each has of its own (Bouchacourt et al.,
+"""ML-VAE: what the members of a group share, and what is particular to each (Bouchacourt et al.,
 2018).
 
 python -m examples.mlvae --dataset mnist --data-root DATA
 python -m examples.mlvae --dataset shapes --factor object
 
-MNIST is grouped by digit. The drawn shapes are grouped by one of their factors, about two fifths of
-whose values are held out, so that their groups are never seen in training. Test images are then
-classified by content and by style, with evidence accumulated over k images (the paper's Fig. 6c).
---model vae is the paper's baseline, whose evidence is accumulated afterwards.
+MNIST is grouped by digit. The drawn shapes are grouped by one of their factors, and about two
+fifths of its values are held out, so that their groups are never seen in training. Test images are
+then classified by content and by style, with evidence accumulated over k images (the paper's Fig.
+6c). --model vae is the paper's baseline, whose evidence is accumulated afterwards.
 """
 
 from __future__ import annotations
@@ -277,10 +277,16 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "mlvae")
     parser.add_argument("--dataset", choices=("mnist", "shapes", "digits"), default="mnist")
     parser.add_argument(
-        "--factor", choices=tuple(FACTORS), default="object", help="that shapes are grouped by"
+        "--factor",
+        choices=tuple(FACTORS),
+        default="object",
+        help="factor that shapes are grouped by",
     )
     parser.add_argument(
-        "--model", choices=MODELS, default="product", help="the rule of evidence, or the baseline"
+        "--model",
+        choices=MODELS,
+        default="product",
+        help="how evidence is combined, or the baseline",
     )
     flags = {
         "epochs": {"help": "passes over the data"},

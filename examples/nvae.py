@@ -4,11 +4,11 @@ python -m examples.nvae --dataset mnist --data-root DATA
 python -m examples.nvae --dataset mnist --data-root DATA --labels 600
 python -m examples.nvae --dataset shapes
 
-With --labels, that many training images keep their label (as many of each class); the others are of
-any class, and a classifier that is trained on the labelled images alone is scored beside.
---objective dirichlet is the exact bound (Eq. 3), sampled the same with pi drawn (Eq. 2), simplified
-the paper's (Eq. 6, which bounds nothing). --model cvae and vae are the baselines, in the same
-parts; --beta makes a beta-VAE of the latter.
+With --labels, that many training images keep their label (equally many of each class); the others
+are summed over all classes, and a classifier trained on the labelled images alone is scored for
+comparison. --objective dirichlet is the exact bound (Eq. 3), sampled the same with pi drawn (Eq.
+2), simplified the paper's (Eq. 6, which is not a bound). --model cvae and vae are the baselines,
+built from the same parts; --beta makes a beta-VAE of the latter.
 """
 
 from __future__ import annotations
@@ -287,9 +287,12 @@ def format_table(found: dict[str, Any]) -> str:
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "nvae")
     parser.add_argument("--dataset", choices=tuple(CLASS_OF), default="mnist")
-    parser.add_argument("--model", choices=MODELS, default="nvae", help="or a baseline")
+    parser.add_argument("--model", choices=MODELS, default="nvae", help="N-VAE or a baseline")
     parser.add_argument(
-        "--objective", choices=OBJECTIVES, default="simplified", help="how known labels teach"
+        "--objective",
+        choices=OBJECTIVES,
+        default="simplified",
+        help="how known labels enter the objective",
     )
     parser.add_argument(
         "--no-class-bias", action="store_true", help="the decoder does not see the class (Fig. 10)"

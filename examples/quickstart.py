@@ -1,10 +1,10 @@
-"""Two groupings of scikit-learn's bundled handwritten digits: what is written, and how.
+"""Two clusterings of scikit-learn's bundled handwritten digits: what is written, and how.
 
     python -m examples.quickstart
 
-Needs no files. On so few data a mixture trained from the start collapses into one cluster. So the
-digit facet is first taught the clusters of images that are neighbours of each other, while the
-style facet is let in to say what is left; then both train on without them.
+Needs no files. On so few data a mixture that is trained from random initial values collapses into
+one cluster. So the digit facet is pretrained on nearest-neighbour pseudo-labels, while the style
+facet is faded in for the remaining variation; then both are fine-tuned without pseudo-labels.
 """
 
 from __future__ import annotations

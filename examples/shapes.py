@@ -1,8 +1,9 @@
 """A drawn stand-in for 3DShapes: one object in a room, every factor known.
 
-The factors are those of 3DShapes (Burgess and Kim, 2018), with as many values each: hue of floor,
-wall and object (10 each), scale (8), shape (4) and orientation (15). It is *not* that data set: the
-room, the light and the camera are ours, and numbers measured on one are not numbers on the other.
+The factors are those of 3DShapes (Burgess and Kim, 2018), with the same numbers of values: hue of
+floor, wall and object (10 each), scale (8), shape (4) and orientation (15). It is *not* that data
+set: the room, the light and the camera are this project's, and numbers measured on one do not hold
+for the other.
 
 Images are drawn by NumPy: rays through every pixel, marched to the object by its signed distance.
 The geometry is drawn once for each scale, shape and orientation; hues only colour it.

@@ -1,12 +1,12 @@
-"""Data whose truth is known: sources with segments, mixed without noise, and labellings in
-subspaces of their own.
+"""Data whose truth is known: sources with segments, mixed without noise, and labellings in separate
+subspaces.
 
 The first are the time-contrastive data of nonlinear ICA, after Hyvarinen and Morioka (2016) with
 the settings of Willetts and Paige (*I Don't Need u*, 4.1): within a segment the sources are
-independent Gaussians; their means and deviations are drawn anew for each segment, and the means are
-varied (older code fixes them at 0). An invertible network of square layers mixes them. Its matrices
-are orthogonal, as in the iVAE authors' code: random ones, even such as are each well conditioned,
-are together so ill conditioned that some sources are lost in any noise.
+independent Gaussians; their means and deviations are drawn again for each segment, and the means
+vary (older code fixes them at 0). An invertible network of square layers mixes them. Its matrices
+are orthogonal, as in the iVAE authors' code: a product of random ones, even if each is well
+conditioned, is so ill conditioned that any noise hides some sources.
 """
 
 from __future__ import annotations

@@ -3,21 +3,20 @@ table.
 
     python -m examples.sweep quickstart --seeds 0 1 2 --set lr=5e-4,1e-3 --out runs/sweep
 
-Each combination is a job of its own (through submitit, which takes pip install
-'facetvae[cluster]'): the example's run, in a folder below --out. When all have ended, sweep.json
-has mean and sample deviation of every score over the seeds, and which runs failed, why, and where
-their logs are. Called again, it goes on with what is not finished: a run that has its scores is not
-run again, and one that was stopped goes on from its checkpoints. On a cluster, from a folder that
-all its machines see:
+Each combination is one job (through submitit: pip install 'facetvae[cluster]'): the example's run,
+in a folder below --out. When all have ended, sweep.json has mean and sample deviation of every
+score over the seeds, and which runs failed, why, and where their logs are. Called again, it runs
+what is not finished: a run that has its scores is not run again, and one that was stopped resumes
+from its checkpoints. On a cluster, from a folder that all its machines see:
 
     python -m examples.sweep vade --seeds 0 1 2 --set "widths=200 400,500 2000" --device cuda \\
         --data-root DATA --cluster slurm \\
         --slurm timeout_min=240 gpus_per_node=1 cpus_per_task=4 slurm_partition=gpu
 
-A job that is preempted or reaches its time limit is queued again, and goes on from its last
-checkpoint, which is at most a minute old; at its fourth limit it has failed, and a further call
-goes on with it. Where the sweep itself is stopped, so are jobs on this machine; a cluster's go on,
-and the next call waits for those that it finds at work.
+A job that is preempted or reaches its time limit is queued again, and resumes from its last
+checkpoint, which is at most a minute old. When it reaches the limit a fourth time it has failed,
+and a further call resumes it. If the sweep itself is stopped, jobs on this machine stop too; jobs
+on a cluster continue, and the next call waits for those that are still running.
 """
 
 from __future__ import annotations
@@ -205,7 +204,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--smoke", action="store_true", help="each run with its --smoke")
     parser.add_argument(
-        "--data-root", type=Path, help="where data sets lie (default: $FACETVAE_DATA, else ./data)"
+        "--data-root", type=Path, help="where data sets are (default: $FACETVAE_DATA, else ./data)"
     )
     parser.add_argument(
         "--device", default="cpu", help='of each run, such as "cpu" or "cuda" (default: cpu)'

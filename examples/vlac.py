@@ -3,11 +3,11 @@ al., 2019).
 
     python -m examples.vlac --model vlac --dataset colour-mnist --data-root DATA
 
-All are trained by one recipe: first with a standard normal in every mixture's place, then mixtures
-fitted to the latents, then the model's own objective. In the first stage MFCVAE lets its facets in
-one after the other, as its paper does, and the others have all layers from the start, as theirs do;
---schedule has it otherwise. VLAC's paper gives neither sizes of the networks nor how long it
-trained.
+All are trained in the same way: first with a standard normal in place of every mixture, then
+mixtures are fitted to the latents, then the model's own objective is trained. In the first stage
+MFCVAE fades its facets in one after the other, and the others have all layers from the start, both
+as in their papers; --schedule changes this. VLAC's paper gives neither the sizes of the networks
+nor the length of training.
 """
 
 from __future__ import annotations
