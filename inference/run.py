@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from pyro.optim import PyroOptim
 from torch import Tensor
 
 from guides.base import FacetGuide
 from inference.guard import Guard
 from inference.objectives import Loss
+from inference.optimizers import OptimizerFactory, build_optimizer
 from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.schedules import Constant, Schedule
 from ppl_models.base import FacetModel
@@ -40,6 +42,7 @@ class Run:
     :param device: where to train; ``None`` for where the model is.
     :param precision: of the networks, ``"float32"`` or ``"bf16"``.
     :param guard: what happens at a step that is not finite; ``None`` for ``Guard()``.
+    :param optimizer: see :func:`~inference.optimizers.build_optimizer`.
     :raises ValueError: naming an option that cannot be.
 
     :ivar history: one record per logging interval.
@@ -57,6 +60,7 @@ class Run:
         device: str | torch.device | None,
         precision: str,
         guard: Guard | None,
+        optimizer: OptimizerFactory | PyroOptim | None = None,
     ) -> None:
         self.lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
@@ -64,8 +68,7 @@ class Run:
         self.loss = loss
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
-        learning = (p for p in self.loss.parameters() if p.requires_grad)
-        self.optimizer = torch.optim.Adam(learning, lr=self.lr, fused=True)
+        self.optimizer = build_optimizer(optimizer, self.loss, self.lr)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
@@ -104,6 +107,7 @@ class Run:
             ],
             "weights": {name: list(t.shape) for name, t in self.loss.state_dict().items()},
             "device": self.device.type,
+            "optimizer": type(self.optimizer).__name__,
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from numpy.typing import ArrayLike
 from pyro.infer import ELBO
+from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,6 +20,7 @@ from inference.checkpoints.saved_run import blamed_on, read_checkpoint, write_ch
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
+from inference.optimizers import OptimizerFactory
 from inference.run import Callback, Run, check_part, check_settings
 from inference.schedules import Schedule
 from inference.training.batching import Batching
@@ -56,6 +58,10 @@ class SVIRunner(Run):
         densities stay float32.
     :param guard: what happens where an objective is no longer finite, and how long gradients may
         be; by default ``Guard()``, which stops.
+    :param optimizer: fused Adam where not given; else what is called with the parameters and
+        ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's,
+        which brings its own rates. One that is not fused reads back to the host in each step
+        whether the step was finite.
     :raises ValueError: if the parts do not belong together or an option is unknown.
 
     :ivar history: one record per logging interval, see :meth:`fit`.
@@ -75,10 +81,10 @@ class SVIRunner(Run):
         device: str | torch.device | None = None,
         precision: str = "float32",
         guard: Guard | None = None,
+        optimizer: OptimizerFactory | PyroOptim | None = None,
     ) -> None:
-        super().__init__(
-            Loss(model, guide, objective), lr, schedule, seed, device, precision, guard
-        )
+        loss = Loss(model, guide, objective)
+        super().__init__(loss, lr, schedule, seed, device, precision, guard, optimizer)
 
     def fit(
         self,
@@ -195,6 +201,7 @@ class SVIRunner(Run):
         objective: ELBO | None = None,
         schedule: Schedule | None = None,
         device: str | torch.device | None = None,
+        optimizer: OptimizerFactory | PyroOptim | None = None,
     ) -> SVIRunner:
         """Build again what :meth:`save` wrote: ``runner.model`` and ``runner.guide`` hold the
         fitted parameters.
@@ -205,6 +212,7 @@ class SVIRunner(Run):
         :param guide: the guide (and so the model) to fill, for parts of your own that a checkpoint
             cannot name.
         :param schedule: likewise.
+        :param optimizer: to train on with; a saved run does not have it.
         :raises FileNotFoundError: if a file is missing.
         :raises ValueError: if a file is truncated, foreign, or does not fit the guide; nothing is
             changed then.
@@ -216,7 +224,8 @@ class SVIRunner(Run):
         schedule = _part("schedule", schedule, config, folder)
         guard = _part("guard", None if "guard" in config else Guard(), config, folder)
         _check_state(guide, state, folder)
-        runner = cls(guide.model, guide, objective, lr, schedule, seed, device, precision, guard)
+        settings = (lr, schedule, seed, device, precision, guard, optimizer)
+        runner = cls(guide.model, guide, objective, *settings)
         guide.to(state["model.gates"].dtype).load_state_dict(state)
         runner.history, runner.epoch, runner.step = (
             history,

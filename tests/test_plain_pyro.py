@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMe
 from pyro.optim import Adam, ClippedAdam, ExponentialLR
 
 from guides import FacetGuide, MarginalGuide, VaDEGuide
-from inference import Loss, SVIRunner
+from inference import Checkpoints, Loss, SVIRunner
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 from tests.catalogue import OBJECTIVES, PAIRS, given, plain_vae, two_facets
 
@@ -234,3 +235,66 @@ def test_several_particles(kind: type) -> None:
     single = kind(max_plate_nesting=1)
     draws = torch.tensor([single.loss(guide.model, guide, x) / N for _ in range(200)])
     assert abs(values[0] - values[1]) < 5 * float(draws.std()) * (2 / 400) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.SGD,
+        partial(torch.optim.AdamW, weight_decay=0.1, fused=True),
+        Adam({"lr": 1e-2}),
+        ClippedAdam({"lr": 1e-2}),
+        Adam(lambda name: {"lr": 1e-2 if "decoder" in name else 1e-3}),
+        Adam(lambda module, name: {"lr": 1e-2 if module == "MFCVAE" else 1e-3}),
+    ],
+    ids=["SGD", "AdamW", "Pyro's Adam", "clipped", "by parameter", "by module"],
+)
+def test_the_runner_takes_other_optimisers(optimizer: Any, tmp_path: Path) -> None:
+    def runner() -> tuple[SVIRunner, torch.Tensor]:
+        guide, x, _ = start(two_facets)
+        return SVIRunner(guide.model, guide, lr=1e-2, optimizer=optimizer), x
+
+    run, x = runner()
+    sizes = {"epochs": 4, "batch_size": 5, "progress": False}
+    changed = moved(run.guide, lambda: run.fit(x, **sizes))
+    assert changed == {name for name, _ in run.guide.named_parameters()}
+    # Its checkpoints are resumed, and by no run with another optimiser.
+    again, x = runner()
+    again.fit(x, **sizes, checkpoints=Checkpoints(tmp_path))
+    resumed, x = runner()
+    resumed.fit(x, **sizes, checkpoints=Checkpoints(tmp_path, resume=True))
+    same = zip(run.guide.parameters(), resumed.guide.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in same)
+    other = SVIRunner(run.model, run.guide, lr=1e-2, optimizer=torch.optim.Adadelta)
+    with pytest.raises(ValueError, match=r"which differs in .*optimizer"):
+        other.fit(x, **sizes, checkpoints=Checkpoints(tmp_path, resume=True))
+
+
+def test_pyros_adam_in_the_runner_is_torchs() -> None:
+    ends = []
+    for optimizer in (None, Adam({"lr": 1e-2})):
+        guide, x, _ = start(two_facets)
+        run = SVIRunner(guide.model, guide, lr=1e-2, optimizer=optimizer)
+        run.fit(x, 3, N, progress=False)
+        ends.append(list(guide.parameters()))
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("Adam", "give a class such as torch.optim.SGD"),
+        (torch.optim.SGD([torch.zeros(1, requires_grad=True)]), "must be called with parameters"),
+        (lambda parameters, lr: None, "must be called with parameters"),
+        (Adam({"lr": 1e-2}, {"clip_norm": 1.0}), r"give guard=Guard\(max_norm=...\)"),
+        (
+            ExponentialLR({"optimizer": torch.optim.SGD, "optim_args": {"lr": 1.0}, "gamma": 0.9}),
+            "give the optimiser alone and the callback ReduceOnPlateau",
+        ),
+    ],
+)
+def test_what_is_no_optimiser_is_refused(optimizer: Any, said: str) -> None:
+    guide, _, _ = start(two_facets)
+    with pytest.raises(ValueError, match=said):
+        SVIRunner(guide.model, guide, optimizer=optimizer)

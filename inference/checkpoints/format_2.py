@@ -29,6 +29,7 @@ def upgraded(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
     :raises KeyError: if something is missing.
     """
     call = with_public_names(state["call"])
+    call["optimizer"] = "Adam"
     call["kind"] = STEP_TYPES.get(call["kind"], call["kind"])
     total_loss = {"total_loss": tensors["position.total_loss"]}
     return {
