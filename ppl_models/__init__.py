@@ -7,6 +7,7 @@ check_installation()  # before others' packages of these names can be imported
 from ppl_models.base import FacetModel
 from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow
+from ppl_models.inputs import Input
 from ppl_models.ivae import IVAE, ContinuousIVAE
 from ppl_models.likelihoods import (
     Bernoulli,
@@ -80,6 +81,7 @@ __all__ = [
     "GaussianMixture",
     "HeteroscedasticNormal",
     "Incomplete",
+    "Input",
     "Likelihood",
     "MLPLadder",
     "Mixture",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_kind, check_shape, check_size, is_index
+from ppl_models.inputs import Input
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
@@ -49,14 +50,10 @@ class FacetModel(Program):
 
     kl_weights: Tensor
     gates: Tensor
-    #: keywords of what the program takes beside x, one entry per datum
-    takes: tuple[str, ...] = ()
-    #: keywords of what may be given as well, where the guide uses it
-    accepts: tuple[str, ...] = ()
+    #: what is given beside x, by keyword
+    inputs: ClassVar[Mapping[str, Input]] = {}
     #: facets with one latent for all members of a group
     shared: tuple[str, ...] = ()
-    #: those of ``takes`` that the decoder reads
-    decodes: tuple[str, ...] = ()
     #: name of a guide that suits, for messages
     suitable_guide: ClassVar[str] = "VaDEGuide"
 
@@ -105,6 +102,21 @@ class FacetModel(Program):
     def decoder_dims(self) -> tuple[int, ...]:
         """Length of what each facet gives to the decoder."""
         return self.dims
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Keywords of the inputs that the program needs."""
+        return tuple(name for name, each in self.inputs.items() if each.required)
+
+    @property
+    def accepts(self) -> tuple[str, ...]:
+        """Keywords of the inputs that a guide may use where they are given."""
+        return tuple(name for name, each in self.inputs.items() if not each.required)
+
+    @property
+    def decodes(self) -> tuple[str, ...]:
+        """Keywords of the inputs that the decoder reads."""
+        return tuple(name for name, each in self.inputs.items() if each.decoded)
 
     @property
     def priors(self) -> dict[str, Prior]:

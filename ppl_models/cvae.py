@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from ppl_models.arrays import as_labels, draw_labels
 from ppl_models.checks import check_size
 from ppl_models.distributions import one_hot_labels
+from ppl_models.inputs import Input
 from ppl_models.ivae import Labelled
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
@@ -34,7 +35,7 @@ class CVAE(Labelled):
     :raises ValueError: if a size is below 1.
     """
 
-    decodes = ("label",)
+    inputs: ClassVar[Mapping[str, Input]] = {"label": Input(decoded=True)}
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 from pyro import poutine
@@ -16,6 +16,7 @@ from ppl_models.arrays import as_labels, as_vectors
 from ppl_models.base import TINY, FacetModel
 from ppl_models.checks import check_size
 from ppl_models.distributions import one_hot_labels
+from ppl_models.inputs import Input
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
@@ -29,8 +30,7 @@ class Labelled(FacetModel):
     ``num_label_features`` numbers.
     """
 
-    takes = ("label",)
-    accepts: tuple[str, ...] = ()
+    inputs: ClassVar[Mapping[str, Input]] = {"label": Input()}
     suitable_guide = "ConditionalGuide"
     num_label_features: int
 

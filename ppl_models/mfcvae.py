@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ppl_models.arrays import as_labels, as_numbers
 from ppl_models.base import FacetModel
+from ppl_models.inputs import Input
 from ppl_models.program import ENUMERATE
 
 __all__ = ["MFCVAE"]
@@ -45,7 +46,7 @@ class MFCVAE(FacetModel):
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
     """
 
-    accepts: tuple[str, ...] = ("label",)
+    inputs: ClassVar[Mapping[str, Input]] = {"label": Input(required=False)}
 
     def forward(
         self,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 from pyro import poutine
@@ -13,6 +13,7 @@ from torch import Tensor
 from ppl_models.arrays import as_groups, group_sizes
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_one_of, check_size
+from ppl_models.inputs import Input
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import StandardNormal
@@ -41,7 +42,7 @@ class MLVAE(FacetModel):
     :raises ValueError: if a size is below 1.
     """
 
-    takes = ("group",)
+    inputs: ClassVar[Mapping[str, Input]] = {"group": Input()}
     suitable_guide = "GroupedGuide"
     shared = ("content",)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pyro
 import torch
@@ -13,6 +13,7 @@ from ppl_models.arrays import as_labels, draw_labels
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_size, number
 from ppl_models.distributions import Proportions, one_hot_labels
+from ppl_models.inputs import Input
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
@@ -48,8 +49,7 @@ class NVAE(FacetModel):
     :raises ValueError: if a size is below 1 or ``concentration`` is not positive.
     """
 
-    takes = ("label",)
-    decodes = ("label",)
+    inputs: ClassVar[Mapping[str, Input]] = {"label": Input(decoded=True)}
     suitable_guide = "ClassifierGuide"
 
     def __init__(
