@@ -32,6 +32,12 @@ class CVAE(Labelled):
     :param dim: length of the latent vector.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> from ppl_models import CVAE
+        >>> model = CVAE((784,), num_classes=10, dim=8)
+        >>> model.generate(3, label=[7, 7, 1]).shape
+        torch.Size([3, 784])
     """
 
     decodes = ("label",)

@@ -36,6 +36,15 @@ class GMMFlow(FacetModel):
     :param prior: the mixture, of as many dimensions as x; the paper has 50 components.
     :param name: the facet's name.
     :raises ValueError: if the prior has no components, or another number of dimensions than x.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import AutoregressiveFlow, GaussianMixture, GMMFlow
+        >>> network = AutoregressiveFlow((16,), num_layers=2)
+        >>> model = GMMFlow((5,), GaussianMixture(3, 5), network=network)
+        >>> z, log_determinant = model.flow.invert(torch.zeros(4, 5))
+        >>> z.shape, log_determinant.shape
+        (torch.Size([4, 5]), torch.Size([4]))
     """
 
     def __init__(

@@ -56,6 +56,15 @@ class IVAE(Labelled, VaDE):
     :param scale: initial standard deviation of every component.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import IVAE
+        >>> model = IVAE((20,), num_labels=3, dim=2)
+        >>> model.generate(5, facet="label", cluster=1).shape
+        torch.Size([5, 20])
+        >>> model(label=torch.tensor([0, 0, 2])).shape
+        torch.Size([3, 20])
     """
 
     def __init__(
@@ -116,6 +125,15 @@ class ContinuousIVAE(Labelled):
     :param dim: length of the latent vector.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ContinuousIVAE
+        >>> model = ContinuousIVAE((20,), label_dim=3, dim=2)
+        >>> model.prior("label").latent(torch.zeros(4, 3)).mean.shape
+        torch.Size([4, 2])
+        >>> model.generate(4).shape
+        torch.Size([4, 20])
     """
 
     def __init__(

@@ -96,6 +96,14 @@ class Bernoulli(Likelihood):
 
     :param threshold: if given, a pixel is 1 where it exceeds this value, else 0.
     :raises ValueError: if ``threshold`` is not within [0, 1).
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Bernoulli
+        >>> Bernoulli()(torch.zeros(1, 3), event_dim=1).mean
+        tensor([[0.5000, 0.5000, 0.5000]])
+        >>> Bernoulli(threshold=0.5).prepare(torch.tensor([0.2, 0.7]))
+        tensor([0., 1.])
     """
 
     support = (0.0, 1.0)
@@ -121,7 +129,15 @@ class Bernoulli(Likelihood):
 
 
 class ContinuousBernoulli(Likelihood):
-    """Independent pixels, x ~ ContinuousBernoulli(sigmoid(output)): a proper density on [0, 1]."""
+    """Independent pixels, x ~ ContinuousBernoulli(sigmoid(output)): a proper density on [0, 1].
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ContinuousBernoulli
+        >>> p = ContinuousBernoulli()(torch.ones(2, 784), event_dim=1)
+        >>> p.log_prob(torch.full((2, 784), 0.3)).shape
+        torch.Size([2])
+    """
 
     support = (0.0, 1.0)
 
@@ -137,6 +153,13 @@ class Normal(Likelihood):
     :param bounded: take sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for
         SVHN).
     :raises ValueError: if ``scale`` is not positive.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Normal
+        >>> p = Normal(0.3)(torch.zeros(1, 2), event_dim=1)
+        >>> p.mean, p.variance
+        (tensor([[0., 0.]]), tensor([[0.0900, 0.0900]]))
     """
 
     def __init__(self, scale: float, bounded: bool = False) -> None:
@@ -163,6 +186,15 @@ class HeteroscedasticNormal(Likelihood):
     :param bound: log-variances are ``bound * tanh``, as in ML-VAE (supplement, 2.1), so within plus
         and minus this.
     :raises ValueError: if ``bound`` is not positive.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import HeteroscedasticNormal
+        >>> likelihood = HeteroscedasticNormal()
+        >>> likelihood.parameters_per_entry
+        2
+        >>> likelihood(torch.zeros(5, 2 * 784), event_dim=1).mean.shape
+        torch.Size([5, 784])
     """
 
     parameters_per_entry = 2
@@ -184,7 +216,14 @@ class HeteroscedasticNormal(Likelihood):
 
 
 class Exact(Likelihood):
-    """No noise: x is the decoder's output, for decoders that can be run backwards."""
+    """No noise: x is the decoder's output, for decoders that can be run backwards.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Exact
+        >>> Exact()(torch.tensor([[1.0, 2.0]]), event_dim=1).mean
+        tensor([[1., 2.]])
+    """
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return dist.Delta(output, event_dim=event_dim)
@@ -205,6 +244,14 @@ class Incomplete(Likelihood):
         where they are standardised.
     :raises ValueError: if ``likelihood`` is none or takes missing entries itself, or ``fill`` is
         outside its support.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Incomplete, Normal
+        >>> p = Incomplete(Normal(1.0))(torch.zeros(1, 3), event_dim=1)
+        >>> x = torch.tensor([[0.0, float("nan"), float("nan")]])
+        >>> torch.allclose(p.log_prob(x), Normal(1.0)(torch.zeros(1, 1), 1).log_prob(x[:, :1]))
+        True
     """
 
     takes_missing = True
@@ -259,6 +306,14 @@ class DiscretizedLogistic(Likelihood):
     :param scale: the scale at the start, in units of the range; the standard deviation is 1.8 times
         as much.
     :raises ValueError: if ``scale`` is not positive.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import DiscretizedLogistic
+        >>> p = DiscretizedLogistic(scale=0.1)(torch.zeros(256, 1), event_dim=1)
+        >>> values = torch.arange(256).unsqueeze(-1) / 255
+        >>> torch.allclose(p.log_prob(values).exp().sum(), torch.tensor(1.0))
+        True
     """
 
     support = (0.0, 1.0)

@@ -38,11 +38,17 @@ class MFCVAE(FacetModel):
     name, integers ``[N]`` from 0 to K - 1, and -1 where unknown (for a single facet, those alone).
     What is then bounded is log p(x, c known).
 
-    Example::
-
-        model = MFCVAE((784,), {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)})
-
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(10, 5)}
+        >>> model = MFCVAE((784,), facets)
+        >>> model.generate(4, facet="digit", cluster=3).shape
+        torch.Size([4, 784])
+        >>> model.decode({"style": torch.zeros(2, 5), "digit": torch.zeros(2, 5)}).mean.shape
+        torch.Size([2, 784])
     """
 
     accepts: tuple[str, ...] = ("label",)

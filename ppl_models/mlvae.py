@@ -39,6 +39,14 @@ class MLVAE(FacetModel):
     :param content_dim: length of the content.
     :param style_dim: length of the style.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import MLVAE
+        >>> model = MLVAE((784,), content_dim=4, style_dim=2)
+        >>> content, styles = torch.zeros(1, 4), torch.randn(5, 2)
+        >>> model.decode({"content": content, "style": styles}).mean.shape
+        torch.Size([5, 784])
     """
 
     takes = ("group",)

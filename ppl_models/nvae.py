@@ -46,6 +46,14 @@ class NVAE(FacetModel):
     :param class_bias: whether the decoder sees y itself; without it a class can only be told by
         what its latents say, and has to say much (Fig. 10).
     :raises ValueError: if a size is below 1 or ``concentration`` is not positive.
+
+    Example:
+        >>> from ppl_models import NVAE
+        >>> model = NVAE((784,), num_classes=10, class_dim=2, shared_dim=8)
+        >>> model.dims
+        (8, 20)
+        >>> model.generate(3, label=[7, 7, 1]).shape
+        torch.Size([3, 784])
     """
 
     takes = ("label",)

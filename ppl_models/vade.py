@@ -23,6 +23,14 @@ class VaDE(MFCVAE):
     :param prior: the mixture, for example ``GaussianMixture(50, 10)``.
     :param name: the facet's name.
     :raises ValueError: also if the prior has no components.
+
+    Example:
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((784,), GaussianMixture(10, 5))
+        >>> list(model.mixtures)
+        ['cluster']
+        >>> model.generate(4, facet="cluster", cluster=3).shape
+        torch.Size([4, 784])
     """
 
     def __init__(

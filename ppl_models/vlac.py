@@ -35,6 +35,14 @@ class VLAC(MFCVAE):
     :param network: a ladder with as many rungs; the fully connected one where not given.
     :param scale: initial standard deviation of every component.
     :raises ValueError: also if there are not as many ``dims`` as ``num_components``.
+
+    Example:
+        >>> from ppl_models import VLAC
+        >>> model = VLAC((784,), num_components=(10, 1), dims=(5, 8))
+        >>> list(model.priors), list(model.mixtures)
+        (['layer_1', 'layer_2'], ['layer_1'])
+        >>> model.generate(4, facet="layer_1", cluster=3).shape
+        torch.Size([4, 784])
     """
 
     def __init__(
@@ -65,6 +73,14 @@ class VLAE(VLAC):
     \mathrm{Normal}(0, I)`.
 
     :param dims: length of each layer's latent vector, shallow to deep.
+
+    Example:
+        >>> from ppl_models import VLAE
+        >>> model = VLAE((784,), dims=(4, 8))
+        >>> list(model.priors), model.dims
+        (['layer_1', 'layer_2'], (4, 8))
+        >>> model.generate(3).shape
+        torch.Size([3, 784])
     """
 
     def __init__(
@@ -84,6 +100,12 @@ class GMDGM(VLAC):
 
     :param num_components: K.
     :param dim: length of the latent vector.
+
+    Example:
+        >>> from ppl_models import GMDGM
+        >>> model = GMDGM((784,), num_components=10, dim=5)
+        >>> model.generate(4, facet="layer_1", cluster=3).shape
+        torch.Size([4, 784])
     """
 
     def __init__(
@@ -105,6 +127,15 @@ class VAE(VLAC):
     Trained under ``Constant(beta)`` it is the beta-VAE (Higgins et al., 2017).
 
     :param dim: length of the latent vector.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import VAE
+        >>> model = VAE((784,), 16)
+        >>> model.generate(3).shape
+        torch.Size([3, 784])
+        >>> model.decode({"layer_1": torch.zeros(2, 16)}).mean.shape
+        torch.Size([2, 784])
     """
 
     def __init__(

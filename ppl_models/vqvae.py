@@ -35,6 +35,14 @@ class VQVAE(FacetModel):
         high and wide as x.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1, or the network does not fit.
+
+    Example:
+        >>> from ppl_models import VQVAE, ConvGrid
+        >>> model = VQVAE((1, 28, 28), num_codes=16, code_dim=4, network=ConvGrid((8, 8)))
+        >>> model.codebook.places
+        49
+        >>> model.generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(
@@ -90,6 +98,15 @@ class Autoencoder(MFCVAE):
     :param code_dim: length of z at each place of the network's grid.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1, or the network does not fit.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Autoencoder, ConvGrid
+        >>> model = Autoencoder((1, 28, 28), code_dim=4, network=ConvGrid((8, 8)))
+        >>> model.dims
+        (196,)
+        >>> model.decode({"code": torch.zeros(2, 196)}).mean.shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(

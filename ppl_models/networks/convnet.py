@@ -27,6 +27,11 @@ class ConvNet(ReadsImages, Plain):
     :param widths: channels, two for each halving.
     :raises ValueError: also if ``widths`` has an odd length, or, when a network is built, if the
         data are not images or do not halve so often.
+
+    Example:
+        >>> from ppl_models import VAE, ConvNet
+        >>> VAE((1, 28, 28), 8, network=ConvNet((4, 4, 8, 8))).generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(

@@ -42,6 +42,11 @@ class ConvLadder(ReadsImages, Ladder):
         1024).
     :raises ValueError: also, when a network is built, if the data are not images or halve to
         nothing.
+
+    Example:
+        >>> from ppl_models import VLAE, ConvLadder
+        >>> VLAE((3, 32, 32), dims=(4, 8), network=ConvLadder((8, 16))).generate(2).shape
+        torch.Size([2, 3, 32, 32])
     """
 
     feature_axis = -3

@@ -25,6 +25,14 @@ class AutoregressiveFlow(Architecture):
     :param widths: hidden widths of each layer's network.
     :param num_layers: how many; *I Don't Need u* has 10 (appendix D).
     :raises ImportError: when the decoder is built, if zuko, which has the layers, is not installed.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import AutoregressiveFlow
+        >>> flow = AutoregressiveFlow((16,), num_layers=2).decoder((5,), dims=(5,))
+        >>> x = flow([torch.randn(4, 5)], gates=torch.ones(1))
+        >>> flow.invert(x)[0].shape
+        torch.Size([4, 5])
     """
 
     def __init__(

@@ -25,6 +25,14 @@ class ConvGrid(ReadsImages):
     :param widths: channels after each halving.
     :raises ValueError: also, when a network is built, if the data are not images, do not halve so
         often, or the latents do not fit the grid.
+
+    Example:
+        >>> from ppl_models import VQVAE, ConvGrid
+        >>> network = ConvGrid((8, 8))
+        >>> network.places((1, 28, 28))
+        49
+        >>> VQVAE((1, 28, 28), num_codes=16, code_dim=4, network=network).generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(

@@ -219,6 +219,14 @@ class MLPLadder(Ladder):
     Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
     The arguments are those of :class:`Ladder`.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import MLPLadder
+        >>> network = MLPLadder((64, 32))
+        >>> z_1, z_2 = network.encoder((20,), sizes=(4, 6))(torch.zeros(3, 20))
+        >>> z_1.shape, z_2.shape
+        (torch.Size([3, 4]), torch.Size([3, 6]))
     """
 
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:

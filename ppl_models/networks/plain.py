@@ -37,6 +37,11 @@ class MLP(Plain):
     :param widths: hidden widths from the data inwards.
     :param dropout: share of the units that are dropped in training, at the middle of either stack.
     :raises ValueError: also if ``dropout`` is not within [0, 1).
+
+    Example:
+        >>> from ppl_models import MLP, VAE
+        >>> VAE((784,), 8, network=MLP((64, 32), dropout=0.0)).generate(2).shape
+        torch.Size([2, 784])
     """
 
     def __init__(

@@ -35,6 +35,11 @@ class ResNet(ReadsImages, Plain):
         block.
     :raises ValueError: also if there are fewer than two widths, or, when built, if the data are not
         images.
+
+    Example:
+        >>> from ppl_models import VAE, ResNet
+        >>> VAE((1, 28, 28), 8, network=ResNet((4, 8, 16))).generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(

@@ -46,6 +46,12 @@ class SharedMLP(Shared):
     Decoder: ``z_j -> 2000`` for each facet, joined, ``-> 500 -> x``.
 
     :param widths: hidden widths from the data inwards.
+
+    Example:
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((784,), GaussianMixture(10, 5), network=SharedMLP((64, 128)))
+        >>> model.generate(2).shape
+        torch.Size([2, 784])
     """
 
     def __init__(

@@ -33,6 +33,11 @@ class StridedConvNet(ReadsImages, Plain):
     :param hidden: units of the two linear layers.
     :raises ValueError: also, when a network is built, if the data are not images or do not halve so
         often.
+
+    Example:
+        >>> from ppl_models import VAE, StridedConvNet
+        >>> VAE((3, 32, 32), 8, network=StridedConvNet((8, 16), hidden=32)).generate(2).shape
+        torch.Size([2, 3, 32, 32])
     """
 
     def __init__(

@@ -23,6 +23,13 @@ class ClassBlocks(Prior):
     :param num_components: K, how many classes there are.
     :param block_dim: length of each class's block; z is all blocks in a row.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ClassBlocks
+        >>> prior = ClassBlocks(3, 2)
+        >>> prior.chosen(torch.ones(6), torch.tensor([0.0, 1.0, 0.0]))
+        tensor([0., 0., 1., 1., 0., 0.])
     """
 
     shares_density = True

@@ -24,6 +24,15 @@ class Codebook(Prior):
 
     :ivar dim: ``places * code_dim``, length of z.
     :ivar loc: the codes' vectors ``[K, code_dim]``.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Codebook
+        >>> prior = Codebook(16, code_dim=4, places=9)
+        >>> prior.sample(2).shape
+        torch.Size([2, 36])
+        >>> prior.log_affinity(torch.zeros(2, 36)).shape
+        torch.Size([2, 9, 16])
     """
 
     def __init__(self, num_components: int, code_dim: int, places: int) -> None:

@@ -20,6 +20,13 @@ class ConditionalNormal(Prior):
     :param dim: length of the latent vector.
     :param width: of the network's two hidden layers.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ConditionalNormal
+        >>> prior = ConditionalNormal(label_dim=3, dim=2)
+        >>> prior.latent(torch.zeros(4, 3)).mean.shape
+        torch.Size([4, 2])
     """
 
     def __init__(self, label_dim: int, dim: int, width: int = 50) -> None:

@@ -17,6 +17,12 @@ class Flat(Prior):
 
     :param dim: length of the latent vector.
     :raises ValueError: if ``dim`` is below 1; and for :meth:`sample`.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Flat
+        >>> Flat(2).log_prob(torch.zeros(3, 2))
+        tensor([0., 0., 0.])
     """
 
     def __init__(self, dim: int) -> None:

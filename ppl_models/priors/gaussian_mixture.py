@@ -39,6 +39,15 @@ class GaussianMixture(Mixture):
     :param scale: initial standard deviation of every component; the paper's variance is 0.01, so
         0.1.
     :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import GaussianMixture
+        >>> prior = GaussianMixture(10, 5)
+        >>> prior.log_joint(torch.zeros(3, 5)).shape
+        torch.Size([3, 10])
+        >>> prior.sample(4, cluster=2).shape
+        torch.Size([4, 5])
     """
 
     def __init__(

@@ -34,6 +34,15 @@ class VampPrior(Mixture):
         :class:`~ppl_models.priors.base.Mixture`.
     :param support: range that pseudo-inputs are kept in by clamping, such as (0, 1) for images; any
         by default.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from ppl_models import VaDE, VampPrior
+        >>> prior = VampPrior(10, 5, x_shape=(784,), support=(0, 1))
+        >>> guide = VaDEGuide(VaDE((784,), prior))
+        >>> prior.log_joint(torch.zeros(3, 5)).shape
+        torch.Size([3, 10])
     """
 
     def __init__(

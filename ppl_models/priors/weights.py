@@ -69,6 +69,12 @@ class DirichletWeights(MixtureWeights):
     :param num_data: N: the number of data that are fitted, or fewer for a stronger prior.
     :param concentration: alpha, positive.
     :raises ValueError: if a number is out of range.
+
+    Example:
+        >>> from ppl_models import DirichletWeights, GaussianMixture
+        >>> prior = GaussianMixture(20, 5, weights=DirichletWeights(num_data=1000))
+        >>> bool(prior.component().log_probs.exp().sum() < 1)
+        True
     """
 
     def __init__(self, num_data: int, concentration: float = 0.01) -> None:
