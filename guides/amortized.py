@@ -39,6 +39,15 @@ class AmortizedGuide(NetworkGuide):
         combination of clusters: the product of the facets' K times the work.
     :raises ValueError: if ``num_samples`` is below 1, or ``conditional`` meets a VampPrior, whose
         components are posteriors given x alone.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, GumbelSoftmax
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((20,), GaussianMixture(10, 5))
+        >>> guide = AmortizedGuide(model, discrete=GumbelSoftmax(), conditional=True)
+        >>> guide.predict_proba(torch.zeros(3, 20))["cluster"].shape
+        (3, 10)
     """
 
     def __init__(

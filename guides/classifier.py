@@ -53,6 +53,16 @@ class ClassifierGuide(SupervisedGuide):
     :param label_weight: of log q(y given x) in the objective; where not given, 1 for a model
         without :math:`\pi` (Eq. 6), else 0.
     :raises ValueError: if the model is another, or the weight is negative.
+
+    Example:
+        >>> import torch
+        >>> from guides import ClassifierGuide
+        >>> from ppl_models import NVAE
+        >>> guide = ClassifierGuide(NVAE((20,), num_classes=10, class_dim=2, shared_dim=4))
+        >>> guide.predict(torch.zeros(3, 20))["class"].shape
+        (3,)
+        >>> guide.reconstruct(torch.zeros(3, 20), label=[7, -1, -1]).shape
+        (3, 20)
     """
 
     takes = ("label",)

@@ -31,6 +31,14 @@ class PointGuide(FacetGuide):
 
     :param model: any model whose facets have no clusters.
     :raises ValueError: if a facet has clusters.
+
+    Example:
+        >>> import torch
+        >>> from guides import PointGuide
+        >>> from ppl_models import Autoencoder, ConvGrid
+        >>> model = Autoencoder((1, 28, 28), code_dim=4, network=ConvGrid((8, 8)))
+        >>> PointGuide(model).reconstruct(torch.zeros(3, 1, 28, 28)).shape
+        (3, 1, 28, 28)
     """
 
     deterministic = True
@@ -70,6 +78,14 @@ class CodebookGuide(FacetGuide):
     :param num_samples: L draws of the codes.
     :param discrete: how codes are relaxed; ``GumbelSoftmax()`` where not given.
     :raises ValueError: if the model is another, or ``discrete`` is.
+
+    Example:
+        >>> import torch
+        >>> from guides import CodebookGuide
+        >>> from ppl_models import VQVAE, ConvGrid
+        >>> model = VQVAE((1, 28, 28), num_codes=16, code_dim=4, network=ConvGrid((8, 8)))
+        >>> CodebookGuide(model).codes(torch.zeros(3, 1, 28, 28)).shape
+        (3, 49)
     """
 
     needs = "relaxation"

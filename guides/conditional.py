@@ -25,6 +25,14 @@ class ConditionalGuide(FacetGuide):
         :class:`~ppl_models.cvae.CVAE`.
     :param num_samples: L draws of z.
     :raises ValueError: if the model is another.
+
+    Example:
+        >>> import torch
+        >>> from guides import ConditionalGuide
+        >>> from ppl_models import IVAE
+        >>> guide = ConditionalGuide(IVAE((20,), num_labels=3, dim=2))
+        >>> guide.embed(torch.zeros(4, 20), label=[0, 0, 1, 2])["label"].shape
+        (4, 2)
     """
 
     takes = ("label",)

@@ -53,6 +53,14 @@ class Discrete(Configurable, nn.Module):
 class Enumerate(Discrete):
     """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z
     depends on c.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, Enumerate
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> guide = AmortizedGuide(VaDE((20,), GaussianMixture(10, 5)), discrete=Enumerate())
+        >>> guide.predict(torch.zeros(3, 20))["cluster"].shape
+        (3,)
     """
 
     needs = "free enumeration"
@@ -68,6 +76,15 @@ class Annealed(Options):
     In a shorter run it does not reach ``end``.
 
     :raises ValueError: if a temperature is not positive or ``steps`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from guides import Annealed, GumbelSoftmax
+        >>> temperature = Annealed(start=1.0, end=0.25, steps=100)
+        >>> temperature(torch.tensor([0, 50, 100]))
+        tensor([1.0000, 0.5000, 0.2500])
+        >>> GumbelSoftmax(temperature)
+        GumbelSoftmax(temperature=Annealed(start=1.0, end=0.25, steps=100), hard=False)
     """
 
     def __init__(self, start: float = 1.0, end: float = 0.3, steps: int = 10_000) -> None:
@@ -92,6 +109,13 @@ class GumbelSoftmax(Discrete):
     :param temperature: positive, or :class:`Annealed`.
     :param hard: straight-through: one-hot values, relaxed gradients.
     :raises ValueError: if ``temperature`` is not positive.
+
+    Example:
+        >>> from guides import AmortizedGuide, GumbelSoftmax
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((20,), GaussianMixture(10, 5))
+        >>> AmortizedGuide(model, discrete=GumbelSoftmax(0.5, hard=True)).discrete
+        GumbelSoftmax(temperature=0.5, hard=True)
     """
 
     needs = "relaxation"
@@ -138,6 +162,15 @@ class ScoreFunction(Discrete):
     :param baseline: subtracted from what a draw cost before it is scored: ``"none"``, ``"average"``
         (decaying mean of past costs) or ``"learned"`` (a network of x).
     :raises ValueError: for another baseline.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, ScoreFunction
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((20,), GaussianMixture(10, 5))
+        >>> guide = AmortizedGuide(model, discrete=ScoreFunction("learned"))
+        >>> guide.predict(torch.zeros(3, 20))["cluster"].shape
+        (3,)
     """
 
     needs = "scoring"

@@ -77,6 +77,15 @@ class ProductOfNormals(Evidence):
 
         \Sigma_G^{-1} = \sum_i \Sigma_i^{-1}, \quad
         \mu_G = \Sigma_G \sum_i \Sigma_i^{-1} \mu_i
+
+    Example:
+        >>> import torch
+        >>> from guides import ProductOfNormals
+        >>> loc, log_variance = torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3, 1)
+        >>> group = torch.tensor([0, 0, 1])
+        >>> q = ProductOfNormals().by_member(loc, log_variance, group)
+        >>> q.mean.flatten(), q.variance.flatten()
+        (tensor([2., 2., 5.]), tensor([0.5000, 0.5000, 1.0000]))
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -108,6 +117,15 @@ class MixtureOfNormals(Evidence):
 
     With a draw for each member there are ``|G|`` of them, as in the paper's experiments
     (supplement, Eq. 3). A density asks every row about every draw, which is quadratic in the batch.
+
+    Example:
+        >>> import torch
+        >>> from guides import GroupedGuide, MixtureOfNormals
+        >>> from ppl_models import MLVAE
+        >>> model = MLVAE((20,), content_dim=4, style_dim=2)
+        >>> guide = GroupedGuide(model, evidence=MixtureOfNormals())
+        >>> guide.embed(torch.rand(3, 20), group=[0, 0, 1])["content"].shape
+        (3, 4)
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:

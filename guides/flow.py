@@ -27,6 +27,15 @@ class FlowGuide(MarginalGuide):
 
     :param model: a :class:`~ppl_models.flow.GMMFlow`.
     :raises ValueError: if the model is another.
+
+    Example:
+        >>> import torch
+        >>> from guides import FlowGuide
+        >>> from ppl_models import AutoregressiveFlow, GaussianMixture, GMMFlow
+        >>> network = AutoregressiveFlow((16,), num_layers=2)
+        >>> guide = FlowGuide(GMMFlow((5,), GaussianMixture(3, 5), network=network))
+        >>> guide.predict_proba(torch.zeros(4, 5))["cluster"].shape
+        (4, 3)
     """
 
     deterministic = True

@@ -40,6 +40,15 @@ class GroupedGuide(FacetGuide):
     :param content: what a draw of the content is for, ``"member"``, ``"group"`` or ``"untied"``;
         see :meth:`MLVAE.forward <ppl_models.mlvae.MLVAE.forward>`.
     :raises ValueError: if the model is another, or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from guides import GroupedGuide
+        >>> from ppl_models import MLVAE
+        >>> guide = GroupedGuide(MLVAE((20,), content_dim=4, style_dim=2))
+        >>> content = guide.embed(torch.rand(3, 20), group=[0, 0, 1])["content"]
+        >>> bool((content[0] == content[1]).all())
+        True
     """
 
     takes = ("group",)
@@ -151,6 +160,15 @@ class SimilarContentGuide(GroupedGuide):
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param penalty: lambda, at least 0.
     :raises ValueError: also if ``penalty`` is negative.
+
+    Example:
+        >>> import torch
+        >>> from guides import SimilarContentGuide
+        >>> from ppl_models import MLVAE
+        >>> model = MLVAE((20,), content_dim=4, style_dim=2)
+        >>> guide = SimilarContentGuide(model, penalty=10.0)
+        >>> guide.embed(torch.rand(3, 20), group=[0, 0, 1])["content"].shape
+        (3, 4)
     """
 
     def __init__(self, model: FacetModel, num_samples: int = 1, penalty: float = 1.0) -> None:

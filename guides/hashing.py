@@ -25,15 +25,22 @@ class RademacherHash(Configurable):
     random signs.
 
     Eq. C.1 to C.3. The posterior of u is one-hot and has nothing to learn, so that a model with it
-    is an :class:`~ppl_models.ivae.IVAE` whose labels are these::
-
-        hash = RademacherHash((784,), num_bits=7, seed=0)
-        runner.fit(x, epochs=10, label=hash(x))
+    is an :class:`~ppl_models.ivae.IVAE` trained with these labels: ``runner.fit(x, epochs=10,
+    label=hash_of(x))``.
 
     :param x_shape: shape of one datum.
     :param num_bits: N, so that there are 2 ** N labels; the paper has 7.
     :param seed: of A.
     :raises ValueError: if a size is below 1, or ``num_bits`` above 24.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import RademacherHash
+        >>> hash_of = RademacherHash((784,), num_bits=7, seed=0)
+        >>> hash_of.num_labels
+        128
+        >>> hash_of(np.random.default_rng(0).normal(size=(5, 784))).shape
+        (5,)
     """
 
     def __init__(self, x_shape: Sequence[int], num_bits: int, seed: int = 0) -> None:

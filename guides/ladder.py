@@ -39,6 +39,15 @@ class LadderGuide(NetworkGuide):
     :param discrete: how clusters are handled. Each guide needs its own.
     :raises ValueError: if a model with clusters is on a network that is no ladder, or a facet has a
         VampPrior, whose components are posteriors given x alone.
+
+    Example:
+        >>> import torch
+        >>> from guides import GumbelSoftmax, LadderGuide
+        >>> from ppl_models import VLAC
+        >>> model = VLAC((20,), num_components=(5, 10), dims=(2, 4))
+        >>> guide = LadderGuide(model, discrete=GumbelSoftmax())
+        >>> guide.predict(torch.zeros(3, 20))["layer_2"].shape
+        (3,)
     """
 
     def __init__(

@@ -29,6 +29,14 @@ class MarginalGuide(FacetGuide):
 
     :param model: any model of mixture (or other) facets.
     :param num_samples: L.
+
+    Example:
+        >>> import torch
+        >>> from guides import MarginalGuide
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> guide = MarginalGuide(VaDE((20,), GaussianMixture(10, 5)), num_samples=4)
+        >>> guide.predict(torch.zeros(3, 20))["cluster"].shape
+        (3,)
     """
 
     @property

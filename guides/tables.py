@@ -34,6 +34,17 @@ class TableGuide(GroupedGuide):
     :param content: see :class:`~guides.grouped.GroupedGuide`; all have the same table.
     :raises ValueError: if ``group`` is no vector of integers; and where rows are given other groups
         than these.
+
+    Example:
+        >>> import torch
+        >>> from guides import TableGuide
+        >>> from ppl_models import MLVAE
+        >>> group = [0, 0, 1, 1]
+        >>> guide = TableGuide(MLVAE((20,), content_dim=4, style_dim=2), group)
+        >>> guide.embed(torch.rand(4, 20), group=group)["style"].shape
+        (4, 2)
+        >>> guide.embed(torch.rand(1, 20), group=[1], row=[3])["style"].shape
+        (1, 2)
     """
 
     def __init__(

@@ -31,6 +31,17 @@ class VaDEGuide(SupervisedGuide):
     :param num_samples: L.
     :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no
         bound. See :class:`~guides.SupervisedGuide`.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(10, 5)}
+        >>> guide = VaDEGuide(MFCVAE((20,), facets))
+        >>> guide.predict_proba(torch.zeros(3, 20))["digit"].shape
+        (3, 10)
+        >>> guide.embed(torch.zeros(3, 20))["style"].shape
+        (3, 5)
     """
 
     accepts: tuple[str, ...] = ("label",)
