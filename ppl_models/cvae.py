@@ -21,14 +21,14 @@ __all__ = ["CVAE"]
 
 
 class CVAE(Labelled):
-    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, the
-    label u being given.
+    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, with
+    u the given label.
 
-    N-VAE's baseline: here the decoder reads the label and the prior does not. The objective is a
-    bound on log p(x given u). ``generate`` draws labels uniformly where none are given.
+    N-VAE's baseline: the decoder reads the label, the prior does not. The objective is a bound on
+    log p(x given u). ``generate`` draws labels uniformly if none are given.
 
-    :param x_shape: shape of one datum.
-    :param num_classes: how many values u takes.
+    :param x_shape: shape of one sample.
+    :param num_classes: number of values of u.
     :param dim: length of the latent vector.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
@@ -89,5 +89,5 @@ class CVAE(Labelled):
         return as_labels(name, values, n, self.num_classes)
 
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as networks read it: one-hot, ``[B] -> [B, num_classes]``."""
+        """The label as the networks read it: one-hot, ``[B] -> [B, num_classes]``."""
         return one_hot_labels(label, self.num_classes, self.gates)

@@ -27,15 +27,15 @@ class GMMFlow(FacetModel):
         \log p(x) = \log p(z) + \log \left| \det \frac{\partial f^{-1}}{\partial x} \right|,
         \quad z = f^{-1}(x)
 
-    (Eq. D.4.) Nothing is lost between z and x: x given z is a point and has no density of its own.
-    The determinant is that of q(z given x), a point too (:class:`~guides.flow.FlowGuide`). The ELBO
-    of the two is log p(x) itself, so maximising it is maximum likelihood; in the history
-    ``reconstruction`` is 0, and ``kl_z_NAME`` is -log p(x).
+    (Eq. D.4.) The map is one-to-one: x given z is a point and has no density of its own. The
+    determinant enters through q(z given x), also a point (:class:`~guides.flow.FlowGuide`). The
+    ELBO is then log p(x) itself, so maximising it is maximum likelihood; in the history
+    ``reconstruction`` is 0 and ``kl_z_NAME`` is -log p(x).
 
-    :param x_shape: shape of one datum.
-    :param prior: the mixture, of as many dimensions as x; the paper has 50 components.
+    :param x_shape: shape of one sample.
+    :param prior: the mixture, with as many dimensions as x; the paper uses 50 components.
     :param name: the facet's name.
-    :raises ValueError: if the prior has no components, or another number of dimensions than x.
+    :raises ValueError: if the prior has no components, or not as many dimensions as x.
 
     Example:
         >>> import torch
@@ -63,7 +63,7 @@ class GMMFlow(FacetModel):
                 "network",
                 network,
                 AutoregressiveFlow,
-                "one that can be run backwards, AutoregressiveFlow(...)",
+                "an invertible network, AutoregressiveFlow(...)",
             )
         super().__init__(
             x_shape,
@@ -75,7 +75,7 @@ class GMMFlow(FacetModel):
 
     @property
     def flow(self) -> FlowDecoder:
-        """f, and back."""
+        """The map f and its inverse."""
         return cast(FlowDecoder, self.decoder)
 
     def forward(

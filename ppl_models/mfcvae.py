@@ -14,15 +14,15 @@ from ppl_models.base import FacetModel
 
 __all__ = ["MFCVAE"]
 
-# What no guide draws, an enumerating objective may sum out.
+# An enumerating objective may sum out a site that the guide does not draw.
 ENUMERATE = {"enumerate": "parallel"}
 
 
 class MFCVAE(FacetModel):
-    r"""Data with several groupings at once: one mixture of Gaussians per facet, one decoder for
-    all.
+    r"""Several clusterings of the same data: one mixture of Gaussians per facet, one shared
+    decoder.
 
-    The generative story (Eq. 1, 2; Fig. 2, right), for each datum:
+    The generative process (Eq. 1, 2; Fig. 2, right), for each sample:
 
     * for each facet j, a cluster :math:`c_j \sim \mathrm{Cat}(\pi_j)`,
     * and its latent vector :math:`z_j \mid c_j \sim \mathrm{Normal}(\mu_{c_j}, \Sigma_{c_j})`;
@@ -30,13 +30,13 @@ class MFCVAE(FacetModel):
 
     .. math:: p(x, z, c) = p(x \mid z) \prod_{j=1}^{J} p(z_j \mid c_j) \, p(c_j)
 
-    Facets are independent a priori, which is what presses them to find different groupings. Any
-    :class:`~ppl_models.priors.Prior` may stand for a facet: with ``StandardNormal`` it has no
-    cluster.
+    Facets are independent a priori, which pushes them to find different clusterings. Any
+    :class:`~ppl_models.priors.Prior` may serve as a facet: a ``StandardNormal`` facet has no
+    clusters.
 
-    Clusters that are known for some data are given as ``label=``: for each facet that has any, by
-    name, integers ``[N]`` from 0 to K - 1, and -1 where unknown (for a single facet, those alone).
-    What is then bounded is log p(x, c known).
+    If the clusters of some samples are known, give them as ``label=``: a dictionary from facet to
+    integers ``[N]`` from 0 to K - 1, with -1 where unknown (for a single facet, just the integers).
+    The objective then bounds log p(x, known c).
 
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
 
@@ -104,7 +104,8 @@ class MFCVAE(FacetModel):
         mixtures = list(self.mixtures)
         if not mixtures:
             raise ValueError(
-                f"{name} is for facets with clusters, and this model has none: it has {self.priors}"
+                f"{name} is for facets with clusters, but this model has none: its facets are "
+                f"{self.priors}"
             )
         if isinstance(values, Mapping):
             if unknown := [facet for facet in values if facet not in mixtures]:

@@ -19,23 +19,23 @@ from ppl_models.priors import StandardNormal
 
 __all__ = ["CONTENT_DRAWS", "MLVAE"]
 
-#: Who has a draw of the content of its own; see :class:`~guides.GroupedGuide`.
+#: What gets its own draw of the content; see :class:`~guides.GroupedGuide`.
 CONTENT_DRAWS = ("member", "group", "untied")
 
 
 class MLVAE(FacetModel):
-    r"""Observations in groups, which share their content and have each a style of their own.
+    r"""Grouped observations: members of a group share a content, each has its own style.
 
-    The generative story (3.2; Fig. 3b):
+    The generative process (3.2; Fig. 3b):
 
     * for each group G, a content :math:`C_G \sim \mathrm{Normal}(0, I)`;
     * for each observation i in it, a style :math:`S_i \sim \mathrm{Normal}(0, I)`,
     * and :math:`X_i \mid C_G, S_i \sim p(x \mid f(C_G, S_i))`.
 
-    Groups are given by integers of any values, one for each datum. The objective is the mean over
-    groups of Eq. 3, divided by the mean size of a group, so that it is in nats per datum.
+    Groups are given as arbitrary integers, one per sample. The objective is the mean over groups of
+    Eq. 3, divided by the mean group size, so that it is in nats per datum.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param content_dim: length of the content.
     :param style_dim: length of the style.
     :raises ValueError: if a size is below 1.
@@ -102,7 +102,7 @@ class MLVAE(FacetModel):
 
     @contextmanager
     def contents(self, group: Tensor, content: str) -> Iterator[None]:
-        """The plate that contents are drawn in, B slots, each counting as ``content`` says."""
+        """The plate of the contents: B slots, weighted according to ``content``."""
         sizes = group_sizes(group, self.gates.dtype)
         counted = {
             "group": lambda: poutine.mask(mask=sizes > 0),

@@ -1,6 +1,4 @@
-"""Vector-quantised VAE, relaxed to a distribution over codes, and the autoencoder that it is held
-against.
-"""
+"""Vector-quantised VAE, relaxed to a distribution over codes, and its baseline autoencoder."""
 
 from __future__ import annotations
 
@@ -20,19 +18,19 @@ __all__ = ["VQVAE", "Autoencoder"]
 
 
 class VQVAE(FacetModel):
-    r"""An image from a grid of codes out of one book (van den Oord et al., 2017, as relaxed by
+    r"""An image from a grid of codes of one codebook (van den Oord et al., 2017, as relaxed by
     Sonderby et al., 2017).
 
-    For each datum, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
-    K)`; then, from the codes' vectors at their places, :math:`x \mid c \sim p(x \mid f(e_{c_1},
-    \ldots, e_{c_P}))`. The mixture hidden in it is that of the embeddings around the codes (*I
-    Don't Need u*, appendix B); see :class:`~guides.codebook.CodebookGuide`.
+    For each sample, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
+    K)`; then, from the vectors of the codes, :math:`x \mid c \sim p(x \mid f(e_{c_1}, \ldots,
+    e_{c_P}))`. Implicitly, the embeddings form a mixture around the codes (*I Don't Need u*,
+    appendix B); see :class:`~guides.codebook.CodebookGuide`.
 
     :param x_shape: shape of one image.
-    :param num_codes: K; the authors' code has 128.
+    :param num_codes: K; 128 in the authors' code.
     :param code_dim: length of a code's vector.
-    :param network: by default :class:`~ppl_models.networks.ConvGrid`, whose grid is a quarter as
-        high and wide as x.
+    :param network: by default ``ConvGrid()``, whose grid is a quarter as high and wide as x; see
+        :class:`~ppl_models.networks.ConvGrid`.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1, or the network does not fit.
 
@@ -90,8 +88,8 @@ class VQVAE(FacetModel):
 
 
 class Autoencoder(MFCVAE):
-    r"""z without a prior: :math:`x \mid z`, the baseline of *I Don't Need u*'s appendix B; with
-    :class:`~guides.codebook.PointGuide` a plain autoencoder, trained by the likelihood of its
+    r"""z without a prior: :math:`x \mid z`, the baseline of *I Don't Need u*'s appendix B. With
+    :class:`~guides.codebook.PointGuide` it is a plain autoencoder, trained by the likelihood of its
     reconstructions.
 
     :param x_shape: shape of one image.
@@ -123,10 +121,9 @@ class Autoencoder(MFCVAE):
 
 
 def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
-    """How many places the grid has.
+    """Number of places of the grid.
 
-    :raises ValueError: for another kind of network, whose latents have no places, or no shape of
-        images.
+    :raises ValueError: if the network is not a ``ConvGrid``, or ``x_shape`` is not that of images.
     """
     check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
     return network.places(check_shape(x_shape))

@@ -401,10 +401,10 @@ DATA: list[tuple[str, Any, str]] = [
         np.zeros((5, D + 1)),
         r"x has shape \[5, 7\], but the model was built for \[N, 6\]",
     ),
-    ("shape: one datum", np.zeros(D), r"x has shape \[6\], .* for a single datum give x\[None\]"),
+    ("shape: one datum", np.zeros(D), r"x has shape \[6\], .* for a single sample give x\[None\]"),
     ("shape: images", np.zeros((5, 2, 3)), r"reshape it, for example x.reshape\(len\(x\), 6\)"),
     ("shape: a number", np.float64(3.0), r"x has shape \[\]"),
-    ("shape: ragged", [[0.1] * D, [0.1]], "x must be an array, with rows that are alike"),
+    ("shape: ragged", [[0.1] * D, [0.1]], "x must be an array, with rows of equal shape"),
     (
         "type: binary uint8",
         np.zeros((5, D), dtype=np.uint8),
@@ -432,7 +432,7 @@ DATA: list[tuple[str, Any, str]] = [
 ]
 
 COUNT = "must be an integer of at least 1"
-MANY = f"must be at most 100000000, got {HUGE}: no memory holds so much"
+MANY = f"must be at most 100000000, got {HUGE}: it would not fit in memory"
 
 PRIORS = [
     *of(
@@ -545,7 +545,7 @@ PRIORS = [
         (
             "type: x_shape",
             lambda: VampPrior(2, 2, D),
-            "x_shape is the shape of one datum, .* got 6",
+            "x_shape is the shape of one sample, .* got 6",
         ),
         (
             "range: support",
@@ -844,22 +844,22 @@ MODELS = [
         (
             "empty: x_shape",
             lambda: MFCVAE((), {"z": StandardNormal(2)}),
-            "x_shape is the shape of one datum",
+            "x_shape is the shape of one sample",
         ),
         (
             "range: x_shape",
             lambda: MFCVAE((0,), {"z": StandardNormal(2)}),
-            r"shape of one datum, .* got \(0,\)",
+            r"shape of one sample, .* got \(0,\)",
         ),
         (
             "type: x_shape",
             lambda: MFCVAE(784, {"z": StandardNormal(2)}),
-            "shape of one datum, .* got 784",
+            "shape of one sample, .* got 784",
         ),
         (
             "type: x_shape 2.0",
             lambda: MFCVAE((2.0,), {"z": StandardNormal(2)}),
-            r"one datum, .* got \(2.0,\)",
+            r"one sample, .* got \(2.0,\)",
         ),
         (
             "huge: x_shape",
@@ -1015,7 +1015,7 @@ MODELS = [
     *of(
         "VAE",
         ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0"),
-        ("type: x_shape", lambda: VAE("784", 2), "shape of one datum, .* got '784'"),
+        ("type: x_shape", lambda: VAE("784", 2), "shape of one sample, .* got '784'"),
     ),
     *of(
         "IVAE",
@@ -1064,7 +1064,7 @@ MODELS = [
     *of(
         "VQVAE",
         ("range: num_codes", lambda: VQVAE((1, 8, 8), 0, 3), f"num_codes {COUNT}, got 0"),
-        ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one datum, .* got 64"),
+        ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one sample, .* got 64"),
         (
             "type: network",
             lambda: VQVAE((1, 8, 8), 5, 3, network=MLP()),
@@ -1311,7 +1311,7 @@ GUIDES = [
         "RademacherHash",
         ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
         ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: 24 bits at most"),
-        ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one datum, .* got 6"),
+        ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
         ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
         ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
         ("empty: x", lambda: RademacherHash((D,), 2)(X[:0]), r"x is empty, .* \(shape \[0, 6\]\)"),
@@ -1378,7 +1378,7 @@ GUIDES = [
         (
             "type: known",
             lambda: nvae().predict_proba(X, label=LABEL, known=LABEL),
-            "5 truth values",
+            "5 booleans",
         ),
     ),
     *of(
@@ -1386,7 +1386,7 @@ GUIDES = [
         (
             "range: label",
             lambda: nvae().predict(X, label=LABEL - 2),
-            "and -1 where it is not known",
+            "or -1 where unknown",
         ),
     ),
 ]
@@ -1643,7 +1643,7 @@ RUNS = [
         (
             "shape: group",
             lambda: fit(mlvae, group=[0, 1]),
-            r"group has shape \[2\], but there are 5 data",
+            r"group has shape \[2\], but there are 5 samples",
         ),
         ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
         ("huge: batch", lambda: fit(batch_size=HUGE), f"batch_size {MANY}"),

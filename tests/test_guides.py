@@ -268,7 +268,7 @@ def refuse_second_guide() -> None:
             lambda: ProgressiveFadeIn((1, 1), waiting_weight=2.0),
             r"waiting_weight must be within \[0, 1\], got 2.0",
         ),
-        (lambda: VampPrior(3, 2, ()), "x_shape is the shape of one datum"),
+        (lambda: VampPrior(3, 2, ()), "x_shape is the shape of one sample"),
         (
             lambda: VampPrior(3, 2, (PIXELS,)).log_prob(torch.zeros(2)),
             "build one first, such as VaDEGuide",

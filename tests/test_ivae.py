@@ -249,7 +249,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: continuous().embed(X), "ContinuousIVAE needs label= beside x"),
     (lambda: continuous().model.prior("label").log_joint(X), "no density of z alone"),
     (lambda: build().embed(X), "IVAE needs label= beside x"),
-    (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 data"),
+    (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 samples"),
     (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),
     (
         lambda: build().embed(X, label=U + 1),

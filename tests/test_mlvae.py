@@ -573,7 +573,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: build().embed(X), "MLVAE needs group= beside x"),
     (
         lambda: build().embed(X, group=GROUP[:3]),
-        r"group has shape \[3\], but there are 9 data: one group per datum",
+        r"group has shape \[3\], but there are 9 samples: give one group per sample",
     ),
     (lambda: build().embed(X, group=GROUP.double()), "group must hold integers, got torch.float64"),
     (lambda: build().embed(X, group=["a"] * 9), "group must hold numbers, got list"),

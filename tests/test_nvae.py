@@ -387,7 +387,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: build().predict(X, label=[0, 1, 2, -2]),
         "from -2 to 2, but the model was built for 0 to 2, and -1 where",
     ),
-    (lambda: build().predict(X, label=[0, 1, 2]), r"label has shape \[3\], but there are 4 data"),
+    (
+        lambda: build().predict(X, label=[0, 1, 2]),
+        r"label has shape \[3\], but there are 4 samples",
+    ),
     (
         lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])),
         "label must hold integers, got torch.float64",
@@ -445,7 +448,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().model.generate(1, label=[0, 1]),
-        r"label has shape \[2\], but there are 1 data",
+        r"label has shape \[2\], but there are 1 samples",
     ),
     (
         lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]),
@@ -457,7 +460,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().predict(X, label=LABEL, known=[True]),
-        "known must hold 4 truth values, one per datum, got torch",
+        "known must hold 4 booleans, one per sample, got torch",
     ),
     (lambda: class_traversals(build(), 7), r"dimension must be one of \(0, 1\), got 7"),
     (
