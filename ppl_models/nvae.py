@@ -148,7 +148,7 @@ class NVAE(FacetModel):
         return [z["shared"], concatenate(y, own) if self.class_bias else own]
 
     def one_hot(self, label: Tensor) -> Tensor:
-        """One-hot vectors ``[..., L]`` of integers ``[...]``; one-hot input is returned unchanged."""
+        """One-hot vectors ``[..., L]`` of integers ``[...]``; one-hot input stays as it is."""
         return one_hot_labels(label, self.num_classes, self.gates)
 
     def draw_given(

@@ -26,7 +26,7 @@ class VLAC(MFCVAE):
     This is :class:`~ppl_models.mfcvae.MFCVAE` with uniform weights; VLAC differs in inference, by
     :class:`~guides.ladder.LadderGuide`. The facets are called ``layer_1`` (shallow) to ``layer_L``.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param num_components: K of each layer, shallow to deep; 1 makes the layer plain.
     :param dims: length of each layer's latent vector.
     :param network: a ladder with one rung per layer; fully connected by default.

@@ -123,7 +123,7 @@ class Autoencoder(MFCVAE):
 def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
     """Number of places of the grid.
 
-    :raises ValueError: if the network is not a ``ConvGrid``, or ``x_shape`` is not that of images.
+    :raises ValueError: if ``network`` is not a ``ConvGrid`` or does not fit images of ``x_shape``.
     """
     check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
     return network.places(check_shape(x_shape))

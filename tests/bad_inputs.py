@@ -832,7 +832,7 @@ NETWORKS = [
         (
             "misfit: VAE",
             lambda: VaDEGuide(VAE((D,), D, network=AutoregressiveFlow((8,), num_layers=1))),
-            "take FlowGuide with GMMFlow",
+            "use FlowGuide with GMMFlow",
         ),
     ),
 ]

@@ -1,4 +1,4 @@
-"""No prior at all."""
+"""A flat prior, which leaves the latent unconstrained."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Flat"]
 
 
 class Flat(Prior):
-    """The same density, 1, everywhere: what a plain autoencoder has. It cannot be drawn from.
+    """Density 1 everywhere: the improper prior of a plain autoencoder. It cannot be sampled.
 
     :param dim: length of the latent vector.
-    :raises ValueError: if ``dim`` is below 1; and for :meth:`sample`.
+    :raises ValueError: if ``dim`` is below 1; :meth:`sample` always raises it.
 
     Example:
         >>> import torch
@@ -47,4 +47,4 @@ class Flat(Prior):
 
 class _Anywhere(dist.ImproperUniform):
     def log_prob(self, value: Tensor) -> Tensor:
-        return super().log_prob(value).to(value)  # of its precision and on its device
+        return super().log_prob(value).to(value)  # its dtype and device
