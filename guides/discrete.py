@@ -1,5 +1,5 @@
-"""How a guide handles clusters whose probabilities a network gives: enumerated, relaxed, or drawn
-and scored.
+"""How a guide handles clusters whose probabilities come from a network: enumerated, relaxed, or
+drawn and scored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"
 
 
 class Discrete(Configurable, nn.Module):
-    """Handling of the sites ``c_NAME``.
+    """Base of the ways to handle the sites ``c_NAME``.
 
     :cvar needs: what an objective must do with them; see :attr:`~guides.base.FacetGuide.needs`.
     """
@@ -31,7 +31,7 @@ class Discrete(Configurable, nn.Module):
     needs: str
 
     def attach(self, model: FacetModel) -> None:
-        """Build what depends on the model; called once, by the guide."""
+        """Build what depends on the model; called once by the guide."""
 
     @abstractmethod
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
@@ -42,7 +42,7 @@ class Discrete(Configurable, nn.Module):
         """
 
     def at_step(self, step: Tensor) -> None:
-        """Told the number of each optimiser step before it."""
+        """Called with the number of each optimiser step before it."""
 
     @contextmanager
     def without_relaxation(self) -> Iterator[None]:
@@ -51,8 +51,8 @@ class Discrete(Configurable, nn.Module):
 
 
 class Enumerate(Discrete):
-    """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z
-    depends on c.
+    """Sum over all clusters, weighted by probability: no noise and no bias, at K times the work if
+    z depends on c.
 
     Example:
         >>> import torch
@@ -70,10 +70,10 @@ class Enumerate(Discrete):
 
 
 class Annealed(Options):
-    """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps``
+    """A temperature that decays geometrically from ``start`` to ``end`` over the first ``steps``
     optimiser steps.
 
-    In a shorter run it does not reach ``end``.
+    A shorter run does not reach ``end``.
 
     :raises ValueError: if a temperature is not positive or ``steps`` is below 1.
 
@@ -99,12 +99,11 @@ class Annealed(Options):
 
 
 class GumbelSoftmax(Discrete):
-    """Relaxed draws that are differentiated by the probabilities, with the KL of c in closed form.
+    """Relaxed draws, differentiable in the probabilities, with the KL of c in closed form.
 
-    The density of a relaxed draw is no bound together with a categorical prior, so the relaxed
-    value stands only inside the other sites' expectations; there it biases their value (soft) or
-    their gradient (hard). What the history and :func:`inference.elbo` report is drawn hard, and so
-    the ELBO.
+    The density of a relaxed draw and a categorical prior do not give a bound. Relaxed values are
+    therefore only used in the expectations of the other sites, where they bias the value (soft) or
+    the gradient (hard). The history and :func:`inference.elbo` report the ELBO of one-hot draws.
 
     :param temperature: positive, or :class:`Annealed`.
     :param hard: straight-through: one-hot values, relaxed gradients.
@@ -136,7 +135,7 @@ class GumbelSoftmax(Discrete):
         return pyro.sample(f"c_{name}", self.relaxed(logits))
 
     def relaxed(self, logits: Tensor) -> RelaxedComponent:
-        """The choice with these logits ``[..., K]``, its draws relaxed."""
+        """The choice with these logits ``[..., K]`` and relaxed draws."""
         return RelaxedComponent(logits, self.temperature, self.hard)
 
     def at_step(self, step: Tensor) -> None:
@@ -156,12 +155,12 @@ class GumbelSoftmax(Discrete):
 
 
 class ScoreFunction(Discrete):
-    """One drawn cluster, its probability's gradient from the score function (REINFORCE): unbiased,
-    and noisy.
+    """One drawn cluster, with the gradient of its probability from the score function (REINFORCE):
+    unbiased but noisy.
 
-    :param baseline: subtracted from what a draw cost before it is scored: ``"none"``, ``"average"``
-        (decaying mean of past costs) or ``"learned"`` (a network of x).
-    :raises ValueError: for another baseline.
+    :param baseline: subtracted from a draw's cost: ``"none"``, ``"average"`` (decaying mean of past
+        costs) or ``"learned"`` (a network of x).
+    :raises ValueError: if the baseline is unknown.
 
     Example:
         >>> import torch

@@ -53,7 +53,9 @@ def draw_labels(
     beside = dict(given or {})
     label = beside.pop("label", None)
     if beside:
-        raise ValueError(f"only label= can be given beside the latents, got {' and '.join(beside)}")
+        raise ValueError(
+            f"only label= can be given besides the latents, got {' and '.join(beside)}"
+        )
     if label is None:
         return {"label": torch.randint(num_classes, (n,), device=device)}
     return {"label": as_labels("label", label, n, num_classes).to(device)}

@@ -22,7 +22,7 @@ from ppl_models.priors import Mixture, Prior
 
 __all__ = ["FacetModel"]
 
-# poutine.scale rejects 0; scaled by the smallest normal float, a site still contributes nothing.
+# poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -171,7 +171,8 @@ class FacetModel(Configurable, nn.Module):
         if set(given) != set(self.decodes):
             needed = " and ".join(f"{name}=" for name in self.decodes) or "nothing"
             raise ValueError(
-                f"{type(self).__name__}.decode needs {needed} beside the latents, got {list(given)}"
+                f"{type(self).__name__}.decode needs {needed} besides the latents, got "
+                f"{list(given)}"
             )
         latents = {name: self._latent(name, z[name]) for name in self.priors}
         output = self.decoder(self.decoder_inputs(latents, **given), self.gates)

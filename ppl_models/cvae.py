@@ -63,7 +63,7 @@ class CVAE(Labelled):
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
         :param label: u, integers ``[B]``.
         """
         with self.plate(x, len(label)), self.draws(num_samples):

@@ -95,12 +95,12 @@ def as_observed(
             " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
         )
         raise ValueError(
-            f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}: is that "
+            f"{type(model).__name__} takes {taken} besides x, got {' and '.join(unknown)}: is that "
             "a misspelt option?"
         )
     if missing := [name for name in model.takes if name not in found]:
         raise ValueError(
-            f"{type(model).__name__} needs {missing[0]}= beside x, with one entry per sample"
+            f"{type(model).__name__} needs {missing[0]}= besides x, with one entry per sample"
         )
     return Observed(
         data, {name: model.check_given(name, values, len(data)) for name, values in found.items()}

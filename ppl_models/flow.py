@@ -89,9 +89,9 @@ class GMMFlow(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``, whose z a guide gives; without it, ``size`` data
-            are drawn.
-        :param marginal: leave the cluster out: z is drawn from the whole mixture.
+        :param x: observed batch ``[B, *x_shape]``, whose z comes from a guide; without it, ``size``
+            samples are drawn.
+        :param marginal: omit the cluster: z is drawn from the full mixture.
         """
         prior, c = self.mixtures[self.name], None
         with self.plate(x, size):

@@ -50,7 +50,7 @@ class IVAE(Labelled, VaDE):
     bound on log p(x given u), which excludes the label's own probability. ``generate`` draws labels
     uniformly if no cluster is chosen.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param num_labels: number of values of u.
     :param dim: length of the latent vector.
     :param scale: initial standard deviation of every component.
@@ -88,7 +88,7 @@ class IVAE(Labelled, VaDE):
     ) -> Tensor:
         """The program of VaDE, its cluster known.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
         :param label: u, integers ``[B]``.
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
@@ -120,7 +120,7 @@ class ContinuousIVAE(Labelled):
     (Khemakhem et al., 2020). ``generate`` draws u from a standard normal, which is only meaningful
     if u is standardised.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param label_dim: length of u.
     :param dim: length of the latent vector.
     :param name: the facet's name.
@@ -153,7 +153,7 @@ class ContinuousIVAE(Labelled):
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each u.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each u.
         :param label: u, ``[B, label_dim]``.
         """
         prior, u = self.priors[self.name], self.label_features(label)

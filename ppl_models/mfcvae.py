@@ -65,12 +65,12 @@ class MFCVAE(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
-        :param label: known clusters ``[B, J]``, a column for each mixture; the guide gives these
-            all its weight, which is as much as to observe them, so nothing is left to do here.
+        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
+        :param label: known clusters ``[B, J]``, a column for each mixture. The guide puts all
+            weight on them, which is equivalent to observing them, so the model ignores them.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
             / L.
-        :param marginal: leave the clusters out: each z_j is drawn from its whole mixture (Eq. 17).
+        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
         """
         with self.plate(x, size):
             c: dict[str, Tensor] = {}

@@ -77,16 +77,17 @@ class MLVAE(FacetModel):
     ) -> Tensor:
         """The program. Sites: ``z_content``, ``z_style`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each entry of
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each entry of
             ``group``.
-        :param group: which group each row is of, numbered from 0 on, ``[B]``.
+        :param group: the group of each row, numbered from 0, ``[B]``.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
             / L.
-        :param content: what a draw of the content is for. ``"group"``: one for all members;
-            ``z_content`` is then by group, in B slots of which the first are used. ``"member"``:
-            each member has a draw of its own, which counts one by the group's size (Algorithm 1,
-            step 9): the same expectation. ``"untied"``: each member is a group.
-        :param beside: what the guide takes and the model has no use for.
+        :param content: what gets its own draw of the content. ``"group"``: one draw for all
+            members; ``z_content`` is then per group, in B slots of which the first are used.
+            ``"member"``: each member has its own draw, weighted by one over the group's size
+            (Algorithm 1, step 9), with the same expectation. ``"untied"``: each member is its own
+            group.
+        :param beside: keywords for the guide, which the model ignores.
         """
         with self.draws(num_samples):
             with self.contents(group, content), self.weighted("z_content"):

@@ -117,13 +117,13 @@ class NVAE(FacetModel):
         size: int = 1,
         num_samples: int = 1,
     ) -> Tensor:
-        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (but where it is
+        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (unless it is
         summed out), ``z_shared`` and ``z_class`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
-        :param label: y, integers ``[B]``; without it, ``size`` data are drawn, of any class.
-        :param known: which labels are known, ``[B]``; where given, the class is not observed: a
-            guide infers it.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
+        :param label: y, integers ``[B]``; without it, ``size`` samples of random classes are drawn.
+        :param known: which labels are known, ``[B]``; if given, the class is not observed but
+            inferred by a guide.
         :param num_samples: L of :class:`~ppl_models.mfcvae.MFCVAE`, draws of the latents.
         """
         given = self.one_hot(label) if label is not None and known is None else None

@@ -74,7 +74,7 @@ class VQVAE(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, P, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
+        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
         :param num_samples: L; above 1, codes and x gain a leading axis L, each draw weighted by 1 /
             L.
         """

@@ -1175,7 +1175,7 @@ GUIDES = [
         (
             "misfit: model",
             lambda: ConditionalGuide(facet()),
-            "is for IVAE, .* got MFCVAE: take VaDEGuide",
+            "is for IVAE, .* got MFCVAE: use VaDEGuide",
         ),
         ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
     ),
@@ -1194,7 +1194,7 @@ GUIDES = [
         (
             "misfit: model",
             lambda: ClassifierGuide(facet()),
-            "is for NVAE, got MFCVAE: take VaDEGuide",
+            "is for NVAE, got MFCVAE: use VaDEGuide",
         ),
         ("range: weight", lambda: ClassifierGuide(nvae().model, 1, -1), "label_weight .* got -1"),
         ("type: weight", lambda: ClassifierGuide(nvae().model, 1, "1"), "label_weight .* got '1'"),
@@ -1250,7 +1250,7 @@ GUIDES = [
         (
             "empty: group",
             lambda: TableGuide(mlvae().model, []),
-            "group is empty: the group of every row is needed",
+            "group is empty: give the group of every row",
         ),
         (
             "type: group",
@@ -1275,7 +1275,7 @@ GUIDES = [
         (
             "misfit: groups",
             lambda: tables().embed(X, group=[0, 1, 1, 1, 1]),
-            "give it the same groups",
+            "use those groups",
         ),
     ),
     *of(
@@ -1310,7 +1310,7 @@ GUIDES = [
     *of(
         "RademacherHash",
         ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
-        ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: 24 bits at most"),
+        ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: use 24 bits at most"),
         ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
         ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
         ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
@@ -1321,7 +1321,7 @@ GUIDES = [
         (
             "missing: label",
             lambda: ivae().embed(X),
-            "IVAE needs label= beside x, with one entry per",
+            "IVAE needs label= besides x, with one entry per",
         ),
         (
             "unknown: given",
@@ -1354,7 +1354,7 @@ GUIDES = [
             lambda: continuous_ivae().embed(X, label=holed(NAN)[:, :3]),
             "label holds NaN",
         ),
-        ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= beside x"),
+        ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= besides x"),
         (
             "shape: group",
             lambda: mlvae().embed(X, group=[0]),
@@ -1638,7 +1638,7 @@ RUNS = [
     ),
     *of(
         "SVIRunner.fit",
-        ("missing: label", lambda: fit(ivae), "IVAE needs label= beside x"),
+        ("missing: label", lambda: fit(ivae), "IVAE needs label= besides x"),
         ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
         (
             "shape: group",
@@ -1682,7 +1682,7 @@ RUNS = [
             lambda: loaded(holed(NAN)),
             "x holds 1 values that are NaN or infinite",
         ),
-        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= beside x"),
+        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= besides x"),
         (
             "type: callbacks",
             lambda: fit(callbacks=["a"]),
@@ -2695,7 +2695,7 @@ FIGURES = [
         (
             "unknown: given",
             lambda: Explorer(guide(), X, {"group": LABEL}),
-            "if known, beside x, got group",
+            "if known, besides x, got group",
         ),
         (
             "shape: labels",

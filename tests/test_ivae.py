@@ -246,9 +246,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: continuous().embed(X, label=torch.full((7, 2), torch.nan)),
         "label holds NaN or infinity",
     ),
-    (lambda: continuous().embed(X), "ContinuousIVAE needs label= beside x"),
+    (lambda: continuous().embed(X), "ContinuousIVAE needs label= besides x"),
     (lambda: continuous().model.prior("label").log_joint(X), "no density of z alone"),
-    (lambda: build().embed(X), "IVAE needs label= beside x"),
+    (lambda: build().embed(X), "IVAE needs label= besides x"),
     (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 samples"),
     (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),
     (
@@ -259,16 +259,16 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: build().embed(X, label=U.double()), "label must hold integers, got torch.float64"),
     (lambda: build().embed(X, label=U > 0), "label must hold integers, got torch.bool"),
     (lambda: build().embed(X, label=["a"] * 7), "label must hold numbers, got list"),
-    (lambda: build().embed(X, label=U, group=U), "IVAE takes label beside x, got group"),
+    (lambda: build().embed(X, label=U, group=U), "IVAE takes label besides x, got group"),
     (
         lambda: VaDEGuide(build().model),
-        "IVAE takes label beside x and VaDEGuide takes nothing.*such as ConditionalGuide",
+        "IVAE takes label besides x and VaDEGuide takes nothing.*such as ConditionalGuide",
     ),
     (lambda: MarginalGuide(build().model), "MarginalGuide takes nothing"),
     (lambda: LadderGuide(build().model), "LadderGuide takes nothing"),
     (
         lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))),
-        "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got VaDE: take VaDEGuide",
+        "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got VaDE: use VaDEGuide",
     ),
     (lambda: build().embed(X, label=U * 1j), "label must hold integers, got torch.complex"),
     (

@@ -401,14 +401,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().predict(X, labels=LABEL),
-        "NVAE takes label beside x, got labels: is that a misspelt option",
+        "NVAE takes label besides x, got labels: is that a misspelt option",
     ),
     (lambda: NVAE((5,), 0, 1, 1), "num_classes must be an integer of at least 1, got 0"),
     (
         lambda: NVAE((5,), 3, 1, 1, concentration=0.0),
         "concentration must be positive, or None to sum pi out, got 0",
     ),
-    (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: take VaDEGuide"),
+    (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: use VaDEGuide"),
     (
         lambda: ClassifierGuide(build().model, label_weight=-1),
         "label_weight must be a number of at least 0, got -1",
@@ -419,7 +419,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: ConditionalGuide(build().model),
-        "ConditionalGuide is for .* got NVAE: take ClassifierGuide",
+        "ConditionalGuide is for .* got NVAE: use ClassifierGuide",
     ),
     (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
     (lambda: CVAE((5,), 0, 2), "num_classes must be an integer of at least 1"),
@@ -456,7 +456,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().model.generate(2, labels=[2, 2]),
-        "only label= can be given beside the latents, got labels",
+        "only label= can be given besides the latents, got labels",
     ),
     (
         lambda: build().predict(X, label=LABEL, known=[True]),

@@ -25,7 +25,7 @@ class VampPrior(Mixture):
     The components change with the encoder, so each such prior belongs to one guide: the first that
     is built for its model. Pseudo-inputs start as uniform noise;
     :func:`~inference.initialization.cold_start` and :func:`~inference.initialization.fit_mixtures`
-    replace them with data.
+    replace the noise with data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
