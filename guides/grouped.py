@@ -63,7 +63,7 @@ class GroupedGuide(FacetGuide):
             raise ValueError(f"{type(self).__name__} is for MLVAE, got {type(model).__name__}")
         if not isinstance(evidence, Evidence | None):
             raise ValueError(
-                "evidence must be such as ProductOfNormals() or MixtureOfNormals(), got "
+                "evidence must be a rule such as ProductOfNormals() or MixtureOfNormals(), got "
                 f"{evidence!r}"
             )
         super().__init__(model, num_samples)

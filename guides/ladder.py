@@ -57,7 +57,8 @@ class LadderGuide(NetworkGuide):
         check_model(model)
         if any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError(
-                "a VampPrior is made of q(z given x), but here z is inferred given x and clusters"
+                "a VampPrior is made of q(z given x), but here z is inferred given x and clusters: "
+                "use another prior, or VaDEGuide"
             )
         super().__init__(model, num_samples, discrete)
         self.clustered = list(model.mixtures)

@@ -30,7 +30,7 @@ class NetworkGuide(FacetGuide):
     ) -> None:
         if not isinstance(discrete, Discrete | None):
             raise ValueError(
-                f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
+                f"discrete must be a rule such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
             )
         super().__init__(model, num_samples)
         self.discrete = discrete if discrete is not None else Enumerate()

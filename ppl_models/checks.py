@@ -107,7 +107,7 @@ def check_device(name: str, value: Any) -> torch.device:
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{name} must be such as 'cpu' or 'cuda', got {value!r}") from error
+        raise ValueError(f"{name} must be a name such as 'cpu' or 'cuda', got {value!r}") from error
 
 
 def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: str) -> Any:

@@ -75,9 +75,9 @@ class Likelihood(Configurable, nn.Module):
         if low < self.support[0] or high > self.support[1]:
             raise ValueError(
                 f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} "
-                "likelihood needs "
-                f"{list(self.support)}\n  Try one of:\n  - scale the data, for example x / "
-                "x.max()\n"
+                f"likelihood needs {list(self.support)}\n"
+                "  Try one of:\n"
+                "  - scale the data, for example x / x.max()\n"
                 "  - give 8-bit images as uint8: they are divided by 255 for you\n"
                 "  - use a likelihood for real values, such as Normal(scale=...)"
             )
@@ -262,7 +262,7 @@ class Incomplete(Likelihood):
         if not (low <= number(fill) <= high and abs(number(fill)) < inf):
             raise ValueError(
                 f"fill must be a number that {type(likelihood).__name__} allows, in "
-                f"{[low, high]}: {fill!r}"
+                f"{[low, high]}, got {fill!r}"
             )
         self.likelihood = likelihood
         self.fill = float(fill)
@@ -327,9 +327,9 @@ class DiscretizedLogistic(Likelihood):
         super().check(x)
         if x.dtype != torch.uint8 and float((255 * x - (255 * x).round()).abs().max()) > 1e-3:
             raise ValueError(
-                "DiscretizedLogistic is for 8-bit values, but x has others than multiples of "
-                "1/255: give 8-bit images "
-                "as uint8, or use a likelihood for real values, such as Normal(scale=...)"
+                "DiscretizedLogistic is for 8-bit values, but x has values that are not "
+                "multiples of 1/255: give 8-bit images as uint8, or use a "
+                "likelihood for real values, such as Normal(scale=...)"
             )
 
     def extra_repr(self) -> str:

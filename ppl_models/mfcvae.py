@@ -119,8 +119,7 @@ class MFCVAE(FacetModel):
         if columns.ndim != 2 or columns.shape[1] != len(mixtures):
             raise ValueError(
                 f"{name} has shape {list(columns.shape)}, but this model has {len(mixtures)} "
-                "facets with clusters: "
-                f"give labels by facet, such as {name}={{{mixtures[-1]!r}: labels}}, or a column "
-                "for each"
+                "facets with clusters: give labels by facet, such as "
+                f"{name}={{{mixtures[-1]!r}: labels}}, or a column for each"
             )
         return {facet: columns[:, j] for j, facet in enumerate(mixtures)}

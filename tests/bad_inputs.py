@@ -694,7 +694,7 @@ LIKELIHOODS = [
         "DiscretizedLogistic",
         ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be positive, got -1"),
         ("nan: scale", lambda: DiscretizedLogistic(NAN), "scale must be positive, got nan"),
-        ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "others than multiples of 1/255"),
+        ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
     ),
     *of(
         "Likelihood.check",
@@ -1138,7 +1138,7 @@ GUIDES = [
         (
             "type: discrete",
             lambda: AmortizedGuide(facet(), discrete="enumerate"),
-            "discrete must be such as",
+            "discrete must be a rule such as",
         ),
         (
             "misfit: VampPrior",
@@ -1156,7 +1156,7 @@ GUIDES = [
         (
             "type: discrete",
             lambda: LadderGuide(vlac(), discrete=Enumerate),
-            "discrete must be such as",
+            "discrete must be a rule such as",
         ),
         (
             "misfit: VampPrior",
@@ -1231,7 +1231,7 @@ GUIDES = [
         (
             "type: evidence",
             lambda: GroupedGuide(mlvae().model, 1, "product"),
-            "evidence must be such as",
+            "evidence must be a rule such as",
         ),
         (
             "unknown: content",
@@ -1310,7 +1310,11 @@ GUIDES = [
     *of(
         "RademacherHash",
         ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
-        ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: use 24 bits at most"),
+        (
+            "huge: num_bits",
+            lambda: RademacherHash((D,), 25),
+            "33554432 labels: use 24 bits at most",
+        ),
         ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
         ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
         ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
@@ -1590,12 +1594,12 @@ RUNS = [
         (
             "unknown: device",
             lambda: run_with(device="gpu"),
-            "device must be such as 'cpu' or 'cuda', got 'gpu'",
+            "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
         ),
         (
             "type: device",
             lambda: run_with(device=1.5),
-            "device must be such as 'cpu' or 'cuda', got 1.5",
+            "device must be a name such as 'cpu' or 'cuda', got 1.5",
         ),
         (
             "missing: device",
@@ -3140,7 +3144,10 @@ LOADING = [
     loads("type: guide", None, "guide must be a guide, such as .* got str", guide="x"),
     loads("type: schedule", None, "schedule must be such as .* got str", schedule="x"),
     loads(
-        "unknown: device", None, "device must be such as 'cpu' or 'cuda', got 'gpu'", device="gpu"
+        "unknown: device",
+        None,
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+        device="gpu",
     ),
     loads(
         "file: foreign class",
@@ -3186,7 +3193,7 @@ LOADING = [
         "SVIRunner.load",
         "unknown: device for a guide of one's own",
         lambda run: SVIRunner.load(run, guide=one_facet(), device="gpu"),
-        "device must be such as 'cpu' or 'cuda', got 'gpu'",
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
     ),
     Row(
         "SVIRunner.load",
@@ -3715,7 +3722,11 @@ COMMON: list[tuple[Any, ...]] = [
         {"network": ConvLadder((8, 16))},
         r"needs images \(channels, height, width\)",
     ),
-    ("unknown: device", {"device": "gpu"}, "device must be such as 'cpu' or 'cuda', got 'gpu'"),
+    (
+        "unknown: device",
+        {"device": "gpu"},
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+    ),
     ("type: random_state", {"random_state": "0"}, "'0' cannot be used to seed"),
     ("range: random_state", {"random_state": -1}, "Seed must be between 0 and"),
     (

@@ -257,7 +257,7 @@ def refuse_second_guide() -> None:
         (lambda: ImportanceWeighted_ELBO(0), "num_draws must be an integer of at least 1"),
         (
             lambda: AmortizedGuide(two_facets(), discrete="gumbel"),
-            "discrete must be such as Enumerate",
+            "discrete must be a rule such as Enumerate",
         ),
         (
             lambda: VaDEGuide(VaDE((PIXELS,), VampPrior(3, 2, (5,)))),

@@ -247,7 +247,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "label holds NaN or infinity",
     ),
     (lambda: continuous().embed(X), "ContinuousIVAE needs label= besides x"),
-    (lambda: continuous().model.prior("label").log_joint(X), "no density of z alone"),
+    (lambda: continuous().model.prior("label").log_joint(X), "z has no density under this prior"),
     (lambda: build().embed(X), "IVAE needs label= besides x"),
     (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 samples"),
     (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),

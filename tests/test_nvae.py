@@ -385,7 +385,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().predict(X, label=[0, 1, 2, -2]),
-        "from -2 to 2, but the model was built for 0 to 2, and -1 where",
+        "from -2 to 2, but the model was built for 0 to 2, or -1 where",
     ),
     (
         lambda: build().predict(X, label=[0, 1, 2]),
@@ -415,7 +415,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: VaDEGuide(build().model),
-        "take a guide that suits the model, such as ClassifierGuide",
+        "use a guide that suits the model, such as ClassifierGuide",
     ),
     (
         lambda: ConditionalGuide(build().model),
@@ -452,7 +452,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]),
-        "and label= was given too",
+        "cluster=0 and label= both choose the class",
     ),
     (
         lambda: build().model.generate(2, labels=[2, 2]),

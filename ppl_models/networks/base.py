@@ -81,7 +81,9 @@ class Encoder(nn.Module):
         """The layer by which the component of facet number ``facet`` enters, in an encoder built
         with components.
         """
-        raise ValueError(f"{type(self).__name__} takes no components")
+        raise ValueError(
+            f"{type(self).__name__} takes no components: use a ladder, such as MLPLadder()"
+        )
 
 
 class NoEncoder(Encoder):

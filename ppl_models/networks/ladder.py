@@ -63,7 +63,7 @@ class Ladder(Architecture):
         found = all(is_index(rung, len(levels)) for rung in self.rungs)
         if not self.rungs or not found or list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
-                "rungs are levels of the ladder, from shallow to deep: of 0 to "
+                "rungs are levels of the ladder, from shallow to deep: out of 0 to "
                 f"{len(self.widths) - 1} for widths={self.widths}, got {rungs!r}"
             )
 
