@@ -31,7 +31,7 @@ class Flat(Prior):
         self.num_components = 1
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
-        return _Anywhere(dist.constraints.real_vector, (), (self.dim,))
+        return _FlatDensity(dist.constraints.real_vector, (), (self.dim,))
 
     def log_joint(self, z: Tensor) -> Tensor:
         return torch.zeros_like(torch.as_tensor(z)[..., :1])
@@ -45,6 +45,6 @@ class Flat(Prior):
         return f"dim={self.dim}"
 
 
-class _Anywhere(dist.ImproperUniform):
+class _FlatDensity(dist.ImproperUniform):
     def log_prob(self, value: Tensor) -> Tensor:
         return super().log_prob(value).to(value)  # its dtype and device
