@@ -1,4 +1,4 @@
-"""Amortised posteriors, one file per posterior rule."""
+"""Guides: the posteriors of the models, one file per kind."""
 
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide

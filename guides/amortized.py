@@ -1,4 +1,4 @@
-"""A network for the clusters as well: q(c given x), and q(z given x) or q(z given x, c)."""
+"""Networks for clusters as well: q(c given x), and q(z given x) or q(z given x, c)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AmortizedGuide"]
 
 
 class AmortizedGuide(NetworkGuide):
-    r"""Posteriors from the encoder alone, of the clusters too.
+    r"""All posteriors from the encoder, including those of the clusters.
 
     .. math::
 
@@ -26,19 +26,28 @@ class AmortizedGuide(NetworkGuide):
         z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
 
     Without ``conditional`` this is the mean-field posterior of MFCVAE's Eq. 3 with a free q(c given
-    x), which at its best equals the responsibilities of :class:`~guides.vade.VaDEGuide` (Theorem 2)
-    and is never better. With it, z has one Normal per cluster, q(z given x) is their mixture, and
-    facets are still independent given x: the posterior of a Gaussian-mixture VAE. The cluster
-    enters linearly, where the latent's head reads the features.
+    x). At its optimum, q(c given x) equals the responsibilities of :class:`~guides.vade.VaDEGuide`
+    (Theorem 2), so it cannot do better. With ``conditional``, z has one Normal per cluster and q(z
+    given x) is their mixture, with facets still independent given x: the posterior of a
+    Gaussian-mixture VAE. The cluster adds a linear shift to the latent's head.
 
-    :param model: any model of mixture (or other) facets.
-    :param num_samples: L draws of z, all given the same cluster.
+    :param model: any model whose facets are mixtures or other priors.
+    :param num_samples: L, the number of draws of z, all given the same cluster.
     :param discrete: how clusters are handled: ``Enumerate()``, ``GumbelSoftmax(...)`` or
-        ``ScoreFunction(...)``. Each guide needs its own.
+        ``ScoreFunction(...)``. Each guide needs its own object.
     :param conditional: whether z is inferred given x and c. Enumeration then decodes every
-        combination of clusters: the product of the facets' K times the work.
-    :raises ValueError: if ``num_samples`` is below 1, or ``conditional`` meets a VampPrior, whose
-        components are posteriors given x alone.
+        combination of clusters, which multiplies the work by the product of the facets' K.
+    :raises ValueError: if ``num_samples`` is below 1, or ``conditional`` is combined with a
+        VampPrior, whose components are posteriors given x alone.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, GumbelSoftmax
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((20,), GaussianMixture(10, 5))
+        >>> guide = AmortizedGuide(model, discrete=GumbelSoftmax(), conditional=True)
+        >>> guide.predict_proba(torch.zeros(3, 20))["cluster"].shape
+        (3, 10)
     """
 
     def __init__(
@@ -51,7 +60,8 @@ class AmortizedGuide(NetworkGuide):
         check_model(model)
         if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError(
-                "a VampPrior is made of q(z given x), which a conditional guide does not have"
+                "a VampPrior is made of q(z given x), which a conditional guide does not have: use "
+                "conditional=False"
             )
         super().__init__(model, num_samples, discrete)
         self.conditional = conditional
@@ -86,8 +96,8 @@ class AmortizedGuide(NetworkGuide):
                     pyro.sample(f"z_{name}", q)
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """The other sites that see facet ``name``'s cluster: its latent, and through a latent that
-        depends on it, x.
+        """The other sites that depend on facet ``name``'s cluster: its latent and, if that depends
+        on the cluster in the guide, x.
         """
         return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
 
@@ -95,15 +105,15 @@ class AmortizedGuide(NetworkGuide):
         if name in self.shifts:
             nn.init.zeros_(self.shifts[name].weight)  # type: ignore[arg-type]
 
-    # How the encoder's output is read: 2 d numbers for z, then K for c.
+    # Layout of the encoder's output: 2 d numbers for z, then K for c.
 
     def head_size(self, name: str) -> int:
         prior = self.model.priors[name]
         return 2 * prior.dim + (prior.num_components if name in self.model.mixtures else 0)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x, c_j), or q(z_j given x) where the guide is not conditional or the facet
-        has no cluster.
+        """q(z_j given x, c_j), or q(z_j given x) if the guide is not conditional or the facet has
+        no cluster.
         """
         raw = head[..., : 2 * self.model.priors[name].dim]
         shift = self.shifts[name](c) if self.conditional and c is not None else 0.0

@@ -1,4 +1,4 @@
-"""What every amortised guide has: an encoder, and questions that a user asks of a fitted one."""
+"""The base of all guides: an encoder, and the methods that users call on a fitted guide."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from ppl_models.program import Program
 
 __all__ = ["FacetGuide", "check_guide", "check_model"]
 
-# Rows that go through the networks at once outside training.
+# Batch size outside training.
 EVALUATION_BATCH = 4096
 
 
 class FacetGuide(Program):
-    """Base of the guides: encoder to one Normal per facet, and prediction at its mean.
+    """Base of the guides: an encoder gives one Normal per facet; predictions use its mean.
 
     The guide holds the model; parameters are shared, so ``guide.to(device)`` moves both.
 
     :param model: the generative program.
-    :param num_samples: L, draws of z per datum in the objective.
-    :raises ValueError: if ``num_samples`` is below 1, or the model takes other things beside x than
-        the guide.
+    :param num_samples: L, the number of draws of z per sample in the objective.
+    :raises ValueError: if ``num_samples`` is below 1, or model and guide take different keywords
+        besides x.
     """
 
-    #: keywords, beside x, that the posterior is given by: those of the models that the guide is for
+    #: keywords, besides x, that the posterior is conditioned on, as in the models of this guide
     takes: tuple[str, ...] = ()
-    #: keywords of what the posterior uses where it is given, of those that the model accepts
+    #: optional keywords that the posterior uses, among those that the model accepts
     accepts: tuple[str, ...] = ()
-    #: whether z is a point given x, so that its KL does not say what it knows
+    #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
@@ -56,9 +56,8 @@ class FacetGuide(Program):
                 " and ".join(names) or "nothing" for names in (model.takes, self.takes)
             )
             raise ValueError(
-                f"{type(model).__name__} takes {needed} beside x and {type(self).__name__} takes "
-                f"{taken}: "
-                f"take a guide that suits the model, such as {model.suitable_guide}"
+                f"{type(model).__name__} takes {needed} besides x and {type(self).__name__} takes "
+                f"{taken}: use a guide that suits the model, such as {model.suitable_guide}"
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)
@@ -99,33 +98,31 @@ class FacetGuide(Program):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What both programs are called with beside the data."""
+        """Keywords that both programs are called with, besides the data."""
         return {"num_samples": self.num_samples}
 
     @abstractmethod
     def forward(self, x: Tensor, *args: Any, **options: Any) -> None:
         """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``.
 
-        By keyword, the same for every guide: ``num_samples``, L, the guide's own where not given;
-        ``marginal``, whether the model leaves its clusters out; and what model and guide take
-        beside x, ``[B, ...]`` each.
+        Keywords of every guide: ``num_samples``, L, by default the guide's own; ``marginal``,
+        whether the model omits its clusters; and what model and guide take besides x, ``[B, ...]``
+        each.
         """
 
     @property
     def max_plate_nesting(self) -> int:
-        """Plates around the deepest site: observations, and draws where there are several."""
+        """Plates around the deepest site: observations, and draws if there are several."""
         return 1 if self.num_samples == 1 else 2
 
     def at_step(self, step: Tensor) -> None:
-        """Told by the runner before each optimiser step; for guides that change while they
-        train.
-        """
+        """Called by the runner before each optimiser step, for guides that change in training."""
 
     def without_relaxation(self) -> AbstractContextManager:
-        """Within this context every draw follows the posterior itself, so that an ELBO is one."""
+        """Within this context draws follow the posterior exactly, so that the ELBO is a bound."""
         return nullcontext()
 
-    # How the encoder is built and its output is read.
+    # The encoder and the layout of its output.
 
     def build_encoder(self) -> Encoder:
         """The network that reads x ``[..., *x_shape]``, with a head of :meth:`head_size` numbers
@@ -136,7 +133,7 @@ class FacetGuide(Program):
         )
 
     def head_size(self, name: str) -> int:
-        """How many numbers the encoder's head for a facet gives."""
+        """Size of the encoder's head for a facet."""
         return 2 * self.model.priors[name].dim
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
@@ -148,7 +145,8 @@ class FacetGuide(Program):
     def cluster_probs(self, name: str, head: Tensor) -> Tensor:
         """q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
 
-        Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation taken at one point.
+        Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation replaced by one
+        point.
         """
         return self.model.priors[name].log_joint(self.latent_posterior(name, head).mean).softmax(-1)
 
@@ -166,16 +164,16 @@ class FacetGuide(Program):
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
 
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
-        """Of pseudo-inputs, which are learned in the form that data are prepared to.
+        """Posterior of one facet at pseudo-inputs, which are learned in prepared form.
 
-        They are no batch of data: where the networks normalise, it is by the data's statistics.
+        They are not a batch of data, so batch normalisation uses its running statistics.
         """
         with evaluating(self.encoder):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
     def draw_latents(self, x: Tensor, num_samples: int, **given: Tensor) -> dict[str, Tensor]:
-        """Within the data plate, the sites ``z_NAME``: L draws of every facet's latent vector,
-        ``[(L,) B, d]``.
+        """Sample the sites ``z_NAME`` within the data plate: L draws of every facet's latent
+        vector, ``[(L,) B, d]``.
         """
         posterior = self.encode(x, **given)
         z = {}
@@ -184,11 +182,11 @@ class FacetGuide(Program):
                 z[name] = pyro.sample(f"z_{name}", q)
         return z
 
-    # What a user asks of a fitted guide. All of it in evaluation mode, without gradients, in
-    # batches; what model and guide take beside x is given by keyword, one entry per datum.
+    # Methods for users of a fitted guide. All run in evaluation mode, without gradients, in
+    # batches; what model and guide take besides x is given by keyword, one entry per sample.
 
     def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
-        """Data with what model and guide take beside them, checked.
+        """Data with what model and guide take besides x, checked.
 
         :raises ValueError: if something does not fit.
         """
@@ -201,7 +199,7 @@ class FacetGuide(Program):
         """q(z_j given x) for every facet: batch ``[N]``, event ``[d]``.
 
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
-        :raises ValueError: if ``x``, or what is given beside it, does not fit the model.
+        :raises ValueError: if ``x`` or a keyword does not fit the model.
         """
         return {
             name: self.latent_posterior(name, head)
@@ -217,7 +215,7 @@ class FacetGuide(Program):
         """Probability of every cluster, for each facet whose clusters are inferred: ``{name: [N,
         K]}``.
 
-        By the guide's own rule for the cluster, see :meth:`cluster_probs`.
+        Uses the guide's own rule, see :meth:`cluster_probs`.
         """
         heads = self._all_heads(x, given)
         with evaluating(self):
@@ -246,9 +244,7 @@ class FacetGuide(Program):
         return torch.cat(parts).cpu().numpy()
 
     def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What the decoder reads beside latents, for data and what is given beside them: ``[N,
-        ...]`` each.
-        """
+        """What the decoder reads besides latents, for these data and keywords: ``[N, ...]``."""
         if not self.model.decodes:
             return {}
         data = self.observed(x, given)
@@ -268,15 +264,14 @@ class FacetGuide(Program):
 
 
 def check_model(model: Any) -> None:
-    """:raises ValueError: if that is no model, such as where a runner or a guide was given."""
+    """:raises ValueError: if ``model`` is not a model, for example a runner or a guide."""
     check_kind("model", model, FacetModel, "a model, such as MFCVAE(...)")
 
 
 def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
-    """Refuse what does not fit.
+    """Check that ``guide`` is a guide of this kind.
 
-    :raises ValueError: if that is no guide, such as where a runner was given, or none of this
-        kind.
+    :raises ValueError: if it is not, for example a runner.
     """
     what = "guide" if kind is FacetGuide else kind.__name__
     check_kind("guide", guide, kind, f"a {what}, such as runner.guide")

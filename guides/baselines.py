@@ -1,4 +1,4 @@
-"""Baselines of the score function: a guess of what a draw will cost, which takes noise out of its
+"""Baselines of the score function: predictions of a draw's cost, which reduce the variance of its
 gradient.
 """
 
@@ -15,25 +15,25 @@ __all__ = ["BASELINES", "DecayingAverage", "LearnedBaseline", "NoBaseline"]
 
 
 class NoBaseline(nn.Module):
-    """No guess at all.
+    """No baseline: predicts 0.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     """
 
     def __init__(self, x_shape: Sequence[int]) -> None:
         super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The guess for each datum of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
+        """The predicted cost of each sample of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
         return x.new_zeros(())
 
     def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
-        """Learn from what the draws did cost, ``[B]``: a term whose gradient improves the guess."""
+        """A loss that trains the prediction ``guess`` on the actual costs ``[B]``."""
         return cost.new_zeros(())
 
 
 class DecayingAverage(NoBaseline):
-    """The decaying mean of past costs, over all data: follows the training, knows nothing of x."""
+    """Exponentially decaying mean of past costs, independent of x."""
 
     def __init__(self, x_shape: Sequence[int], decay: float = 0.9) -> None:
         super().__init__(x_shape)
@@ -45,13 +45,13 @@ class DecayingAverage(NoBaseline):
         return self.average
 
     def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
-        if self.training:  # looking at a fitted guide must not change it
+        if self.training:  # evaluation must not change the guide
             self.average.mul_(self.decay).add_((1 - self.decay) * cost.mean())
         return cost.new_zeros(())
 
 
 class LearnedBaseline(NoBaseline):
-    """A network of x, trained by squared error, whose gradient reaches nothing else."""
+    """A network of x, trained by squared error; the gradient reaches no other parameters."""
 
     def __init__(self, x_shape: Sequence[int], width: int = 100) -> None:
         super().__init__(x_shape)
@@ -70,7 +70,7 @@ class LearnedBaseline(NoBaseline):
         return mse_loss(guess, cost, reduction="sum")
 
 
-#: Baselines by the name that :class:`~guides.ScoreFunction` takes.
+#: Baselines by name, as :class:`~guides.ScoreFunction` takes them.
 BASELINES: dict[str, type[NoBaseline]] = {
     "none": NoBaseline,
     "average": DecayingAverage,

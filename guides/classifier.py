@@ -1,4 +1,4 @@
-"""Latents and the class from one encoder (N-VAE)."""
+"""Posteriors of latents and class from one encoder (N-VAE)."""
 
 from __future__ import annotations
 
@@ -26,35 +26,45 @@ __all__ = ["ClassifierGuide"]
 
 
 class ClassifierGuide(SupervisedGuide):
-    r"""z ~ q(z given x) and y ~ q(y given x) from one encoder, where the class is not known.
+    r"""z ~ q(z given x) from one encoder, and y ~ q(y given x) where the class is unknown.
 
     .. math::
 
         q(z_c, z_s, y, \pi \mid x)
         = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
 
-    (N-VAE, Eq. 4 and 5.) Three objectives that differ in how the classifier learns from known
-    labels:
+    (N-VAE, Eq. 4 and 5.) There are three objectives, which differ in how the classifier learns from
+    known labels:
 
-    * Eq. 6, the paper's: a model without :math:`\pi`, and log q(y given x) is added to the ELBO.
-      That is *not a bound* on anything; ``elbo`` and the history's ``elbo`` are without it.
+    * Eq. 6, the paper's: a model without :math:`\pi`, with log q(y given x) added to the ELBO. This
+      objective is *not a bound*; ``elbo`` and the history's ``elbo`` exclude the added term.
     * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y
-      \mid x))`, and the KL in closed form, as the default objective has it.
-    * Eq. 2: the same with :math:`\pi` drawn, by ``objective=GuideEnum_ELBO(...)``.
+      \mid x))`, with the KL in closed form; the default objective for such models.
+    * Eq. 2: the same with :math:`\pi` drawn, using ``objective=GuideEnum_ELBO(...)``.
 
-    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the best posterior is within
-    reach: the expectation of Eq. 3 over y given x is at its highest where q(y given x) is the
-    class's true probability.
+    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the family contains the best
+    posterior: the expectation of Eq. 3 over y given x is highest when q(y given x) is the true
+    class probability.
 
-    Labels are integers from 0 to L - 1, and -1 where unknown, or left out; a datum whose class is
-    unknown is seen as of every class, weighted by q(y given x). (``known=``, truth values, may say
-    so instead of -1.) Predictions never look at labels.
+    Labels are integers from 0 to L - 1, with -1 where unknown; they may be omitted. A sample of
+    unknown class enters once per class, weighted by q(y given x). (Booleans ``known=`` may mark
+    unknown labels instead of -1.) Predictions never use labels.
 
     :param model: an :class:`~ppl_models.nvae.NVAE`.
-    :param num_samples: draws of z.
-    :param label_weight: of log q(y given x) in the objective; where not given, 1 for a model
+    :param num_samples: number of draws of z.
+    :param label_weight: weight of log q(y given x) in the objective; by default 1 for a model
         without :math:`\pi` (Eq. 6), else 0.
-    :raises ValueError: if the model is another, or the weight is negative.
+    :raises ValueError: if the model is not an NVAE, or the weight is negative.
+
+    Example:
+        >>> import torch
+        >>> from guides import ClassifierGuide
+        >>> from ppl_models import NVAE
+        >>> guide = ClassifierGuide(NVAE((20,), num_classes=10, class_dim=2, shared_dim=4))
+        >>> guide.predict(torch.zeros(3, 20))["class"].shape
+        (3,)
+        >>> guide.reconstruct(torch.zeros(3, 20), label=[7, -1, -1]).shape
+        (3, 20)
     """
 
     takes = ("label",)
@@ -65,7 +75,7 @@ class ClassifierGuide(SupervisedGuide):
         check_model(model)
         if not isinstance(model, NVAE):
             raise ValueError(
-                f"ClassifierGuide is for NVAE, got {type(model).__name__}: take "
+                f"ClassifierGuide is for NVAE, got {type(model).__name__}: use "
                 f"{model.suitable_guide}"
             )
         if label_weight is None:
@@ -101,8 +111,8 @@ class ClassifierGuide(SupervisedGuide):
                 for name, head in heads.items():
                     pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
 
-    # How the encoder's output is read: 2 d numbers for z, and L for the class behind those of the
-    # classes' latents.
+    # Layout of the encoder's output: 2 d numbers for z; for the class facet, L logits of the class
+    # follow.
 
     def head_size(self, name: str) -> int:
         return super().head_size(name) + (

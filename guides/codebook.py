@@ -1,4 +1,4 @@
-"""Codes from where the encoder puts x, and the encoder's point itself."""
+"""Codes by their distance to the encoder's output, and the encoder's output as a point."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ __all__ = ["CodebookGuide", "PointGuide"]
 
 
 class PointGuide(FacetGuide):
-    """z is a point that the encoder gives, without spread: with a flat prior, an autoencoder.
+    """z is the encoder's output, a point: with a flat prior, an autoencoder.
 
-    Its "ELBO" is the likelihood of the reconstructions, not a bound on log p(x), and ``kl_z_NAME``
+    Its "ELBO" is the likelihood of the reconstructions and not a bound on log p(x); ``kl_z_NAME``
     is minus the prior's log-density at the point.
 
     :param model: any model whose facets have no clusters.
     :raises ValueError: if a facet has clusters.
+
+    Example:
+        >>> import torch
+        >>> from guides import PointGuide
+        >>> from ppl_models import Autoencoder, ConvGrid
+        >>> model = Autoencoder((1, 28, 28), code_dim=4, network=ConvGrid((8, 8)))
+        >>> PointGuide(model).reconstruct(torch.zeros(3, 1, 28, 28)).shape
+        (3, 1, 28, 28)
     """
 
     deterministic = True
@@ -57,20 +65,28 @@ class PointGuide(FacetGuide):
 
 
 class CodebookGuide(FacetGuide):
-    r"""A code at each place by how near the encoder's point is to each: the relaxed VQ-VAE
-    (Sonderby et al., 2017).
+    r"""A code at each place, by its distance to the encoder's output: the relaxed VQ-VAE (Sonderby
+    et al., 2017).
 
     .. math:: q(c_p = k \mid x) \propto \exp(-\lVert e_p(x) - e_k \rVert^2 / 2)
 
     the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B).
-    Codes are drawn relaxed (Gumbel-softmax), their KL is in closed form; what the history and
-    :func:`inference.elbo` report is drawn hard. ``posterior`` and ``embed`` give the mean of z, the
-    codes' vectors averaged by their probabilities.
+    Training uses relaxed draws of the codes (Gumbel-softmax) and their KL in closed form; the
+    history and :func:`inference.elbo` report values for one-hot draws. ``posterior`` and ``embed``
+    give the mean of z: the codes' vectors, averaged by probability.
 
     :param model: a :class:`~ppl_models.vqvae.VQVAE`.
-    :param num_samples: L draws of the codes.
-    :param discrete: how codes are relaxed; ``GumbelSoftmax()`` where not given.
-    :raises ValueError: if the model is another, or ``discrete`` is.
+    :param num_samples: L, the number of draws of the codes.
+    :param discrete: how codes are relaxed; ``GumbelSoftmax()`` by default.
+    :raises ValueError: if the model is not a VQVAE, or ``discrete`` is not a GumbelSoftmax.
+
+    Example:
+        >>> import torch
+        >>> from guides import CodebookGuide
+        >>> from ppl_models import VQVAE, ConvGrid
+        >>> model = VQVAE((1, 28, 28), num_codes=16, code_dim=4, network=ConvGrid((8, 8)))
+        >>> CodebookGuide(model).codes(torch.zeros(3, 1, 28, 28)).shape
+        (3, 49)
     """
 
     needs = Needs.RELAXATION
@@ -105,7 +121,7 @@ class CodebookGuide(FacetGuide):
         return self.model.priors[name].dim
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """The mean of z as a point; z itself is one of K vectors at each place."""
+        """The mean of z as a point; z itself has one of K vectors at each place."""
         codebook = cast(VQVAE, self.model).codebook
         return dist.Delta(codebook.vectors(codebook.log_affinity(head).softmax(-1)), event_dim=1)
 

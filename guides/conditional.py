@@ -15,16 +15,23 @@ __all__ = ["ConditionalGuide"]
 
 
 class ConditionalGuide(FacetGuide):
-    r"""z ~ q(z given x, u) for a model whose prior is given by u (*I Don't Need u*, Eq. 3).
+    r"""z ~ q(z given x, u) for a model conditioned on a label u (*I Don't Need u*, Eq. 3).
 
-    The encoder reads x and the label's features (one-hot, or the vector itself) together, so that
-    what it makes of one depends on the other: a network that reads images gets a plane for each
-    feature, others all in a row.
+    The encoder reads x and the label's features (one-hot, or the vector itself) as one input: a
+    network for images gets a channel per feature, other networks a concatenated vector.
 
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
         :class:`~ppl_models.cvae.CVAE`.
-    :param num_samples: L draws of z.
-    :raises ValueError: if the model is another.
+    :param num_samples: L, the number of draws of z.
+    :raises ValueError: if the model is none of these.
+
+    Example:
+        >>> import torch
+        >>> from guides import ConditionalGuide
+        >>> from ppl_models import IVAE
+        >>> guide = ConditionalGuide(IVAE((20,), num_labels=3, dim=2))
+        >>> guide.embed(torch.zeros(4, 20), label=[0, 0, 1, 2])["label"].shape
+        (4, 2)
     """
 
     takes = ("label",)
@@ -34,8 +41,7 @@ class ConditionalGuide(FacetGuide):
         if not isinstance(model, Labelled):
             raise ValueError(
                 "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got "
-                f"{type(model).__name__}: "
-                f"take {model.suitable_guide}"
+                f"{type(model).__name__}: use {model.suitable_guide}"
             )
         super().__init__(model, num_samples)
 

@@ -1,5 +1,5 @@
-"""How a guide handles clusters whose probabilities a network gives: enumerated, relaxed, or drawn
-and scored.
+"""How a guide handles clusters whose probabilities come from a network: enumerated, relaxed, or
+drawn and scored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"
 
 
 class Discrete(Configurable, nn.Module):
-    """Handling of the sites ``c_NAME``.
+    """Base of the ways to handle the sites ``c_NAME``.
 
     :cvar needs: what an objective must do with them; see :attr:`~guides.base.FacetGuide.needs`.
     """
@@ -33,7 +33,7 @@ class Discrete(Configurable, nn.Module):
     needs: Needs
 
     def attach(self, model: FacetModel) -> None:
-        """Build what depends on the model; called once, by the guide."""
+        """Build what depends on the model; called once by the guide."""
 
     @abstractmethod
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
@@ -44,7 +44,7 @@ class Discrete(Configurable, nn.Module):
         """
 
     def at_step(self, step: Tensor) -> None:
-        """Told the number of each optimiser step before it."""
+        """Called with the number of each optimiser step before it."""
 
     @contextmanager
     def without_relaxation(self) -> Iterator[None]:
@@ -53,8 +53,16 @@ class Discrete(Configurable, nn.Module):
 
 
 class Enumerate(Discrete):
-    """Every cluster, weighted by its probability: no noise and no bias, at K times the work where z
-    depends on c.
+    """Sum over all clusters, weighted by probability: no noise and no bias, at K times the work if
+    z depends on c.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, Enumerate
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> guide = AmortizedGuide(VaDE((20,), GaussianMixture(10, 5)), discrete=Enumerate())
+        >>> guide.predict(torch.zeros(3, 20))["cluster"].shape
+        (3,)
     """
 
     needs = Needs.FREE_ENUMERATION
@@ -64,12 +72,21 @@ class Enumerate(Discrete):
 
 
 class Annealed(Options):
-    """A temperature that falls geometrically from ``start`` to ``end`` over the first ``steps``
+    """A temperature that decays geometrically from ``start`` to ``end`` over the first ``steps``
     optimiser steps.
 
-    In a shorter run it does not reach ``end``.
+    A shorter run does not reach ``end``.
 
     :raises ValueError: if a temperature is not positive or ``steps`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from guides import Annealed, GumbelSoftmax
+        >>> temperature = Annealed(start=1.0, end=0.25, steps=100)
+        >>> temperature(torch.tensor([0, 50, 100]))
+        tensor([1.0000, 0.5000, 0.2500])
+        >>> GumbelSoftmax(temperature)
+        GumbelSoftmax(temperature=Annealed(start=1.0, end=0.25, steps=100), hard=False)
     """
 
     def __init__(self, start: float = 1.0, end: float = 0.3, steps: int = 10_000) -> None:
@@ -84,16 +101,22 @@ class Annealed(Options):
 
 
 class GumbelSoftmax(Discrete):
-    """Relaxed draws that are differentiated by the probabilities, with the KL of c in closed form.
+    """Relaxed draws, differentiable in the probabilities, with the KL of c in closed form.
 
-    The density of a relaxed draw is no bound together with a categorical prior, so the relaxed
-    value stands only inside the other sites' expectations; there it biases their value (soft) or
-    their gradient (hard). What the history and :func:`inference.elbo` report is drawn hard, and so
-    the ELBO.
+    The density of a relaxed draw and a categorical prior do not give a bound. Relaxed values are
+    therefore only used in the expectations of the other sites, where they bias the value (soft) or
+    the gradient (hard). The history and :func:`inference.elbo` report the ELBO of one-hot draws.
 
     :param temperature: positive, or :class:`Annealed`.
     :param hard: straight-through: one-hot values, relaxed gradients.
     :raises ValueError: if ``temperature`` is not positive.
+
+    Example:
+        >>> from guides import AmortizedGuide, GumbelSoftmax
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((20,), GaussianMixture(10, 5))
+        >>> AmortizedGuide(model, discrete=GumbelSoftmax(0.5, hard=True)).discrete
+        GumbelSoftmax(temperature=0.5, hard=True)
     """
 
     needs = Needs.RELAXATION
@@ -114,7 +137,7 @@ class GumbelSoftmax(Discrete):
         return pyro.sample(f"c_{name}", self.relaxed(logits))
 
     def relaxed(self, logits: Tensor) -> RelaxedComponent:
-        """The choice with these logits ``[..., K]``, its draws relaxed."""
+        """The choice with these logits ``[..., K]`` and relaxed draws."""
         return RelaxedComponent(logits, self.temperature, self.hard)
 
     def at_step(self, step: Tensor) -> None:
@@ -134,12 +157,21 @@ class GumbelSoftmax(Discrete):
 
 
 class ScoreFunction(Discrete):
-    """One drawn cluster, its probability's gradient from the score function (REINFORCE): unbiased,
-    and noisy.
+    """One drawn cluster, with the gradient of its probability from the score function (REINFORCE):
+    unbiased but noisy.
 
-    :param baseline: subtracted from what a draw cost before it is scored: ``"none"``, ``"average"``
-        (decaying mean of past costs) or ``"learned"`` (a network of x).
-    :raises ValueError: for another baseline.
+    :param baseline: subtracted from a draw's cost: ``"none"``, ``"average"`` (decaying mean of past
+        costs) or ``"learned"`` (a network of x).
+    :raises ValueError: if the baseline is unknown.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, ScoreFunction
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((20,), GaussianMixture(10, 5))
+        >>> guide = AmortizedGuide(model, discrete=ScoreFunction("learned"))
+        >>> guide.predict(torch.zeros(3, 20))["cluster"].shape
+        (3,)
     """
 
     needs = Needs.SCORING

@@ -1,9 +1,9 @@
-"""How what each member of a group says of its content becomes one posterior (ML-VAE, 3.3, and
+"""How the members' posteriors of a group's content are combined into one (ML-VAE, 3.3, and
 supplement 1).
 
-Groups are ragged: ``group`` ``[B]`` holds for each row the number of its group, from 0 on, and all
-sums run over these numbers, without padding. A batch of B rows has B groups at most, so results
-have B slots, of which the first are used; no size is ever read back to the host.
+Groups may differ in size: ``group`` ``[B]`` holds each row's group number, counted from 0, and sums
+run over these numbers, without padding. A batch of B rows has at most B groups, so results have B
+slots, of which the first are used; no size is copied to the host.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tupl
     """Mean and log-variance of the normalised product of each group's densities (Eq. 7), by slot.
 
     Log-precisions are added by logsumexp and means are averaged with weights that sum to one, so
-    that very unequal or very many precisions neither overflow nor vanish. Slots that are not used
-    get a standard normal.
+    that very unequal or very many precisions neither overflow nor underflow. Unused slots get a
+    standard normal.
 
     :param loc: means of the rows, ``[..., B, d]``.
     :param log_variance: ``[..., B, d]``.
@@ -54,7 +54,7 @@ def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tupl
 
 
 class Evidence(Options):
-    """A rule: the members' Normals to the posterior of their group's content."""
+    """Base of the rules that combine the members' Normals into the posterior of the content."""
 
     @abstractmethod
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -71,12 +71,21 @@ class Evidence(Options):
 
 
 class ProductOfNormals(Evidence):
-    r"""Precisions add up (Eq. 7).
+    r"""The normalised product of the members' Normals: precisions add up (Eq. 7).
 
     .. math::
 
         \Sigma_G^{-1} = \sum_i \Sigma_i^{-1}, \quad
         \mu_G = \Sigma_G \sum_i \Sigma_i^{-1} \mu_i
+
+    Example:
+        >>> import torch
+        >>> from guides import ProductOfNormals
+        >>> loc, log_variance = torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3, 1)
+        >>> group = torch.tensor([0, 0, 1])
+        >>> q = ProductOfNormals().by_member(loc, log_variance, group)
+        >>> q.mean.flatten(), q.variance.flatten()
+        (tensor([2., 2., 5.]), tensor([0.5000, 0.5000, 1.0000]))
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -89,7 +98,7 @@ class ProductOfNormals(Evidence):
 
 
 class GroupMean(Evidence):
-    """All members say the same, as where a table has one entry a group: its mean over them."""
+    """The mean over members whose Normals are all the same, as with a table entry per group."""
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
         share = (1 / group_sizes(group, loc.dtype))[group][:, None]
@@ -103,11 +112,20 @@ class GroupMean(Evidence):
 
 
 class MixtureOfNormals(Evidence):
-    r"""Any member may be right: :math:`q(c) = \frac{1}{|G|} \sum_i \mathrm{Normal}(c; \mu_i,
-    \Sigma_i)` (supplement 1).
+    r"""The equally weighted mixture of the members' Normals: :math:`q(c) = \frac{1}{|G|} \sum_i
+    \mathrm{Normal}(c; \mu_i, \Sigma_i)` (supplement 1).
 
-    With a draw for each member there are ``|G|`` of them, as in the paper's experiments
-    (supplement, Eq. 3). A density asks every row about every draw, which is quadratic in the batch.
+    With one draw per member there are ``|G|`` draws, as in the paper's experiments (supplement, Eq.
+    3). A density compares every row with every draw, so its cost is quadratic in the batch size.
+
+    Example:
+        >>> import torch
+        >>> from guides import GroupedGuide, MixtureOfNormals
+        >>> from ppl_models import MLVAE
+        >>> model = MLVAE((20,), content_dim=4, style_dim=2)
+        >>> guide = GroupedGuide(model, evidence=MixtureOfNormals())
+        >>> guide.embed(torch.rand(3, 20), group=[0, 0, 1])["content"].shape
+        (3, 4)
     """
 
     def by_group(self, loc: Tensor, log_variance: Tensor, group: Tensor) -> dist.TorchDistribution:
@@ -122,13 +140,13 @@ class GroupMixture(dist.TorchDistribution):
     """For each of M variables, the equally weighted mixture of one group's Normals: batch ``[M]``,
     event ``[d]``.
 
-    Draws are differentiable: a member is chosen at random, whose Normal is reparameterised; weights
-    are constant. A slot without members has a standard normal.
+    Draws are differentiable: a member is chosen at random and its Normal is reparameterised; the
+    weights are constant. A slot without members has a standard normal.
 
     :param loc: means of the rows, ``[B, d]``.
     :param scale: standard deviations, ``[B, d]``.
     :param group: the rows' groups, ``[B]``.
-    :param of: which group each variable is of, ``[M]``.
+    :param of: the group of each variable, ``[M]``.
     """
 
     arg_constraints: dict = {}  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""Latents from x by running an invertible decoder backwards."""
+"""Latents from x by inverting the decoder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,22 @@ class FlowGuide(MarginalGuide):
     r"""z is the point :math:`f^{-1}(x)`: the exact posterior of a
     :class:`~ppl_models.flow.GMMFlow`.
 
-    At any precision of the runner the map is run as its parameters are stored: its Jacobian is a
-    part of the density. As a density of z it is that of a point under the map, so that log q(z
-    given x) is minus the log-determinant of :math:`\partial f^{-1} / \partial x` and the ELBO is
-    log p(x). It has nothing to learn: all parameters are the model's.
+    As a density of z it is that of a point under the map: log q(z given x) is minus the
+    log-determinant of :math:`\partial f^{-1} / \partial x`, and the ELBO is log p(x). The guide has
+    no parameters besides the model's. The map always runs in the precision of its parameters,
+    whatever the runner's precision, because its Jacobian is part of the density.
 
     :param model: a :class:`~ppl_models.flow.GMMFlow`.
-    :raises ValueError: if the model is another.
+    :raises ValueError: if the model is not a GMMFlow.
+
+    Example:
+        >>> import torch
+        >>> from guides import FlowGuide
+        >>> from ppl_models import AutoregressiveFlow, GaussianMixture, GMMFlow
+        >>> network = AutoregressiveFlow((16,), num_layers=2)
+        >>> guide = FlowGuide(GMMFlow((5,), GaussianMixture(3, 5), network=network))
+        >>> guide.predict_proba(torch.zeros(4, 5))["cluster"].shape
+        (4, 3)
     """
 
     deterministic = True
@@ -34,8 +43,7 @@ class FlowGuide(MarginalGuide):
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         if not isinstance(model, GMMFlow):
             raise ValueError(
-                "FlowGuide is for GMMFlow, whose decoder can be run backwards, got "
-                f"{type(model).__name__}"
+                f"FlowGuide is for GMMFlow, whose decoder is invertible, got {type(model).__name__}"
             )
         super().__init__(model, num_samples)
 

@@ -1,4 +1,4 @@
-"""Content from all members of a group, style from each (ML-VAE)."""
+"""Content inferred from all members of a group, style from each member (ML-VAE)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,29 @@ __all__ = ["GroupedGuide", "SimilarContentGuide"]
 
 
 class GroupedGuide(FacetGuide):
-    r"""q(content given the group) from what the encoder reads in each member, q(style given x) from
-    each alone.
+    r"""q(content given the group) from the encoder's output for all members, q(style given x) from
+    each member alone.
 
     .. math:: q(C_G, S_G \mid X_G) = q(C_G \mid X_G) \prod_{i \in G} q(S_i \mid X_i)
 
-    Groups may be of any size, at training and after: ``embed(x, group=ids)`` uses all of a group's
-    rows, and distinct ids for all rows ask what each says alone.
+    Groups may have any size, in training and later: ``embed(x, group=ids)`` uses all rows of a
+    group; distinct ids give each row's own posterior.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
-    :param num_samples: L draws of content and style.
-    :param evidence: how members' Normals become one posterior; ``ProductOfNormals()`` where not
-        given.
-    :param content: what a draw of the content is for, ``"member"``, ``"group"`` or ``"untied"``;
-        see :meth:`MLVAE.forward <ppl_models.mlvae.MLVAE.forward>`.
-    :raises ValueError: if the model is another, or an option is unknown.
+    :param num_samples: L, the number of draws of content and style.
+    :param evidence: how the members' Normals are combined; ``ProductOfNormals()`` by default.
+    :param content: what gets its own draw of the content: ``"member"``, ``"group"`` or
+        ``"untied"``; see :meth:`MLVAE.forward <ppl_models.mlvae.MLVAE.forward>`.
+    :raises ValueError: if the model is not an MLVAE, or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from guides import GroupedGuide
+        >>> from ppl_models import MLVAE
+        >>> guide = GroupedGuide(MLVAE((20,), content_dim=4, style_dim=2))
+        >>> content = guide.embed(torch.rand(3, 20), group=[0, 0, 1])["content"]
+        >>> bool((content[0] == content[1]).all())
+        True
     """
 
     takes = ("group",)
@@ -56,7 +64,7 @@ class GroupedGuide(FacetGuide):
             raise ValueError(f"{type(self).__name__} is for MLVAE, got {type(model).__name__}")
         if not isinstance(evidence, Evidence | None):
             raise ValueError(
-                "evidence must be such as ProductOfNormals() or MixtureOfNormals(), got "
+                "evidence must be a rule such as ProductOfNormals() or MixtureOfNormals(), got "
                 f"{evidence!r}"
             )
         super().__init__(model, num_samples)
@@ -96,9 +104,9 @@ class GroupedGuide(FacetGuide):
         content: str,
         size: float | None,
     ) -> None:
-        """The program, given what the encoder makes of each row.
+        """The program, given the encoder's output for each row.
 
-        :param size: how many data the batch stands for, where that is not its number of rows.
+        :param size: how many samples the batch represents, if not its number of rows.
         """
         model = cast(MLVAE, self.model)
         with model.draws(num_samples):
@@ -110,8 +118,8 @@ class GroupedGuide(FacetGuide):
     def content_posterior(
         self, head: Tensor, group: Tensor, content: str
     ) -> dist.TorchDistribution:
-        """q(content given the group) from the members' heads ``[B, 2 d]``: batch ``[B]``, by member
-        or by slot.
+        """q(content given the group) from the members' heads ``[B, 2 d]``: batch ``[B]``, per
+        member or per slot.
         """
         if content == "untied":
             return diagonal_normal(head)
@@ -120,8 +128,8 @@ class GroupedGuide(FacetGuide):
 
     @torch.no_grad()
     def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
-        """q(style given x) and q(content given the whole group), for every row: batch ``[N]``,
-        event ``[d]``.
+        """q(style given x) and q(content given the full group), for every row: batch ``[N]``, event
+        ``[d]``.
 
         :param x: ``[N, *x_shape]``.
         :param given: ``group``, ``[N]``.
@@ -141,17 +149,26 @@ class GroupedGuide(FacetGuide):
 
 
 class SimilarContentGuide(GroupedGuide):
-    r"""A VAE whose members of a group are pressed to have similar contents (ML-VAE's supplement, 8,
-    Eq. 18).
+    r"""A VAE with a penalty that keeps the contents of a group's members similar (ML-VAE's
+    supplement, 8, Eq. 18).
 
-    Every row has a content of its own. The objective is less, for each group, by the mean
-    symmetrised KL divergence between the posteriors of its members, taken two by two in the order
-    of the rows; with groups of one nothing is pressed. What the history and :func:`inference.elbo`
-    report is the VAE's ELBO, without this.
+    Every row has its own content. For each group, the objective is reduced by the mean symmetrised
+    KL divergence between the posteriors of its members, paired in the order of the rows; groups of
+    one have no penalty. The history and :func:`inference.elbo` report the VAE's ELBO, without the
+    penalty.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param penalty: lambda, at least 0.
-    :raises ValueError: also if ``penalty`` is negative.
+    :raises ValueError: if the model is not an MLVAE, or ``penalty`` is negative.
+
+    Example:
+        >>> import torch
+        >>> from guides import SimilarContentGuide
+        >>> from ppl_models import MLVAE
+        >>> model = MLVAE((20,), content_dim=4, style_dim=2)
+        >>> guide = SimilarContentGuide(model, penalty=10.0)
+        >>> guide.embed(torch.rand(3, 20), group=[0, 0, 1])["content"].shape
+        (3, 4)
     """
 
     def __init__(self, model: FacetModel, num_samples: int = 1, penalty: float = 1.0) -> None:
@@ -172,8 +189,8 @@ class SimilarContentGuide(GroupedGuide):
         super().draw(heads, group, num_samples, content, size)
         if self.pressing:
             distances = self.distances(heads["content"], group)
-            # A mean over groups, where the rest of Eq. 18 is one over the data that the batch
-            # stands for.
+            # A mean over groups; the rest of Eq. 18 is a mean over the samples that the batch
+            # represents.
             groups = (group_sizes(group, distances.dtype) > 0).sum()
             weight = self.penalty * (len(group) if size is None else size) / groups
             pyro.factor("similarity", weight * distances.sum(), has_rsample=True)
@@ -187,7 +204,7 @@ class SimilarContentGuide(GroupedGuide):
             self.pressing = kept
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
-        """Of each slot, the mean symmetrised KL divergence over its pairs: ``[B]``, nats."""
+        """Mean symmetrised KL divergence over the pairs of each slot: ``[B]``, nats."""
         order = group.argsort(stable=True)
         sizes = group_sizes(group, head.dtype)
         place = (

@@ -1,6 +1,4 @@
-"""Labels out of the data themselves: a fixed random partition of them (*I Don't Need u*, appendix
-C).
-"""
+"""Labels from the data themselves: a fixed random partition (*I Don't Need u*, appendix C)."""
 
 from __future__ import annotations
 
@@ -21,26 +19,33 @@ __all__ = ["RademacherHash"]
 
 
 class RademacherHash(Configurable):
-    r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, A of
-    random signs.
+    r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, with A
+    a matrix of random signs.
 
-    Eq. C.1 to C.3. The posterior of u is one-hot and has nothing to learn, so that a model with it
-    is an :class:`~ppl_models.ivae.IVAE` whose labels are these::
+    Eq. C.1 to C.3. The posterior of u is one-hot and has no parameters, so a model with this u is
+    an :class:`~ppl_models.ivae.IVAE` trained with these labels: ``runner.fit(x, epochs=10,
+    label=hash_of(x))``.
 
-        hash = RademacherHash((784,), num_bits=7, seed=0)
-        runner.fit(x, epochs=10, label=hash(x))
+    :param x_shape: shape of one sample.
+    :param num_bits: N, which gives 2 ** N labels; 7 in the paper.
+    :param seed: seed of A.
+    :raises ValueError: if a size is below 1, or ``num_bits`` is above 24.
 
-    :param x_shape: shape of one datum.
-    :param num_bits: N, so that there are 2 ** N labels; the paper has 7.
-    :param seed: of A.
-    :raises ValueError: if a size is below 1, or ``num_bits`` above 24.
+    Example:
+        >>> import numpy as np
+        >>> from guides import RademacherHash
+        >>> hash_of = RademacherHash((784,), num_bits=7, seed=0)
+        >>> hash_of.num_labels
+        128
+        >>> hash_of(np.random.default_rng(0).normal(size=(5, 784))).shape
+        (5,)
     """
 
     def __init__(self, x_shape: Sequence[int], num_bits: int, seed: int = 0) -> None:
         self.x_shape = check_shape(x_shape)
         self.num_bits = check_count("num_bits", num_bits)
         if num_bits > 24:
-            raise ValueError(f"num_bits={num_bits} makes {2**num_bits} labels: 24 bits at most")
+            raise ValueError(f"num_bits={num_bits} gives {2**num_bits} labels: use 24 bits at most")
         self.seed = seed
         signs = torch.Generator().manual_seed(seed)
         self.projection = (
@@ -55,7 +60,7 @@ class RademacherHash(Configurable):
     def __call__(self, x: ArrayLike | Tensor) -> np.ndarray:
         """Labels ``[N]`` of data ``[N, *x_shape]``.
 
-        :raises ValueError: for data of another shape, none, or such as are not finite.
+        :raises ValueError: if the shape is wrong, or data are empty or not finite.
         """
         data = as_numbers(x)
         if tuple(data.shape[1:]) != self.x_shape:

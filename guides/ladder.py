@@ -1,5 +1,5 @@
-"""VLAC's posterior: clusters from x, latents from x and the clusters of their own layer and of
-those before.
+"""VLAC's posterior: clusters from x, latents from x and the clusters of their own and of shallower
+layers.
 """
 
 from __future__ import annotations
@@ -20,25 +20,35 @@ __all__ = ["LadderGuide"]
 
 
 class LadderGuide(NetworkGuide):
-    r"""q(y given x) q(z given x, y), with clusters fed up the ladder (Willetts et al., Eq. 6 to 8).
+    r"""q(y given x) q(z given x, y), with clusters passed up the ladder (Willetts et al., Eq. 6 to
+    8).
 
     .. math:: y_l \sim q(y_l \mid x), \quad h_1 = g_1(x), \; h_l = g_l(h_{l-1}, y_{l-1}), \quad
               z_l \sim q(z_l \mid h_l, y_l)
 
-    Where the paper leaves it open: q(y given x) has a ladder of its own, up to the last layer with
-    clusters, and a cluster is fed in as a learned shift of its layer's features, which starts at
-    none.
+    Details that the paper leaves open: q(y given x) has its own ladder, up to the last layer with
+    clusters, and a cluster enters as a learned shift of its layer's features, initially zero.
 
-    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, KL of every
-    y in closed form and of every z given y). ``Enumerate`` is exact, at the product of all layers'
-    K passes through the layers above and the decoder. What a fitted guide tells of z (``embed``,
-    ``posterior``, ``reconstruct``) is told for each layer's most probable cluster.
+    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, with the KL
+    of every y, and of every z given y, in closed form). ``Enumerate`` is exact, but the number of
+    passes through the layers above and the decoder is the product of all layers' K. The methods of
+    a fitted guide (``embed``, ``posterior``, ``reconstruct``) use each layer's most probable
+    cluster.
 
     :param model: any model on a ladder network, such as :class:`~ppl_models.vlac.VLAC`.
-    :param num_samples: L draws of z, all given the same clusters.
-    :param discrete: how clusters are handled. Each guide needs its own.
-    :raises ValueError: if a model with clusters is on a network that is no ladder, or a facet has a
-        VampPrior, whose components are posteriors given x alone.
+    :param num_samples: L, the number of draws of z, all given the same clusters.
+    :param discrete: how clusters are handled. Each guide needs its own object.
+    :raises ValueError: if a model with clusters has a network that is not a ladder, or a facet has
+        a VampPrior, whose components are posteriors given x alone.
+
+    Example:
+        >>> import torch
+        >>> from guides import GumbelSoftmax, LadderGuide
+        >>> from ppl_models import VLAC
+        >>> model = VLAC((20,), num_components=(5, 10), dims=(2, 4))
+        >>> guide = LadderGuide(model, discrete=GumbelSoftmax())
+        >>> guide.predict(torch.zeros(3, 20))["layer_2"].shape
+        (3,)
     """
 
     def __init__(
@@ -47,7 +57,8 @@ class LadderGuide(NetworkGuide):
         check_model(model)
         if any(isinstance(prior, VampPrior) for prior in model.priors.values()):
             raise ValueError(
-                "a VampPrior is made of q(z given x), but here z is inferred given x and clusters"
+                "a VampPrior is made of q(z given x), but here z is inferred given x and clusters: "
+                "use another prior, or VaDEGuide"
             )
         super().__init__(model, num_samples, discrete)
         self.clustered = list(model.mixtures)
@@ -84,18 +95,18 @@ class LadderGuide(NetworkGuide):
         """Logits of q(y_l given x), by facet: ``[B, K]``."""
         mixtures = (
             self.model.mixtures
-        )  # none while a warm start has put other priors in their place
+        )  # empty while a warm start has replaced the mixtures by other priors
         logits = zip(self.clustered, self.classifier(prepared), strict=True) if mixtures else ()
         return {name: each for name, each in logits if name in mixtures}
 
     def climb(self, prepared: Tensor, c: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The latents' heads, by facet, given every cluster: ``[..., 2 d]``."""
+        """The heads of the latents, by facet, given all clusters: ``[..., 2 d]``."""
         heads = self.encoder(prepared, [c.get(name) for name in self.model.priors])
         return dict(zip(self.model.priors, heads, strict=True))
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """The sites that see facet ``name``'s cluster: its latent, those above, and through them
-        x.
+        """The sites that depend on facet ``name``'s cluster: its latent, those above and, through
+        them, x.
         """
         names = list(self.model.priors)
         return (*(f"z_{above}" for above in names[names.index(name) :]), "x")
@@ -109,7 +120,7 @@ class LadderGuide(NetworkGuide):
         return self.model.network.encoder(self.model.x_shape, sizes, self._components())
 
     def _components(self) -> list[int]:
-        """K of each facet, 0 where it has no clusters."""
+        """K of each facet, 0 if it has no clusters."""
         mixtures = self.model.mixtures
         return [
             prior.num_components if name in mixtures else 0

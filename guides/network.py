@@ -1,4 +1,4 @@
-"""What guides share whose clusters have a network of their own: q(c given x) from x alone."""
+"""Base of guides with a network for the clusters: q(c given x) from x alone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["NetworkGuide"]
 
 
 class NetworkGuide(FacetGuide):
-    """Base: heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how clusters are
-    handled.
+    """Base of guides whose heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how
+    clusters are handled.
 
     :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide
-        needs its own.
-    :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of those.
+        needs its own object.
+    :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of these.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class NetworkGuide(FacetGuide):
     ) -> None:
         if not isinstance(discrete, Discrete | None):
             raise ValueError(
-                f"discrete must be such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
+                f"discrete must be a rule such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
             )
         super().__init__(model, num_samples)
         self.discrete = discrete if discrete is not None else Enumerate()
@@ -48,8 +48,8 @@ class NetworkGuide(FacetGuide):
         return self.discrete.without_relaxation()
 
     def reading_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the networks that read x: neither the model's, nor what a cluster adds to the
-        features.
+        """Parameters of the networks that read x: not the model's, and not those of the clusters'
+        shifts.
         """
         return (
             p
@@ -58,21 +58,21 @@ class NetworkGuide(FacetGuide):
         )
 
     def forget_clusters(self, name: str) -> None:
-        """Make latents the same for every cluster of a facet again, as they start."""
+        """Reset the latents to be the same for every cluster of a facet, as they are initially."""
 
     def cluster_logits(self, name: str, head: Tensor) -> Tensor:
         """Logits of q(c_j given x): ``[..., size] -> [..., K]``."""
         return head[..., 2 * self.model.priors[name].dim :]
 
     def cluster_probs(self, name: str, head: Tensor) -> Tensor:
-        """q(c_j given x), the network's."""
+        """q(c_j given x) from the network."""
         return self.cluster_logits(name, head).softmax(-1)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return self.latent_given(name, head, None)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x) as the head has it, for a guide whose latents do not ask for their own
-        cluster ``c``.
+        """q(z_j given x) from the head, for a guide whose head does not use the facet's cluster
+        ``c``.
         """
         return diagonal_normal(head[..., : 2 * self.model.priors[name].dim])

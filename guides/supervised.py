@@ -1,4 +1,4 @@
-"""What guides have in common whose q(c given x) is taught by known classes, beside the bound."""
+"""Base of guides whose q(c given x) is also trained on known classes, in addition to the bound."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["SupervisedGuide"]
 class SupervisedGuide(FacetGuide):
     r"""Base of guides that may add :math:`w \log q(c \mid x)` of known classes to the objective.
 
-    The bound alone asks of a known class that its latents be likely under it, and says nothing of
-    the other classes: with few nats at stake, q(c given x) learns it late. Where w is above 0 the
-    objective is *no bound*; ``elbo`` and the history's terms are without it. The weights of a
-    schedule do not change this one: a facet that is still to be let in is taught already.
+    For a sample of known class, the bound alone only makes its latents likely under that class and
+    ignores the other classes: with only a few nats at stake, q(c given x) learns the class late.
+    With w above 0 the objective is *not a bound*; ``elbo`` and the history's terms exclude this
+    term. A schedule's weights do not apply to it: it also trains facets that are not yet faded in.
 
     :param label_weight: w, at least 0.
-    :raises ValueError: if the weight is negative or no number.
+    :raises ValueError: if the weight is negative or not a number.
     """
 
     def __init__(self, model: FacetModel, num_samples: int = 1, label_weight: float = 0.0) -> None:
@@ -36,10 +36,10 @@ class SupervisedGuide(FacetGuide):
         self.adds_label_loss = True
 
     def add_label_loss(self, site: str, logits: Tensor, label: Tensor) -> None:
-        """Within the data plate, the term of one facet.
+        """Add the term of one facet, within the data plate.
 
-        :param logits: of q(c given x), ``[B, K]``, up to a constant.
-        :param label: integers ``[B]``, -1 where the class is not known, which teaches nothing; or
+        :param logits: logits of q(c given x), ``[B, K]``, up to a constant.
+        :param label: integers ``[B]``, -1 where the class is unknown, which adds nothing; or
             one-hot ``[B, K]``.
         """
         if self.adds_label_loss and self.label_weight:

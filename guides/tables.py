@@ -22,18 +22,30 @@ __all__ = ["TableGuide"]
 
 
 class TableGuide(GroupedGuide):
-    """q(content) and q(style) with parameters of their own for each group and row: nothing is
-    amortised.
+    """q(content) with parameters per group and q(style) with parameters per row, without
+    amortisation.
 
-    It answers for the rows that it was built and fitted for, in their order, or for some of them
-    where their numbers are given as ``row=``. New data need tables of their own, fitted to the
-    model as it is: :func:`inference.infer_tables`.
+    It only covers the rows that it was built for: all of them in order, or some of them if their
+    numbers are given as ``row=``. For new data, :func:`inference.infer_tables` fits new tables to
+    the trained model.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param group: the group of every row, ``[N]``, integers.
-    :param content: see :class:`~guides.grouped.GroupedGuide`; all have the same table.
-    :raises ValueError: if ``group`` is no vector of integers; and where rows are given other groups
-        than these.
+    :param content: see :class:`~guides.grouped.GroupedGuide`; the table is the same for all
+        options.
+    :raises ValueError: if ``group`` is not a vector of integers; later, if rows are given with
+        different groups.
+
+    Example:
+        >>> import torch
+        >>> from guides import TableGuide
+        >>> from ppl_models import MLVAE
+        >>> group = [0, 0, 1, 1]
+        >>> guide = TableGuide(MLVAE((20,), content_dim=4, style_dim=2), group)
+        >>> guide.embed(torch.rand(4, 20), group=group)["style"].shape
+        (4, 2)
+        >>> guide.embed(torch.rand(1, 20), group=[1], row=[3])["style"].shape
+        (1, 2)
     """
 
     def __init__(
@@ -46,7 +58,7 @@ class TableGuide(GroupedGuide):
         super().__init__(model, num_samples, GroupMean(), content)
         group = as_numbers(group, "group")
         if not group.numel():
-            raise ValueError("group is empty: the group of every row is needed, at least one")
+            raise ValueError("group is empty: give the group of every row")
         groups = as_groups("group", group, group.numel())
         self.register_buffer("group_of_row", groups)
         self.group_of_row: Tensor
@@ -62,8 +74,7 @@ class TableGuide(GroupedGuide):
         if row is None and len(data) != len(self.group_of_row):
             raise ValueError(
                 f"TableGuide has tables for {len(self.group_of_row)} rows, got {len(data)}: say "
-                "which they are (row=), "
-                "or fit tables of their own to new data (infer_tables)"
+                "which they are (row=), or fit new tables to new data (infer_tables)"
             )
         rows = (
             torch.arange(len(data))
@@ -74,8 +85,7 @@ class TableGuide(GroupedGuide):
         together = len(torch.stack([ours, theirs]).unique(dim=1)[0])
         if not together == len(ours.unique()) == len(theirs.unique()):
             raise ValueError(
-                "the rows were grouped in another way when TableGuide was built: give it the same "
-                "groups"
+                "the rows were grouped in another way when TableGuide was built: use those groups"
             )
         return Observed(data.x, data.given | {"row": rows.to(data.x.device)})
 
@@ -91,11 +101,11 @@ class TableGuide(GroupedGuide):
 
 
 def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:
-    """Numbers of rows ``[n]``, below ``rows``.
+    """Row numbers ``[n]``, below ``rows``.
 
-    :raises ValueError: for another length, other numbers than integers, or rows that there are not.
+    :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
-    row = as_integers("row", values, n, "number of a row")
+    row = as_integers("row", values, n, "row number")
     if int(row.min()) < 0 or int(row.max()) >= rows:
         raise ValueError(
             f"row has numbers from {int(row.min())} to {int(row.max())}, but there are tables for "

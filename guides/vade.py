@@ -1,5 +1,5 @@
-"""The VaDE trick: responsibilities as the posterior of the cluster (MFCVAE, Theorem 2 and Eq. 58 to
-62).
+"""The VaDE trick: responsibilities serve as the posterior of the cluster (MFCVAE, Theorem 2 and Eq.
+58 to 62).
 """
 
 from __future__ import annotations
@@ -16,23 +16,35 @@ __all__ = ["VaDEGuide"]
 
 
 class VaDEGuide(SupervisedGuide):
-    r"""q(z, c given x) with no network for c: the clusters' posterior follows from the draws of z.
+    r"""q(z, c given x) without a network for c: the posterior of clusters follows from the draws of
+    z.
 
     .. math:: z_j^{(l)} \sim q(z_j \mid x), \quad
               q(c_j \mid x) \propto \exp\Big(\frac{1}{L} \sum_{l=1}^{L} \log p(z_j^{(l)}, c_j)\Big)
 
     (Eq. 59 and 60, the Monte-Carlo form of the optimal posterior, Eq. 12). For L = 1 these are the
-    responsibilities of the drawn z. With L > 1 all draws share *one* q(c given x), as Eq. 58 asks;
-    that is not ``num_particles=L``, which averages L one-sample objectives. The cluster is
+    responsibilities of the drawn z. With L > 1 all draws share *one* q(c given x), as in Eq. 58;
+    this differs from ``num_particles=L``, which averages L one-sample objectives. The cluster is
     enumerated, never sampled.
 
-    Clusters of some data may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`): there
-    q(c_j given x) has all its weight on the known one. Predictions never look at labels.
+    The clusters of some samples may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`):
+    q(c_j given x) then puts all weight on the known cluster. Predictions never use labels.
 
-    :param model: any model of mixture (or other) facets.
-    :param num_samples: L.
-    :param label_weight: of log q(c given x) of known clusters, in the objective; above 0 that is no
-        bound. See :class:`~guides.SupervisedGuide`.
+    :param model: any model whose facets are mixtures or other priors.
+    :param num_samples: L, the number of draws of z.
+    :param label_weight: weight of log q(c given x) of known clusters in the objective, which is not
+        a bound if it is above 0. See :class:`~guides.SupervisedGuide`.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(10, 5)}
+        >>> guide = VaDEGuide(MFCVAE((20,), facets))
+        >>> guide.predict_proba(torch.zeros(3, 20))["digit"].shape
+        (3, 10)
+        >>> guide.embed(torch.zeros(3, 20))["style"].shape
+        (3, 5)
     """
 
     accepts: tuple[str, ...] = ("label",)

@@ -1,4 +1,4 @@
-"""Generative programs and their parts: priors, likelihoods, networks."""
+"""Generative models and their parts: priors, likelihoods, networks."""
 
 from ppl_models.installation import check_installation
 

@@ -1,4 +1,4 @@
-"""Arrays as they come from a user, checked and brought to tensors."""
+"""Check arrays that a user gives and convert them to tensors."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ def as_labels(
 ) -> Tensor:
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
-    :param name: the keyword that they were given by.
-    :param unknown: whether -1 may stand for a class that is not known.
-    :raises ValueError: for another length, other numbers than integers, or classes that there are
-        not.
+    :param name: the keyword, for messages.
+    :param unknown: whether -1 may mark an unknown class.
+    :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
     labels = as_integers(name, values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < (-1 if unknown else 0) or high >= num_classes:
-        marked = ", and -1 where it is not known" if unknown else ""
+        marked = ", or -1 where unknown" if unknown else ""
         raise ValueError(
             f"{name} has classes from {low} to {high}, but the model was built for 0 to "
             f"{num_classes - 1}{marked}"
@@ -47,48 +46,50 @@ def as_labels(
 def draw_labels(
     n: int, num_classes: int, device: torch.device, given: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """Classes of ``n`` data that are drawn, each as likely; or the given ones, checked.
+    """The given classes of ``n`` samples, checked; drawn uniformly if not given.
 
     :raises ValueError: as :func:`as_labels`, or if something else is given.
     """
     beside = dict(given or {})
     label = beside.pop("label", None)
     if beside:
-        raise ValueError(f"only label= can be given beside the latents, got {' and '.join(beside)}")
+        raise ValueError(
+            f"only label= can be given besides the latents, got {' and '.join(beside)}"
+        )
     if label is None:
         return {"label": torch.randint(num_classes, (n,), device=device)}
     return {"label": as_labels("label", label, n, num_classes).to(device)}
 
 
 def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
-    """Groups ``[n]`` numbered from 0 on, of integers of any values.
+    """Groups ``[n]``, given as any integers and renumbered from 0.
 
-    :param name: the keyword that they were given by.
-    :raises ValueError: for another length, or other numbers than integers.
+    :param name: the keyword, for messages.
+    :raises ValueError: if the length is wrong or values are not integers.
     """
     return as_integers(name, values, n, "group").unique(return_inverse=True)[1]
 
 
 def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """How many rows each of B slots has, for groups ``[B]`` numbered from 0 on: ``[B]``, 0 for
-    slots not used.
+    """Number of rows in each of B slots, for groups ``[B]`` numbered from 0: ``[B]``, 0 for unused
+    slots.
 
-    There are as many slots as rows, so that nothing has to be counted on the host.
+    There are as many slots as rows, so that no count has to be copied to the host.
     """
     ones = torch.ones(len(group), dtype=dtype, device=group.device)
     return torch.zeros_like(ones).index_add(0, group, ones)
 
 
 def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
-    """Truth values ``[n]``.
+    """Booleans ``[n]``.
 
-    :param name: the keyword that they were given by.
-    :raises ValueError: for another length, or other values.
+    :param name: the keyword, for messages.
+    :raises ValueError: if the length is wrong or values are not booleans.
     """
     mask = as_numbers(values, name)
     if tuple(mask.shape) != (n,) or mask.dtype != torch.bool:
         raise ValueError(
-            f"{name} must hold {n} truth values, one per datum, got {mask.dtype} {list(mask.shape)}"
+            f"{name} must hold {n} booleans, one per sample, got {mask.dtype} {list(mask.shape)}"
         )
     return mask
 
@@ -96,20 +97,19 @@ def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
 def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:
     """Integers ``[n]``.
 
-    :param name: the keyword that they were given by.
-    :param what: what each of them stands for.
-    :raises ValueError: for another length, or other numbers than integers.
+    :param name: the keyword, for messages.
+    :param what: what each integer stands for, for messages.
+    :raises ValueError: if the length is wrong or values are not integers.
     """
     integers = as_numbers(values, name)
     if tuple(integers.shape) != (n,):
         raise ValueError(
-            f"{name} has shape {list(integers.shape)}, but there are {n} data: one {what} per "
-            "datum is needed"
+            f"{name} has shape {list(integers.shape)}, but there are {n} samples: "
+            f"give one {what} per sample"
         )
     if integers.is_floating_point() or integers.is_complex() or integers.dtype == torch.bool:
         raise ValueError(
-            f"{name} must hold integers, got {integers.dtype}: convert them, if each stands for a "
-            f"{what}"
+            f"{name} must hold integers, got {integers.dtype}: convert it if each value is a {what}"
         )
     return integers.long()
 
@@ -117,16 +117,16 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
 def as_vectors(
     name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype
 ) -> Tensor:
-    """Real vectors ``[n, dim]``, of ``dtype``.
+    """Real vectors ``[n, dim]`` of type ``dtype``.
 
-    :param name: the keyword that they were given by.
-    :raises ValueError: for another shape, or numbers that are not finite.
+    :param name: the keyword, for messages.
+    :raises ValueError: if the shape is wrong or numbers are not finite.
     """
     vectors = as_numbers(values, name).to(dtype)
     if tuple(vectors.shape) != (n, dim):
         raise ValueError(
             f"{name} has shape {list(vectors.shape)}, but {[n, dim]} is needed: a vector of {dim} "
-            f"for each of {n} data"
+            f"for each of {n} samples"
         )
     if not vectors.isfinite().all():
         raise ValueError(f"{name} holds NaN or infinity: drop those rows from it and from x")
@@ -134,17 +134,17 @@ def as_vectors(
 
 
 def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
-    """Numbers as a tensor of their own type.
+    """An array of numbers as a tensor of the same dtype.
 
-    :param name: the keyword that they were given by.
-    :raises ValueError: for what is no array of numbers.
+    :param name: the keyword, for messages.
+    :raises ValueError: if it is not an array of numbers.
     """
     if isinstance(x, Tensor):
         return x
     try:
         array = np.asarray(x)
     except ValueError as error:
-        raise ValueError(f"{name} must be an array, with rows that are alike: {error}") from error
+        raise ValueError(f"{name} must be an array, with rows of equal shape: {error}") from error
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
     if not array.dtype.isnative:
@@ -155,5 +155,5 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
         warnings.filterwarnings(
             "ignore", "The given NumPy array is not writable"
         )  # nothing here writes to data
-        # Torch knows no steps backwards.
+        # Torch has no negative strides.
         return torch.from_numpy(array.copy() if any(step < 0 for step in array.strides) else array)

@@ -1,4 +1,4 @@
-"""What every model has: named facets, a decoder, a likelihood, and one weight per facet's term."""
+"""What every model has: named facets, a decoder, a likelihood, and a weight for each KL term."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 class FacetModel(Program):
-    """Base of the generative programs: everything but the program itself.
+    """Base class of the generative programs: everything except the program itself.
 
-    Model and guide are plain modules, so their parameters never enter Pyro's global store: two
-    models in one process cannot meet there, and any torch optimiser trains them.
+    Model and guide are plain modules, which any torch optimiser trains. Their parameters enter
+    Pyro's global store only where ``SVI`` asks for them, under names that no other program has.
 
-    :param x_shape: shape of one datum, for example ``(784,)`` or ``(1, 28, 28)``.
+    :param x_shape: shape of one sample, for example ``(784,)`` or ``(1, 28, 28)``.
     :param facets: the prior of each facet by name, ordered from shallow to deep.
-    :param likelihood: p(x given z); ``Bernoulli()`` where not given.
-    :param network: the architecture; where not given, the ladder of MFCVAE's Table 4 with a rung
-        per facet, or its shared architecture (Table 6) for a single facet.
+    :param likelihood: p(x given z); ``Bernoulli()`` by default.
+    :param network: the architecture; by default the ladder of MFCVAE's Table 4 with a rung per
+        facet, or its shared architecture (Table 6) for a single facet.
     :raises ValueError: if ``x_shape`` or ``facets`` is empty or malformed, or the network does not
         fit.
 
     :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective;
-        fade-in, warm-up and beta are all this one number. The objective is the ELBO where all are
+        fade-in, warm-up and beta all act through it. The objective is the ELBO when all weights are
         1.
-    :ivar kl_sites: place in ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
-    :ivar gates: buffer ``[J]``: factor on each facet's way into the decoder (MFCVAE, Eq. 88).
+    :ivar kl_sites: index into ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
+    :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
     """
 
     kl_weights: Tensor
     gates: Tensor
-    #: what is given beside x, by keyword
+    #: what is given besides x, by keyword
     inputs: ClassVar[Mapping[str, Input]] = {}
-    #: facets with one latent for all members of a group
+    #: facets whose latent is shared by all members of a group
     shared: tuple[str, ...] = ()
-    #: name of a guide that suits, for messages
+    #: name of a suitable guide, for messages
     suitable_guide: ClassVar[str] = "VaDEGuide"
 
     def __init__(
@@ -100,7 +100,7 @@ class FacetModel(Program):
 
     @property
     def decoder_dims(self) -> tuple[int, ...]:
-        """Length of what each facet gives to the decoder."""
+        """Number of features that the decoder reads of each facet."""
         return self.dims
 
     @property
@@ -125,27 +125,30 @@ class FacetModel(Program):
 
     @property
     def mixtures(self) -> dict[str, Mixture]:
-        """The facets that have a discrete variable."""
+        """The facets with a discrete variable."""
         return {name: prior for name, prior in self.facets.items() if isinstance(prior, Mixture)}
 
     @property
     def inferred(self) -> Mapping[str, Prior]:
-        """The facets whose discrete variable is inferred, and not given."""
+        """The facets whose discrete variable is inferred rather than given."""
         return self.mixtures
 
     @property
     def discrete(self) -> tuple[str, ...]:
-        """The facets with a latent discrete site ``c_NAME``, whose KL is a term of its own."""
+        """The facets with a latent discrete site ``c_NAME``, whose KL is a separate term."""
         return tuple(self.inferred)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        """What was given by the keyword ``name`` for ``n`` data, as the program takes it.
+        """Check the values of the keyword ``name`` for ``n`` samples, and convert them for the
+        program.
 
         :raises ValueError: if it does not fit.
         """
-        raise NotImplementedError(f"{type(self).__name__} takes {name}, and does not say how")
+        raise NotImplementedError(
+            f"{type(self).__name__} takes {name}=: implement check_given to check it"
+        )
 
-    # The pieces that programs (and guides) are written with
+    # Building blocks of programs and guides.
 
     def site_weight(self, site: str) -> Tensor | float | None:
         """The weight of a latent site's log-density (MFCVAE, Eq. 89), in model and guide."""
@@ -154,9 +157,7 @@ class FacetModel(Program):
 
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:
-        """L draws of everything inside, each counting 1 / L: the average of MFCVAE's Eq. 58 as a
-        plate.
-        """
+        """A plate of L draws, each weighted by 1 / L: the average of MFCVAE's Eq. 58."""
         with ExitStack() as stack:
             if num_samples > 1:
                 stack.enter_context(pyro.plate("samples", num_samples, dim=-2))
@@ -164,13 +165,14 @@ class FacetModel(Program):
             yield
 
     def decode(self, z: Mapping[str, Tensor], **given: Any) -> dist.TorchDistribution:
-        """p(x given z): latents ``[..., d_j]`` by facet to a distribution with batch ``[...]`` and
-        event ``x_shape``.
+        """p(x given z): from latents ``[..., d_j]`` by facet to a distribution with batch ``[...]``
+        and event ``x_shape``.
 
-        Takes arrays as well, so that what a guide's ``embed`` gives can be decoded.
+        Also takes arrays, so that the output of a guide's ``embed`` can be decoded.
 
-        :param given: what the decoder reads beside latents, ``decodes``, with batch ``[...]`` too.
-        :raises ValueError: if a facet, or something else, is missing or unknown.
+        :param given: what the decoder reads besides latents (``decodes``), with the same batch
+            ``[...]``.
+        :raises ValueError: if a facet or another input is missing or unknown.
         """
         if not isinstance(z, Mapping) or set(z) != set(self.priors):
             found = list(z) if isinstance(z, Mapping) else type(z).__name__
@@ -180,7 +182,8 @@ class FacetModel(Program):
         if set(given) != set(self.decodes):
             needed = " and ".join(f"{name}=" for name in self.decodes) or "nothing"
             raise ValueError(
-                f"{type(self).__name__}.decode needs {needed} beside the latents, got {list(given)}"
+                f"{type(self).__name__}.decode needs {needed} besides the latents, got "
+                f"{list(given)}"
             )
         latents = {name: self._latent(name, z[name]) for name in self.priors}
         output = self.decoder(self.decoder_inputs(latents, **given), self.gates)
@@ -196,9 +199,7 @@ class FacetModel(Program):
         return latent
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
-        """What the decoder reads of each facet: ``[..., decoder_dims[j]]``, in the facets'
-        order.
-        """
+        """The decoder's input from each facet: ``[..., decoder_dims[j]]``, in the facets' order."""
         return list(z.values())
 
     @torch.no_grad()
@@ -213,14 +214,12 @@ class FacetModel(Program):
         """Draw latents from the prior and return the means of p(x given z), ``[n, *x_shape]``
         (MFCVAE, Fig. 6).
 
-        :param facet: the facet whose cluster is chosen; all others are drawn from their whole
-            prior.
+        :param facet: the facet whose cluster is fixed; all others are drawn from their full prior.
         :param cluster: component of ``facet`` to draw from.
         :param temperature: factor on the standard deviation within each component.
-        :param given: what the decoder reads beside latents, ``decodes``, one entry per datum; drawn
-            as well where not given.
-        :raises ValueError: for an unknown facet, a cluster that it does not have, or what is given
-            if it does not fit.
+        :param given: what the decoder reads besides latents (``decodes``), one entry per sample;
+            drawn at random by default.
+        :raises ValueError: for an unknown facet, a cluster out of range, or inputs that do not fit.
         """
         check_size("n", n)
         if (facet is None) != (cluster is None):
@@ -249,33 +248,31 @@ class FacetModel(Program):
         cluster: int | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """What the decoder reads beside latents, for ``n`` data that are drawn.
+        """What the decoder reads besides latents, for ``n`` generated samples.
 
-        :param facet: whose cluster was asked for, if any.
+        :param facet: the facet whose cluster is fixed, if any.
         :param cluster: that cluster.
-        :param given: what is not to be drawn.
+        :param given: inputs that the user fixed, so that they are not drawn.
         :raises ValueError: if that does not fit.
         """
-        return dict(given or {})  # which decode refuses
+        return dict(given or {})  # decode rejects these
 
     def prior(self, facet: str) -> Prior:
         """The prior of one facet.
 
-        :raises ValueError: for an unknown name, listing the known ones.
+        :raises ValueError: for an unknown name; the message lists the known ones.
         """
         if facet not in list(self.priors):
             raise ValueError(f"unknown facet {facet!r}: this model has {list(self.priors)}")
         return self.priors[facet]
 
     def plate(self, x: Tensor | None, size: int) -> AbstractContextManager:
-        """The plate over observations: as many as ``x`` has, or ``size`` of them where nothing is
-        observed.
-        """
+        """The plate over observations: as many as ``x`` has, or ``size`` if nothing is observed."""
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
     @contextmanager
     def weights_set_to(self, kl_weights: Tensor, gates: Tensor | None = None) -> Iterator[None]:
-        """Within this context the terms' weights are ``kl_weights`` ``[J, 2]``, and the gates
+        """Within this context the KL weights are ``kl_weights`` ``[J, 2]`` and the gates are
         ``gates`` ``[J]``.
         """
         kept = self.kl_weights, self.gates
@@ -292,16 +289,14 @@ class FacetModel(Program):
         return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
 
     def seen(self, x: Tensor) -> Tensor:
-        """A batch as encoders read it: prepared, with a number in the place of each missing
-        entry.
-        """
+        """A batch as encoders read it: prepared, with missing entries replaced by numbers."""
         return self.likelihood.filled(self.prepare(x))
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
     if not isinstance(facets, Mapping | nn.ModuleDict):
         raise ValueError(
-            f'facets are priors by name, such as {{"digit": GaussianMixture(10, 5)}}, got '
+            f'facets are priors by name, such as {{"digit": GaussianMixture(10, 5)}}; got '
             f"{facets!r}"
         )
     if not facets:
@@ -320,7 +315,7 @@ def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
     try:
         return nn.ModuleDict(facets)
     except KeyError as error:
-        raise ValueError(f"a facet cannot have this name, torch uses it itself: {error}") from error
+        raise ValueError(f"facet name not allowed: torch uses it itself ({error})") from error
 
 
 def _default_network(num_facets: int) -> Architecture:

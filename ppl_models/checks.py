@@ -1,4 +1,4 @@
-"""Checks of arguments, so that the same mistake gets the same words everywhere."""
+"""Argument checks, so that the same mistake gets the same message everywhere."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
     "number",
 ]
 
-# No axis of a tensor is longer: a larger number is a slip, and is told before the memory is full.
+# No tensor axis is longer: a larger number is a mistake, reported before memory runs out.
 MAX_SIZE = 100_000_000
-# NumPy and scikit-learn take no larger ones.
+# The largest seed of NumPy and scikit-learn.
 MAX_SEED = 2**32 - 1
 
 
@@ -43,12 +43,14 @@ def check_count(name: str, value: Any) -> int:
 
 
 def check_size(name: str, value: Any) -> int:
-    """``value`` if it is an integer of at least 1 that memory could be taken for.
+    """``value`` if it is an integer from 1 to ``MAX_SIZE``.
 
     :raises ValueError: naming the argument and what was given.
     """
     if check_count(name, value) > MAX_SIZE:
-        raise ValueError(f"{name} must be at most {MAX_SIZE}, got {value}: no memory holds so much")
+        raise ValueError(
+            f"{name} must be at most {MAX_SIZE}, got {value}: it would not fit in memory"
+        )
     return index(value)
 
 
@@ -70,7 +72,7 @@ def is_index(value: Any, n: int) -> bool:
 
 
 def number(value: Any) -> float:
-    """``value`` as a float; what is no number becomes NaN, which is within no range."""
+    """``value`` as a float; NaN if it is not a number, so that every range check fails."""
     try:
         return nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -88,7 +90,7 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def check_seed(name: str, value: Any) -> int:
-    """``value`` if it is an integer that all random streams can start from.
+    """``value`` if it is a valid seed for every random generator.
 
     :raises ValueError: naming the argument and what was given.
     """
@@ -98,20 +100,20 @@ def check_seed(name: str, value: Any) -> int:
 
 
 def check_device(name: str, value: Any) -> torch.device:
-    """``value`` as a device, if there can be such a one; it need not be there.
+    """``value`` as a device if its name is valid; the device need not exist here.
 
     :raises ValueError: naming the argument and what was given.
     """
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{name} must be such as 'cpu' or 'cuda', got {value!r}") from error
+        raise ValueError(f"{name} must be a name such as 'cpu' or 'cuda', got {value!r}") from error
 
 
 def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: str) -> Any:
-    """``value`` if it is of a kind.
+    """``value`` if it is an instance of ``kind``.
 
-    :param example: what is needed, for the message.
+    :param example: what is needed and an example, for the message.
     :raises ValueError: naming the argument, what was given and what is needed.
     """
     if not isinstance(value, kind):
@@ -127,7 +129,7 @@ def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: st
 def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     """``value`` if it is one of ``allowed``.
 
-    :raises ValueError: naming the argument, what was given and what there is.
+    :raises ValueError: naming the argument, what was given and what is allowed.
     """
     if value not in tuple(allowed):
         raise ValueError(f"{name} must be one of {tuple(allowed)}, got {value!r}")
@@ -135,9 +137,9 @@ def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 
 def check_keys(name: str, value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
-    """``value`` if it is a mapping that has all of ``keys``.
+    """``value`` if it is a mapping with all of ``keys``.
 
-    :raises ValueError: naming the first one that it lacks.
+    :raises ValueError: naming the first missing key.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must hold {' and '.join(keys)}, got {type(value).__name__}")
@@ -148,9 +150,9 @@ def check_keys(name: str, value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
 
 
 def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
-    """``x_shape`` as a tuple, if it is the shape of one datum.
+    """``x_shape`` as a tuple, if it is the shape of one sample.
 
-    :raises ValueError: giving an example.
+    :raises ValueError: with an example of a valid shape.
     """
     try:
         shape = tuple(check_size("a size", size) for size in x_shape)
@@ -158,7 +160,7 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
         shape = ()
     if not shape:
         raise ValueError(
-            f"x_shape is the shape of one datum, such as (784,) or (1, 28, 28), got {x_shape!r}: "
+            f"x_shape is the shape of one sample, such as (784,) or (1, 28, 28), got {x_shape!r}: "
             f"sizes are integers from 1 to {MAX_SIZE}"
         )
     return shape
@@ -167,18 +169,18 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
 def check_images(
     what: str, x_shape: Sequence[int], halvings: int, at_least: int = 1
 ) -> tuple[int, int]:
-    """Height and width of images ``(channels, height, width)`` after so many halvings.
+    """Height and width of images ``(channels, height, width)`` after ``halvings`` halvings.
 
     :param what: the network that needs them, for the message.
-    :param at_least: what must be left of each.
-    :raises ValueError: if the data are not images or do not halve so often.
+    :param at_least: smallest height and width afterwards.
+    :raises ValueError: if the data are not images, or their size does not divide by
+        ``2**halvings``.
     """
     factor = 2**halvings
     if len(x_shape) != 3 or any(n % factor or n < at_least * factor for n in x_shape[1:]):
         left = f" and leave {at_least} or more" if at_least > 1 else ""
         raise ValueError(
             f"{what} needs images (channels, height, width) whose height and width divide by "
-            f"{factor}{left}, "
-            f"got x_shape={tuple(x_shape)}: pad the images, or give fewer widths"
+            f"{factor}{left}, got x_shape={tuple(x_shape)}: pad the images, or give fewer widths"
         )
     return x_shape[1] // factor, x_shape[2] // factor

@@ -1,8 +1,7 @@
-"""Objects that remember how they were built, so that a run can be written down and built again.
+"""Objects that remember how they were built, so that a run can be saved and rebuilt.
 
 A checkpoint holds numbers (safetensors) and a description (JSON), never pickled code. The
-description of an object is its class and the arguments that it was built with; reading one back
-calls that class again.
+description of an object is its class and its constructor arguments; loading calls the class again.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from torch import Tensor
 
 __all__ = ["Configurable", "Options", "from_config", "to_config", "with_public_names"]
 
-# Marks a description as that of an object; no argument and no facet can have such a name.
+# Key that marks the description of an object; no argument or facet can have this name.
 CLASS = "@class"
 
-# A description names a class, and naming a class means importing its module: only our own are
-# imported.
+# Building a named class imports its module, so only this library's packages are allowed.
 TRUSTED_PACKAGES = ("ppl_models", "guides", "inference")
 
 
 class _Recorder(ABCMeta):
-    """Metaclass that notes the arguments of each construction on the finished object."""
+    """Metaclass that records the constructor arguments on each object."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         instance = super().__call__(*args, **kwargs)
@@ -36,7 +34,7 @@ class _Recorder(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Of the arguments: ``help`` and documentation would show those of ``__call__`` else."""
+        """The constructor's: otherwise ``help`` and the documentation show that of ``__call__``."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         arguments = list(signature.parameters.values())[1:]
         return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
@@ -47,7 +45,7 @@ class Configurable(metaclass=_Recorder):
 
 
 class Options(Configurable):
-    """Base of what is no module and is all said by its attributes."""
+    """Base of plain settings objects, which are fully described by their attributes."""
 
     def __repr__(self) -> str:
         arguments = ", ".join(
@@ -57,7 +55,7 @@ class Options(Configurable):
 
 
 def to_config(value: Any) -> Any:
-    """Describe ``value`` in JSON types.
+    """A description of ``value`` in JSON types.
 
     :param value: a :class:`Configurable`, or numbers, strings, lists, tuples and dicts of them.
     :raises TypeError: if something in ``value`` cannot be described, naming it.
@@ -78,15 +76,15 @@ def to_config(value: Any) -> Any:
         return [to_config(item) for item in value]
     raise TypeError(
         f"cannot describe {value!r} of type {type(value).__name__} in a checkpoint: "
-        "use numbers, strings and the library's own objects, or hand the objects to `load` yourself"
+        "use numbers, strings and the library's own objects, or pass the objects to `load` yourself"
     )
 
 
 def from_config(config: Any) -> Any:
-    """Build again what :func:`to_config` described.
+    """Rebuild what :func:`to_config` described.
 
-    :raises ValueError: if the description names a class outside this library, or its arguments do
-        not fit.
+    :raises ValueError: if the description names a class from outside this library, or its arguments
+        do not fit.
     """
     if isinstance(config, list):
         return [from_config(item) for item in config]
@@ -105,11 +103,11 @@ def from_config(config: Any) -> Any:
 
 
 def public_name(path: str) -> str:
-    """The name by which a class is imported: that of its package, where the package has it.
+    """The public name of a class: that of its package, if the package exports it.
 
-    Files move; the public name stays. An earlier version wrote the path of the file.
+    Files may move, but public names stay. Earlier versions saved the path of the file.
 
-    :param path: of the class, ``package.module.Class`` or ``package.Class``.
+    :param path: ``package.module.Class`` or ``package.Class``.
     """
     package, _, inside = path.partition(".")
     name = inside.rpartition(".")[2]
@@ -117,7 +115,7 @@ def public_name(path: str) -> str:
 
 
 def with_public_names(config: Any) -> Any:
-    """A description that names classes by their files, with public names instead."""
+    """A description with file paths of classes replaced by their public names."""
     if isinstance(config, dict):
         return {
             key: public_name(str(value)) if key == CLASS else with_public_names(value)
@@ -127,19 +125,19 @@ def with_public_names(config: Any) -> Any:
 
 
 def _public(package: str) -> tuple[str, ...]:
-    """What a package of ours exports; nothing of any other, which is not even imported."""
+    """The exports of one of this library's packages; empty for others, which are not imported."""
     if package not in TRUSTED_PACKAGES:
         return ()
     return tuple(importlib.import_module(package).__all__)
 
 
 def _trusted_class(path: Any) -> type:
-    """:raises ValueError: if that is no class that a description may name."""
+    """:raises ValueError: if a description may not name this class."""
     package, _, name = public_name(str(path)).partition(".")
     if package not in TRUSTED_PACKAGES:
         raise ValueError(
             f"the checkpoint names {path!r}, which is not part of this library, so it is not "
-            "imported: build the model and guide yourself and hand them to `load`"
+            "imported: build the model and guide yourself and pass them to `load`"
         )
     if name not in _public(package):
         raise ValueError(f"the checkpoint names {path!r}, which this version of the library lacks")

@@ -22,17 +22,23 @@ __all__ = ["CVAE"]
 
 
 class CVAE(Labelled):
-    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, the
-    label u being given.
+    r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, with
+    u the given label.
 
-    N-VAE's baseline: here the decoder reads the label and the prior does not. The objective is a
-    bound on log p(x given u). ``generate`` draws labels uniformly where none are given.
+    N-VAE's baseline: the decoder reads the label, the prior does not. The objective is a bound on
+    log p(x given u). ``generate`` draws labels uniformly if none are given.
 
-    :param x_shape: shape of one datum.
-    :param num_classes: how many values u takes.
+    :param x_shape: shape of one sample.
+    :param num_classes: number of values of u.
     :param dim: length of the latent vector.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> from ppl_models import CVAE
+        >>> model = CVAE((784,), num_classes=10, dim=8)
+        >>> model.generate(3, label=[7, 7, 1]).shape
+        torch.Size([3, 784])
     """
 
     inputs: ClassVar[Mapping[str, Input]] = {"label": Input(decoded=True)}
@@ -58,7 +64,7 @@ class CVAE(Labelled):
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
         :param label: u, integers ``[B]``.
         """
         with self.plate(x, len(label)), self.draws(num_samples):
@@ -83,5 +89,5 @@ class CVAE(Labelled):
         return as_labels(name, values, n, self.num_classes)
 
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as networks read it: one-hot, ``[B] -> [B, num_classes]``."""
+        """The label as the networks read it: one-hot, ``[B] -> [B, num_classes]``."""
         return one_hot_labels(label, self.num_classes, self.gates)

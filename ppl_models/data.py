@@ -1,4 +1,4 @@
-"""Data as it comes from a user, checked once at the door."""
+"""Check the data that a user gives, once, on entry."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from ppl_models.base import FacetModel
 __all__ = ["Observed", "as_data", "as_observed"]
 
 
-# Numbers that are looked at together when data are checked.
+# Numbers per block when data are checked.
 CHECKED_AT_ONCE = 2**24
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Data and what is given beside them, row by row.
+    """Data and what is given with them, row by row.
 
     :ivar x: ``[N, *x_shape]``.
-    :ivar given: tensors with N rows each, by the keyword that a model takes them by, such as
-        ``label``.
-    :ivar size: how many data it stands for in an objective, where that is not its number of rows.
+    :ivar given: tensors with N rows each, by the model's keyword, such as ``label``.
+    :ivar size: how many samples it counts as in an objective, if not its number of rows.
     """
 
     x: Tensor
@@ -48,11 +47,11 @@ class Observed:
         return Observed(self.x.to(device, non_blocking=True), given, self.size)
 
     def split(self, size: int) -> Iterator[Observed]:
-        """Rows in their order, ``size`` at a time."""
+        """Blocks of ``size`` rows, in order."""
         return (self[slice(start, start + size)] for start in range(0, len(self), size))
 
     def whole_groups(self, size: int) -> Iterator[Observed]:
-        """About ``size`` rows at a time, no group in two parts; as :meth:`split` where there are no
+        """Blocks of about ``size`` rows that split no group; as :meth:`split` if there are no
         groups.
         """
         if "group" not in self.given:
@@ -70,7 +69,7 @@ class Observed:
             yield self.regrouped(order[start:end])
 
     def regrouped(self, rows: Tensor) -> Observed:
-        """These rows, their groups numbered from 0 on."""
+        """These rows, with their groups renumbered from 0."""
         part = self[rows]
         return Observed(
             part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]}
@@ -83,12 +82,11 @@ def as_observed(
     model: FacetModel,
     accepts: Collection[str] = (),
 ) -> Observed:
-    """``x`` with what ``model`` takes beside it, all checked.
+    """``x`` with what ``model`` takes besides it, all checked.
 
     :param given: by keyword; ``None`` counts as not given.
-    :param accepts: keywords of what may be given and need not.
-    :raises ValueError: as :func:`as_data`; and if something is missing, or the model takes no such
-        thing.
+    :param accepts: optional keywords.
+    :raises ValueError: as :func:`as_data`; also if a required keyword is missing or one is unknown.
     """
     data = as_data(x, model)
     found = {name: values for name, values in given.items() if values is not None}
@@ -97,12 +95,12 @@ def as_observed(
             " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
         )
         raise ValueError(
-            f"{type(model).__name__} takes {taken} beside x, got {' and '.join(unknown)}: is that "
+            f"{type(model).__name__} takes {taken} besides x, got {' and '.join(unknown)}: is that "
             "a misspelt option?"
         )
     if missing := [name for name in model.takes if name not in found]:
         raise ValueError(
-            f"{type(model).__name__} needs {missing[0]}= beside x, with one entry per datum"
+            f"{type(model).__name__} needs {missing[0]}= besides x, with one entry per sample"
         )
     return Observed(
         data, {name: model.check_given(name, values, len(data)) for name, values in found.items()}
@@ -110,10 +108,10 @@ def as_observed(
 
 
 def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
-    """A tensor ``[N, *x_shape]`` that ``model`` can take: uint8 stays uint8, other numbers take the
-    model's dtype.
+    """A tensor ``[N, *x_shape]`` for ``model``: uint8 stays uint8, other numbers get the model's
+    dtype.
 
-    A memory-mapped array is read through once to be checked and stays what it is: batches of it are
+    A memory-mapped array is read once to check it and stays memory-mapped; its batches are
     converted.
 
     :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or
@@ -128,7 +126,7 @@ def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
             f"{_shape_advice(data, model)}"
         )
     if len(data) == 0:
-        raise ValueError(f"x is empty (shape {list(data.shape)}): at least one datum is needed")
+        raise ValueError(f"x is empty (shape {list(data.shape)}): at least one sample is needed")
     for start, part in _parts(data):
         _check_values(part, start, data, model)
     stays = data.dtype == torch.uint8 or isinstance(x, np.memmap)
@@ -136,7 +134,7 @@ def as_data(x: ArrayLike | Tensor, model: FacetModel) -> Tensor:
 
 
 def _parts(data: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Rows with the first one's number, so many at a time that no check needs memory for all."""
+    """Blocks of rows and the index of their first row, so that checks need little memory."""
     rows = max(1, CHECKED_AT_ONCE // data[0].numel())
     return ((start, data[start : start + rows]) for start in range(0, len(data), rows))
 
@@ -151,23 +149,21 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
             what = "infinite" if model.likelihood.takes_missing else "NaN or infinite"
             raise ValueError(
                 f"x holds {count} values that are {what}, the first at index "
-                f"{[start + row, *within]}: "
-                "drop those rows or fill them in, or, where NaN stands for what is missing, say "
-                "so by the likelihood: "
-                "Incomplete(...)"
+                f"{[start + row, *within]}: drop those rows or fill them in; if NaN marks missing "
+                "entries, use the likelihood Incomplete(...)"
             )
     model.likelihood.check(part)
 
 
 def _bad(x: Tensor, model: FacetModel) -> Tensor:
-    """Which entries are no numbers, and do not stand for missing ones."""
+    """Which entries are infinite, or NaN where NaN does not mark missing entries."""
     return x.isinf() if model.likelihood.takes_missing else ~x.isfinite()
 
 
 def _shape_advice(data: Tensor, model: FacetModel) -> str:
     if tuple(data.shape) == model.x_shape:
-        return "for a single datum give x[None]"
+        return "for a single sample give x[None]"
     if len(data.shape) > 1 and prod(data.shape[1:]) == prod(model.x_shape):
         return f"reshape it, for example x.reshape(len(x), {', '.join(map(str, model.x_shape))})"
     fitting = f"build the model with x_shape={tuple(data.shape[1:])}"
-    return f"{fitting}, or look for what is wrong with the data"
+    return f"{fitting}, or check the data"

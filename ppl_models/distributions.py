@@ -1,7 +1,7 @@
-"""Pyro's distributions, with densities written for latent vectors under enumeration.
+"""Variants of Pyro's distributions whose densities are fast for latent vectors under enumeration.
 
-Values and gradients are those of the parents; what changes is how many passes over memory a density
-takes. With K components enumerated over a batch these two densities are most of a step's work
+Values and gradients equal those of the parent classes; a density only takes fewer passes over
+memory. With K components enumerated over a batch, these two densities are most of a step's work
 outside the networks.
 """
 
@@ -34,11 +34,10 @@ __all__ = [
 ]
 
 NO_SHAPE = torch.Size()
-# exp(10 / 2) is a standard deviation of 148 and exp(-10 / 2) of 0.007: wider than any useful
-# posterior.
+# Standard deviations from exp(-10 / 2) = 0.007 to exp(10 / 2) = 148: wider than any useful
+# posterior needs.
 MAX_LOG_VARIANCE = 10.0
-# Log-odds of a class that is known: so high that every other one's probability is 0, and finite all
-# the same.
+# Log-odds of a known class: high enough that every other class has probability 0, but finite.
 CERTAIN = 1e4
 
 
@@ -53,15 +52,14 @@ class DiagonalNormal(dist.Independent):
         super().__init__(
             dist.Normal(loc, scale, validate_args=validate_args), 1, validate_args=validate_args
         )
-        # As they were before a plate expanded them: a density costs less where they are not
-        # repeated.
+        # As they were before a plate expanded them: without the repeats, a density is cheaper.
         self._narrow = loc, scale
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
         loc, scale = self._narrow
-        # Constants are summed over d before they meet the batch: one pass over [K, B, d] less for
+        # Constants are summed over d before the batch enters, which saves a pass over [K, B, d]
         # each.
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
         log_prob = -0.5 * ((value - loc) * scale.reciprocal()).square().sum(-1) - constant
@@ -69,8 +67,7 @@ class DiagonalNormal(dist.Independent):
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         loc, scale = self.base_dist.loc, self.base_dist.scale
-        # Not torch's own draw, which fills an empty tensor in place: that cannot be mapped over
-        # (torch.vmap).
+        # torch's own draw fills an empty tensor in place, which torch.vmap does not support.
         noise = torch.randn(self._extended_shape(sample_shape), dtype=loc.dtype, device=loc.device)
         return loc + scale * noise
 
@@ -93,26 +90,27 @@ def diagonal_normal(raw: Tensor) -> DiagonalNormal:
 
 
 def mean_and_log_variance(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Halves of a head's output ``[..., 2 d]``, the log-variance softly bounded to +-10 so that no
-    step overflows.
+    """Split a head's output ``[..., 2 d]`` into mean and log-variance, the latter softly bounded to
+    +-10 to avoid overflow.
     """
     loc, log_variance = raw.chunk(2, -1)
     return loc, MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
 
 
 def raw_log_variance(log_variance: Tensor) -> Tensor:
-    """What a head gives for a log-variance within the bounds of :func:`mean_and_log_variance`."""
+    """Inverse of :func:`mean_and_log_variance` for the log-variance: what a head must output."""
     return MAX_LOG_VARIANCE * torch.atanh((log_variance / MAX_LOG_VARIANCE).clamp(-0.99, 0.99))
 
 
 class Component(dist.OneHotCategorical):
     """One-hot choice among K components: batch ``[...]``, event ``[K]``.
 
-    The log-density is linear in the value, so at a relaxed value (weights that sum to 1) it is the
-    expectation over the component, and K enumerated values against a batch are one matrix product.
+    The log-density is linear in the value. At a relaxed value (weights that sum to 1) it is
+    therefore the expectation over the component, and K enumerated values against a batch are one
+    matrix product.
     """
 
-    # Relaxed values are within it too.
+    # Includes relaxed values.
     support = constraints.simplex
 
     @property
@@ -127,29 +125,27 @@ class Component(dist.OneHotCategorical):
 
     @torch.no_grad()
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        # Gumbel's trick, and not torch's own draw, which looks at its values: torch.vmap does not
-        # allow that.
+        # The Gumbel-max trick: torch's own draw inspects values, which torch.vmap does not support.
         return one_hot_of_largest(self._perturbed(sample_shape))
 
     def _perturbed(self, sample_shape: torch.Size) -> Tensor:
-        """Logits with Gumbel noise, whose largest entry follows the probabilities."""
+        """Logits with Gumbel noise; the index of the largest entry follows the probabilities."""
         shape, tiny = self._extended_shape(sample_shape), torch.finfo(self.logits.dtype).tiny
         uniform = torch.rand(shape, dtype=self.logits.dtype, device=self.logits.device)
         return self.logits - (-uniform.clamp_min(tiny).log()).clamp_min(tiny).log()
 
 
 def one_hot_of_largest(scores: Tensor) -> Tensor:
-    """``[..., K]``, without torch's ``one_hot``, which looks at its values."""
+    """One-hot ``[..., K]`` of the largest entry; unlike torch's ``one_hot``, it reads no values."""
     largest = scores.argmax(-1, keepdim=True)
     return (torch.arange(scores.shape[-1], device=scores.device) == largest).to(scores)
 
 
 def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """Integers ``[...]`` as one-hot vectors ``[..., K]``; real numbers ``[..., K]`` are such
-    already.
+    """One-hot vectors ``[..., K]`` of integers ``[...]``; floats ``[..., K]`` are returned as they
+    are.
 
-    :raises ValueError: for real numbers of another shape, truth values, or classes that there are
-        not.
+    :raises ValueError: for floats of another shape, booleans, or classes out of range.
     """
     label = torch.as_tensor(label, device=like.device)
     if label.is_floating_point() and label.shape[-1:] == (num_classes,):
@@ -160,22 +156,20 @@ def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
         )
     try:
         return nn.functional.one_hot(label.long(), num_classes).to(like)
-    except (
-        RuntimeError
-    ) as error:  # what torch itself says where it looks at the values, as on the CPU
+    except RuntimeError as error:  # torch checks the values itself, at least on the CPU
         raise ValueError(f"label must be within 0 to {num_classes - 1}: {error}") from error
 
 
 class Proportions(dist.Dirichlet):
-    """``Dirichlet(concentration)``, whose draws ``torch.vmap`` can map over.
+    """``Dirichlet(concentration)`` whose draws work under ``torch.vmap``.
 
-    A draw is made of Gamma variables, so its gradient follows these: another one than torch's, with
-    the same mean.
+    A draw normalises Gamma variables and is differentiated through them. Its gradient differs from
+    torch's and has the same mean.
     """
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         concentration = self.concentration.expand(self._extended_shape(sample_shape))
-        # The smallest normal number in place of what underflows, as torch's Gamma has it.
+        # Replace what underflows by the smallest normal number, as torch's Gamma does.
         gamma = torch._standard_gamma(concentration).clamp_min(
             torch.finfo(concentration.dtype).tiny
         )
@@ -190,8 +184,8 @@ class Proportions(dist.Dirichlet):
 
 
 class AveragedComponent(Component):
-    """A choice whose weights are random: the log-probabilities are averages, and their exponentials
-    sum to less than 1.
+    """A choice with random weights: log-probabilities are averages, whose exponentials sum to less
+    than 1.
 
     Draws follow the normalised exponentials.
 
@@ -215,13 +209,12 @@ class AveragedComponent(Component):
 
 
 class RelaxedComponent(Component):
-    """A choice whose draws can be differentiated by the probabilities (Gumbel-softmax; Jang et al.,
-    2017).
+    """A choice whose draws are differentiable in the logits (Gumbel-softmax; Jang et al., 2017).
 
     :param logits: ``[..., K]``.
-    :param temperature: positive scalar; draws tend to one-hot as it goes to 0.
-    :param hard: hand out one-hot draws, which follow the probabilities exactly, with the relaxed
-        draws' gradient (straight-through).
+    :param temperature: positive scalar; draws approach one-hot as it goes to 0.
+    :param hard: straight-through: draws are one-hot and follow the probabilities exactly, with the
+        gradient of the relaxed draws.
     """
 
     has_rsample = True
@@ -280,8 +273,7 @@ class MarginalMixture(dist.MixtureSameFamily):
 
 
 class RoundedLogistic(dist.TorchDistribution):
-    """A logistic variable rounded to one of 0, 1/255, ..., 1, the outermost values taking all
-    beyond them.
+    """A logistic variable rounded to 0, 1/255, ..., 1; the first and last value include the tails.
 
     :param loc: of the logistic, ``[...]``.
     :param scale: of the logistic, positive.
@@ -303,8 +295,8 @@ class RoundedLogistic(dist.TorchDistribution):
             (value + half - self.loc) / self.scale,
             (value - half - self.loc) / self.scale,
         )
-        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid: no
-        # difference of near equals.
+        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid: avoids
+        # cancellation.
         up, down = logsigmoid(above), logsigmoid(-below)
         inside = up + down + (-torch.expm1(-2 * half / self.scale)).log()
         return torch.where(value < half, up, torch.where(value > 1 - half, down, inside))
@@ -319,8 +311,7 @@ class RoundedLogistic(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        # The mean of a count is the sum of the probabilities that it exceeds each number below its
-        # largest.
+        # The mean of a count is the sum over k of the probability that it exceeds k.
         edges = [(k + 0.5) / self.STEPS for k in range(self.STEPS)]
         total = torch.zeros_like(self.loc)
         for edge in edges:
@@ -336,11 +327,10 @@ class RoundedLogistic(dist.TorchDistribution):
 
 
 class MaskedIndependent(dist.TorchDistribution):
-    """Independent entries of which some may be missing: NaN in a value counts nothing, and all else
-    as it does.
+    """Independent entries, some of them missing: a NaN in a value adds nothing to the density.
 
     :param entries: batch ``[...]``, event ``[*x_shape]``, of independent entries.
-    :param fill: a number within their support, for densities that are not counted.
+    :param fill: a number within their support, a placeholder for missing entries.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -379,10 +369,9 @@ class MaskedIndependent(dist.TorchDistribution):
 
 
 def clamp_to_labels(logits: Tensor, label: Tensor) -> Tensor:
-    """Logits ``[B, K]`` with all weight on the classes that are known.
+    """Logits ``[B, K]`` with all weight on the class where it is known.
 
-    :param label: integers ``[B]``; -1 where the class is not known, which leaves the logits as they
-        are.
+    :param label: integers ``[B]``; -1 where unknown, which keeps the logits.
     """
     known = torch.arange(logits.shape[-1], device=logits.device) == label.unsqueeze(-1)
     return torch.where((label < 0).unsqueeze(-1), logits, CERTAIN * known.to(logits))

@@ -27,15 +27,24 @@ class GMMFlow(FacetModel):
         \log p(x) = \log p(z) + \log \left| \det \frac{\partial f^{-1}}{\partial x} \right|,
         \quad z = f^{-1}(x)
 
-    (Eq. D.4.) Nothing is lost between z and x: x given z is a point and has no density of its own.
-    The determinant is that of q(z given x), a point too (:class:`~guides.flow.FlowGuide`). The ELBO
-    of the two is log p(x) itself, so maximising it is maximum likelihood; in the history
-    ``reconstruction`` is 0, and ``kl_z_NAME`` is -log p(x).
+    (Eq. D.4.) The map is one-to-one: x given z is a point and has no density of its own. The
+    determinant enters through q(z given x), also a point (:class:`~guides.flow.FlowGuide`). The
+    ELBO is then log p(x) itself, so maximising it is maximum likelihood; in the history
+    ``reconstruction`` is 0 and ``kl_z_NAME`` is -log p(x).
 
-    :param x_shape: shape of one datum.
-    :param prior: the mixture, of as many dimensions as x; the paper has 50 components.
+    :param x_shape: shape of one sample.
+    :param prior: the mixture, with as many dimensions as x; the paper uses 50 components.
     :param name: the facet's name.
-    :raises ValueError: if the prior has no components, or another number of dimensions than x.
+    :raises ValueError: if the prior has no components, or not as many dimensions as x.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import AutoregressiveFlow, GaussianMixture, GMMFlow
+        >>> network = AutoregressiveFlow((16,), num_layers=2)
+        >>> model = GMMFlow((5,), GaussianMixture(3, 5), network=network)
+        >>> z, log_determinant = model.flow.invert(torch.zeros(4, 5))
+        >>> z.shape, log_determinant.shape
+        (torch.Size([4, 5]), torch.Size([4]))
     """
 
     def __init__(
@@ -54,7 +63,7 @@ class GMMFlow(FacetModel):
                 "network",
                 network,
                 AutoregressiveFlow,
-                "one that can be run backwards, AutoregressiveFlow(...)",
+                "an invertible network, AutoregressiveFlow(...)",
             )
         super().__init__(
             x_shape,
@@ -66,7 +75,7 @@ class GMMFlow(FacetModel):
 
     @property
     def flow(self) -> FlowDecoder:
-        """f, and back."""
+        """The map f and its inverse."""
         return cast(FlowDecoder, self.decoder)
 
     def forward(
@@ -80,9 +89,9 @@ class GMMFlow(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``, whose z a guide gives; without it, ``size`` data
-            are drawn.
-        :param marginal: leave the cluster out: z is drawn from the whole mixture.
+        :param x: observed batch ``[B, *x_shape]``, whose z comes from a guide; without it, ``size``
+            samples are drawn.
+        :param marginal: omit the cluster: z is drawn from the full mixture.
         """
         prior, c = self.mixtures[self.name], None
         with self.plate(x, size):

@@ -1,5 +1,5 @@
-"""Identifiable VAE (Khemakhem et al., AISTATS 2020), as *I Don't Need u* (Willetts and Paige, 2021)
-tells it.
+"""Identifiable VAE (Khemakhem et al., AISTATS 2020), as presented in *I Don't Need u* (Willetts and
+Paige, 2021).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["IVAE", "ContinuousIVAE", "Labelled"]
 
 
 class Labelled(FacetModel):
-    """Base of the models whose latents' posterior is given by a label, which takes
+    """Base of the models whose posterior of z is conditioned on a label, read as
     ``num_label_features`` numbers.
     """
 
@@ -36,25 +36,34 @@ class Labelled(FacetModel):
 
     @abstractmethod
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as networks read it: ``[B, num_label_features]``."""
+        """The label as the networks read it: ``[B, num_label_features]``."""
 
 
 class IVAE(Labelled, VaDE):
-    r"""A VAE whose prior is given by a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u,
+    r"""A VAE whose prior is conditioned on a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u,
     \Sigma_u), x \mid z`.
 
-    "Identifiable", as it was named; not the invariant VAE that shares its initials. That is
-    :class:`~ppl_models.vade.VaDE` with its cluster *conditioned on*, and the paper's point: take
-    the label away, let the cluster be inferred, and what is left can be as identifiable. The
-    objective is Eq. 3, a bound on log p(x given u): the label's own probability has no part in it.
-    ``generate`` draws labels uniformly where no cluster is chosen.
+    The *identifiable* VAE, not the invariant VAE with the same initials. It is
+    :class:`~ppl_models.vade.VaDE` with an observed cluster. The paper's point: without the label,
+    when the cluster is inferred, the model can be just as identifiable. The objective is Eq. 3, a
+    bound on log p(x given u), which excludes the label's own probability. ``generate`` draws labels
+    uniformly if no cluster is chosen.
 
-    :param x_shape: shape of one datum.
-    :param num_labels: how many values u takes.
+    :param x_shape: shape of one sample.
+    :param num_labels: number of values of u.
     :param dim: length of the latent vector.
     :param scale: initial standard deviation of every component.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import IVAE
+        >>> model = IVAE((20,), num_labels=3, dim=2)
+        >>> model.generate(5, facet="label", cluster=1).shape
+        torch.Size([5, 20])
+        >>> model(label=torch.tensor([0, 0, 2])).shape
+        torch.Size([3, 20])
     """
 
     def __init__(
@@ -78,7 +87,7 @@ class IVAE(Labelled, VaDE):
     ) -> Tensor:
         """The program of VaDE, its cluster known.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
         :param label: u, integers ``[B]``.
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
@@ -98,23 +107,32 @@ class IVAE(Labelled, VaDE):
         return as_labels(name, values, n, self.num_labels)
 
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as networks read it: one-hot, ``[B] -> [B, num_labels]``."""
+        """The label as the networks read it: one-hot, ``[B] -> [B, num_labels]``."""
         return one_hot_labels(label, self.num_labels, self.gates)
 
 
 class ContinuousIVAE(Labelled):
-    r"""A VAE whose prior is given by a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u),
+    r"""A VAE whose prior is conditioned on a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u),
     \sigma(u)), x \mid z`.
 
-    As :class:`IVAE`, with networks of u for the prior's mean and scale in place of a table
-    (Khemakhem et al., 2020). ``generate`` draws u from a standard normal, so give it scaled if that
-    should mean something.
+    As :class:`IVAE`, with a network of u for the prior's mean and scale instead of a table
+    (Khemakhem et al., 2020). ``generate`` draws u from a standard normal, which is only meaningful
+    if u is standardised.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param label_dim: length of u.
     :param dim: length of the latent vector.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ContinuousIVAE
+        >>> model = ContinuousIVAE((20,), label_dim=3, dim=2)
+        >>> model.prior("label").latent(torch.zeros(4, 3)).mean.shape
+        torch.Size([4, 2])
+        >>> model.generate(4).shape
+        torch.Size([4, 20])
     """
 
     def __init__(
@@ -134,7 +152,7 @@ class ContinuousIVAE(Labelled):
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each u.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each u.
         :param label: u, ``[B, label_dim]``.
         """
         prior, u = self.priors[self.name], self.label_features(label)
@@ -146,5 +164,5 @@ class ContinuousIVAE(Labelled):
         return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)
 
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as networks read it: as it is, ``[B, label_dim]``."""
+        """The label as the networks read it: unchanged, ``[B, label_dim]``."""
         return label.to(self.gates)

@@ -30,42 +30,39 @@ class Likelihood(Configurable, nn.Module):
     ``x_shape``.
     """
 
-    #: inclusive range of the data that the density is defined on; 8-bit images are divided by 255
-    #: first
+    #: inclusive range of valid data; 8-bit images are divided by 255 first
     support: tuple[float, float] = (-float("inf"), float("inf"))
-    #: how many numbers the decoder gives for each entry of x
+    #: number of decoder outputs per entry of x
     parameters_per_entry = 1
-    #: whether NaN stands for an entry that is missing, and is no mistake
+    #: whether NaN marks a missing entry rather than an error
     takes_missing = False
-    #: whether it gives probabilities of values, and no density
+    #: whether it gives probabilities of values rather than a density
     discrete = False
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Bring a batch to the form that the density is written for; a second call changes nothing.
+        """Convert a batch to the form that the density expects; a second call changes nothing.
 
-        8-bit images become values in [0, 1] of ``dtype``; anything else is left as it is.
+        8-bit images become values in [0, 1] of type ``dtype``; other data are unchanged.
         """
         return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
 
     def filled(self, x: Tensor) -> Tensor:
-        """A prepared batch as encoders read it, with a number in the place of each missing
-        entry.
-        """
+        """A prepared batch as encoders read it, with missing entries replaced by numbers."""
         return x
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        """Distribution over x given the decoder's raw output, with the last ``event_dim`` axes as
-        its event.
+        """Distribution over x from the decoder's raw output, whose last ``event_dim`` axes are the
+        event.
 
-        With several parameters for each entry the output has as many times the entries of x on its
-        first event axis.
+        With several parameters per entry, the output's first event axis is as many times longer
+        than that of x.
         """
 
     def check(self, x: Tensor) -> None:
-        """Refuse data outside the support.
+        """Reject data outside the support.
 
-        :raises ValueError: with the range found, the range needed, and the likely fix.
+        :raises ValueError: naming the range found, the range needed and the likely fix.
         """
         low, high = (float(bound) for bound in torch.aminmax(x))
         if x.dtype == torch.uint8:
@@ -78,9 +75,9 @@ class Likelihood(Configurable, nn.Module):
         if low < self.support[0] or high > self.support[1]:
             raise ValueError(
                 f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} "
-                "likelihood needs "
-                f"{list(self.support)}\n  Try one of:\n  - scale the data, for example x / "
-                "x.max()\n"
+                f"likelihood needs {list(self.support)}\n"
+                "  Try one of:\n"
+                "  - scale the data, for example x / x.max()\n"
                 "  - give 8-bit images as uint8: they are divided by 255 for you\n"
                 "  - use a likelihood for real values, such as Normal(scale=...)"
             )
@@ -89,13 +86,21 @@ class Likelihood(Configurable, nn.Module):
 class Bernoulli(Likelihood):
     r"""Independent pixels, x ~ Bernoulli(sigmoid(output)).
 
-    As in the MFCVAE paper, grey values are accepted as they are: the log-likelihood :math:`x \log p
-    + (1 - x) \log (1 - p)` is then the expectation over a random binarisation, and not a density on
-    [0, 1]. For a density on grey values use :class:`ContinuousBernoulli`; for binary data give
-    ``threshold``, or binarise beforehand (``torch.bernoulli(x)`` once, with a seed).
+    As in the MFCVAE paper, grey values are accepted: the log-likelihood :math:`x \log p + (1 - x)
+    \log (1 - p)` is then the expectation over a random binarisation, not a density on [0, 1]. For a
+    density on grey values use :class:`ContinuousBernoulli`; to binarise, give ``threshold`` or call
+    ``torch.bernoulli(x)`` once beforehand, with a seed.
 
-    :param threshold: if given, a pixel is 1 where it exceeds this value, else 0.
+    :param threshold: if given, a pixel above this value becomes 1, any other 0.
     :raises ValueError: if ``threshold`` is not within [0, 1).
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Bernoulli
+        >>> Bernoulli()(torch.zeros(1, 3), event_dim=1).mean
+        tensor([[0.5000, 0.5000, 0.5000]])
+        >>> Bernoulli(threshold=0.5).prepare(torch.tensor([0.2, 0.7]))
+        tensor([0., 1.])
     """
 
     support = (0.0, 1.0)
@@ -112,8 +117,7 @@ class Bernoulli(Likelihood):
         return x if self.threshold is None else (x > self.threshold).to(x.dtype)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        # Grey values are outside a Bernoulli's support of {0, 1}: the check of the values is ours
-        # (`check`).
+        # Grey values are outside a Bernoulli's support of {0, 1}; `check` validates them instead.
         return dist.Bernoulli(logits=output, validate_args=False).to_event(event_dim)
 
     def extra_repr(self) -> str:
@@ -121,7 +125,15 @@ class Bernoulli(Likelihood):
 
 
 class ContinuousBernoulli(Likelihood):
-    """Independent pixels, x ~ ContinuousBernoulli(sigmoid(output)): a proper density on [0, 1]."""
+    """Independent pixels, x ~ ContinuousBernoulli(sigmoid(output)): a proper density on [0, 1].
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ContinuousBernoulli
+        >>> p = ContinuousBernoulli()(torch.ones(2, 784), event_dim=1)
+        >>> p.log_prob(torch.full((2, 784), 0.3)).shape
+        torch.Size([2])
+    """
 
     support = (0.0, 1.0)
 
@@ -132,11 +144,17 @@ class ContinuousBernoulli(Likelihood):
 class Normal(Likelihood):
     """Independent entries, x ~ Normal(output, scale) with a fixed standard deviation.
 
-    :param scale: standard deviation in the units of x; MFCVAE's Table 3 has 0.6 (3DShapes) and 0.3
-        (SVHN).
-    :param bounded: take sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for
-        SVHN).
+    :param scale: standard deviation in the units of x; 0.6 (3DShapes) and 0.3 (SVHN) in MFCVAE's
+        Table 3.
+    :param bounded: use sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for SVHN).
     :raises ValueError: if ``scale`` is not positive.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Normal
+        >>> p = Normal(0.3)(torch.zeros(1, 2), event_dim=1)
+        >>> p.mean, p.variance
+        (tensor([[0., 0.]]), tensor([[0.0900, 0.0900]]))
     """
 
     def __init__(self, scale: float, bounded: bool = False) -> None:
@@ -144,7 +162,7 @@ class Normal(Likelihood):
         self.bounded = bounded
         if not 0 < number(scale) < inf:
             raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
-        # On the device: a number would be copied there in every step.
+        # A buffer stays on the device; a number would be copied there in every step.
         self.register_buffer("scale", torch.tensor(float(scale)), persistent=False)
         self.scale: Tensor
 
@@ -157,12 +175,20 @@ class Normal(Likelihood):
 
 
 class HeteroscedasticNormal(Likelihood):
-    """Independent entries whose mean and variance are both the decoder's: x ~ Normal(output,
-    scale(output)).
+    """Independent entries, x ~ Normal(mean, scale), with mean and variance both from the decoder.
 
-    :param bound: log-variances are ``bound * tanh``, as in ML-VAE (supplement, 2.1), so within plus
-        and minus this.
+    :param bound: log-variances are ``bound * tanh(output)``, between -bound and bound, as in ML-VAE
+        (supplement, 2.1).
     :raises ValueError: if ``bound`` is not positive.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import HeteroscedasticNormal
+        >>> likelihood = HeteroscedasticNormal()
+        >>> likelihood.parameters_per_entry
+        2
+        >>> likelihood(torch.zeros(5, 2 * 784), event_dim=1).mean.shape
+        torch.Size([5, 784])
     """
 
     parameters_per_entry = 2
@@ -184,27 +210,43 @@ class HeteroscedasticNormal(Likelihood):
 
 
 class Exact(Likelihood):
-    """No noise: x is the decoder's output, for decoders that can be run backwards."""
+    """No noise: x is the decoder's output. For invertible decoders.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Exact
+        >>> Exact()(torch.tensor([[1.0, 2.0]]), event_dim=1).mean
+        tensor([[1., 2.]])
+    """
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return dist.Delta(output, event_dim=event_dim)
 
 
 class Incomplete(Likelihood):
-    r"""Another likelihood for data of which entries are missing, each marked by NaN.
+    r"""Wraps a likelihood for data with missing entries, each marked by NaN.
 
     .. math:: p(x_{\text{there}} \mid z) = \prod_{i \,\text{there}} p(x_i \mid z)
 
-    Entries are independent given z, so those that are missing are summed out by leaving them out; a
-    bound on log p of what is there follows, right where entries are missing at random given it
-    (Nazabal et al., *Handling incomplete heterogeneous data using VAEs*, 2020). Encoders see
-    ``fill`` in their place. ``reconstruct`` gives means for all entries, the missing ones too.
+    Entries are independent given z, so missing entries are summed out by skipping them. The
+    objective bounds log p of the observed entries, which is correct if entries are missing at
+    random given the observed ones (Nazabal et al., *Handling incomplete heterogeneous data using
+    VAEs*, 2020). Encoders see ``fill`` instead of missing entries. ``reconstruct`` returns means
+    for all entries, including missing ones.
 
-    :param likelihood: of the entries that are there; any but one whose decoder is run backwards.
-    :param fill: what encoders see in place of a missing entry, such as the middle of the data: 0
-        where they are standardised.
-    :raises ValueError: if ``likelihood`` is none or takes missing entries itself, or ``fill`` is
-        outside its support.
+    :param likelihood: of the observed entries; any except ``Exact``.
+    :param fill: what encoders see instead of a missing entry, such as the mean of the data: 0 if
+        they are standardised.
+    :raises ValueError: if ``likelihood`` is not a likelihood, is ``Exact`` or ``Incomplete``, or
+        ``fill`` is outside its support.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Incomplete, Normal
+        >>> p = Incomplete(Normal(1.0))(torch.zeros(1, 3), event_dim=1)
+        >>> x = torch.tensor([[0.0, float("nan"), float("nan")]])
+        >>> torch.allclose(p.log_prob(x), Normal(1.0)(torch.zeros(1, 1), 1).log_prob(x[:, :1]))
+        True
     """
 
     takes_missing = True
@@ -220,7 +262,7 @@ class Incomplete(Likelihood):
         if not (low <= number(fill) <= high and abs(number(fill)) < inf):
             raise ValueError(
                 f"fill must be a number that {type(likelihood).__name__} allows, in "
-                f"{[low, high]}: {fill!r}"
+                f"{[low, high]}, got {fill!r}"
             )
         self.likelihood = likelihood
         self.fill = float(fill)
@@ -231,7 +273,7 @@ class Incomplete(Likelihood):
         prepared = self.likelihood.prepare(x, dtype)
         return torch.where(
             x.isnan(), x.to(prepared.dtype), prepared
-        )  # which a threshold would have made numbers
+        )  # keep NaN, which a threshold would have replaced
 
     def filled(self, x: Tensor) -> Tensor:
         return x.nan_to_num(self.fill)
@@ -249,16 +291,24 @@ class Incomplete(Likelihood):
 
 
 class DiscretizedLogistic(Likelihood):
-    """8-bit values: the share of a logistic distribution that falls to each of 256 bins (Kingma et
-    al., 2016, C.5).
+    """8-bit values: the probability that a logistic distribution gives to each of 256 bins (Kingma
+    et al., 2016, C.5).
 
-    The output is added to the middle of the range, 0.5; the scale, one for all entries, is learned.
-    The first bin and the last take what lies beyond them, so the probabilities of 0, 1/255, ..., 1
-    sum to one.
+    The location is 0.5, the middle of the range, plus the output; the scale is learned and shared
+    by all entries. The first and last bin include the tails, so the probabilities of 0, 1/255, ...,
+    1 sum to one.
 
-    :param scale: the scale at the start, in units of the range; the standard deviation is 1.8 times
-        as much.
+    :param scale: initial scale, in units of the range; the standard deviation is 1.8 times as
+        large.
     :raises ValueError: if ``scale`` is not positive.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import DiscretizedLogistic
+        >>> p = DiscretizedLogistic(scale=0.1)(torch.zeros(256, 1), event_dim=1)
+        >>> values = torch.arange(256).unsqueeze(-1) / 255
+        >>> torch.allclose(p.log_prob(values).exp().sum(), torch.tensor(1.0))
+        True
     """
 
     support = (0.0, 1.0)
@@ -277,9 +327,9 @@ class DiscretizedLogistic(Likelihood):
         super().check(x)
         if x.dtype != torch.uint8 and float((255 * x - (255 * x).round()).abs().max()) > 1e-3:
             raise ValueError(
-                "DiscretizedLogistic is for 8-bit values, but x has others than multiples of "
-                "1/255: give 8-bit images "
-                "as uint8, or take a likelihood for real values, such as Normal(scale=...)"
+                "DiscretizedLogistic is for 8-bit values, but x has values that are not "
+                "multiples of 1/255: give 8-bit images as uint8, or use a "
+                "likelihood for real values, such as Normal(scale=...)"
             )
 
     def extra_repr(self) -> str:

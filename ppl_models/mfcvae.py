@@ -16,14 +16,12 @@ from ppl_models.program import ENUMERATE
 
 __all__ = ["MFCVAE"]
 
-# What no guide draws, an enumerating objective may sum out.
-
 
 class MFCVAE(FacetModel):
-    r"""Data with several groupings at once: one mixture of Gaussians per facet, one decoder for
-    all.
+    r"""Several clusterings of the same data: one mixture of Gaussians per facet, one shared
+    decoder.
 
-    The generative story (Eq. 1, 2; Fig. 2, right), for each datum:
+    The generative process (Eq. 1, 2; Fig. 2, right), for each sample:
 
     * for each facet j, a cluster :math:`c_j \sim \mathrm{Cat}(\pi_j)`,
     * and its latent vector :math:`z_j \mid c_j \sim \mathrm{Normal}(\mu_{c_j}, \Sigma_{c_j})`;
@@ -31,19 +29,25 @@ class MFCVAE(FacetModel):
 
     .. math:: p(x, z, c) = p(x \mid z) \prod_{j=1}^{J} p(z_j \mid c_j) \, p(c_j)
 
-    Facets are independent a priori, which is what presses them to find different groupings. Any
-    :class:`~ppl_models.priors.Prior` may stand for a facet: with ``StandardNormal`` it has no
-    cluster.
+    Facets are independent a priori, which pushes them to find different clusterings. Any
+    :class:`~ppl_models.priors.Prior` may serve as a facet: a ``StandardNormal`` facet has no
+    clusters.
 
-    Clusters that are known for some data are given as ``label=``: for each facet that has any, by
-    name, integers ``[N]`` from 0 to K - 1, and -1 where unknown (for a single facet, those alone).
-    What is then bounded is log p(x, c known).
-
-    Example::
-
-        model = MFCVAE((784,), {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)})
+    If the clusters of some samples are known, give them as ``label=``: a dictionary from facet to
+    integers ``[N]`` from 0 to K - 1, with -1 where unknown (for a single facet, just the integers).
+    The objective then bounds log p(x, known c).
 
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(10, 5)}
+        >>> model = MFCVAE((784,), facets)
+        >>> model.generate(4, facet="digit", cluster=3).shape
+        torch.Size([4, 784])
+        >>> model.decode({"style": torch.zeros(2, 5), "digit": torch.zeros(2, 5)}).mean.shape
+        torch.Size([2, 784])
     """
 
     inputs: ClassVar[Mapping[str, Input]] = {"label": Input(required=False)}
@@ -60,12 +64,12 @@ class MFCVAE(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
-        :param label: known clusters ``[B, J]``, a column for each mixture; the guide gives these
-            all its weight, which is as much as to observe them, so nothing is left to do here.
+        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
+        :param label: known clusters ``[B, J]``, a column for each mixture. The guide puts all
+            weight on them, which is equivalent to observing them, so the model ignores them.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
             / L.
-        :param marginal: leave the clusters out: each z_j is drawn from its whole mixture (Eq. 17).
+        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
         """
         with self.plate(x, size):
             c: dict[str, Tensor] = {}
@@ -96,7 +100,8 @@ class MFCVAE(FacetModel):
         mixtures = list(self.mixtures)
         if not mixtures:
             raise ValueError(
-                f"{name} is for facets with clusters, and this model has none: it has {self.priors}"
+                f"{name} is for facets with clusters, but this model has none: its facets are "
+                f"{self.priors}"
             )
         if isinstance(values, Mapping):
             if unknown := [facet for facet in values if facet not in mixtures]:
@@ -110,8 +115,7 @@ class MFCVAE(FacetModel):
         if columns.ndim != 2 or columns.shape[1] != len(mixtures):
             raise ValueError(
                 f"{name} has shape {list(columns.shape)}, but this model has {len(mixtures)} "
-                "facets with clusters: "
-                f"give labels by facet, such as {name}={{{mixtures[-1]!r}: labels}}, or a column "
-                "for each"
+                "facets with clusters: give labels by facet, such as "
+                f"{name}={{{mixtures[-1]!r}: labels}}, or a column for each"
             )
         return {facet: columns[:, j] for j, facet in enumerate(mixtures)}

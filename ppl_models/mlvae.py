@@ -20,26 +20,34 @@ from ppl_models.priors import StandardNormal
 
 __all__ = ["CONTENT_DRAWS", "MLVAE"]
 
-#: Who has a draw of the content of its own; see :class:`~guides.GroupedGuide`.
+#: What gets its own draw of the content; see :class:`~guides.GroupedGuide`.
 CONTENT_DRAWS = ("member", "group", "untied")
 
 
 class MLVAE(FacetModel):
-    r"""Observations in groups, which share their content and have each a style of their own.
+    r"""Grouped observations: members of a group share a content, each has its own style.
 
-    The generative story (3.2; Fig. 3b):
+    The generative process (3.2; Fig. 3b):
 
     * for each group G, a content :math:`C_G \sim \mathrm{Normal}(0, I)`;
     * for each observation i in it, a style :math:`S_i \sim \mathrm{Normal}(0, I)`,
     * and :math:`X_i \mid C_G, S_i \sim p(x \mid f(C_G, S_i))`.
 
-    Groups are given by integers of any values, one for each datum. The objective is the mean over
-    groups of Eq. 3, divided by the mean size of a group, so that it is in nats per datum.
+    Groups are given as arbitrary integers, one per sample. The objective is the mean over groups of
+    Eq. 3, divided by the mean group size, so that it is in nats per datum.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param content_dim: length of the content.
     :param style_dim: length of the style.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import MLVAE
+        >>> model = MLVAE((784,), content_dim=4, style_dim=2)
+        >>> content, styles = torch.zeros(1, 4), torch.randn(5, 2)
+        >>> model.decode({"content": content, "style": styles}).mean.shape
+        torch.Size([5, 784])
     """
 
     inputs: ClassVar[Mapping[str, Input]] = {"group": Input()}
@@ -70,16 +78,17 @@ class MLVAE(FacetModel):
     ) -> Tensor:
         """The program. Sites: ``z_content``, ``z_style`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each entry of
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each entry of
             ``group``.
-        :param group: which group each row is of, numbered from 0 on, ``[B]``.
+        :param group: the group of each row, numbered from 0, ``[B]``.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
             / L.
-        :param content: what a draw of the content is for. ``"group"``: one for all members;
-            ``z_content`` is then by group, in B slots of which the first are used. ``"member"``:
-            each member has a draw of its own, which counts one by the group's size (Algorithm 1,
-            step 9): the same expectation. ``"untied"``: each member is a group.
-        :param beside: what the guide takes and the model has no use for.
+        :param content: what gets its own draw of the content. ``"group"``: one draw for all
+            members; ``z_content`` is then per group, in B slots of which the first are used.
+            ``"member"``: each member has its own draw, weighted by one over the group's size
+            (Algorithm 1, step 9), with the same expectation. ``"untied"``: each member is its own
+            group.
+        :param beside: keywords for the guide, which the model ignores.
         """
         with self.draws(num_samples):
             with self.contents(group, content):
@@ -93,7 +102,7 @@ class MLVAE(FacetModel):
 
     @contextmanager
     def contents(self, group: Tensor, content: str) -> Iterator[None]:
-        """The plate that contents are drawn in, B slots, each counting as ``content`` says."""
+        """The plate of the contents: B slots, weighted according to ``content``."""
         sizes = group_sizes(group, self.gates.dtype)
         counted = {
             "group": lambda: poutine.mask(mask=sizes > 0),

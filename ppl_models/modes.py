@@ -1,4 +1,4 @@
-"""Evaluation and training mode for a while, and each part's own mode afterwards."""
+"""Temporary evaluation or training mode, with each submodule's own mode restored afterwards."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["evaluating", "training"]
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout, no batch statistics) inside; every part's former mode after."""
+    """Evaluation mode (no dropout, no batch statistics) inside; previous modes restored after."""
     with _in_mode(module, training=False):
         yield
 
 
 @contextmanager
 def training(module: nn.Module) -> Iterator[None]:
-    """Training mode inside; every part's former mode after."""
+    """Training mode inside; previous modes restored after."""
     with _in_mode(module, training=True):
         yield
 

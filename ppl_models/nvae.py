@@ -23,30 +23,38 @@ __all__ = ["NVAE"]
 
 
 class NVAE(FacetModel):
-    r"""Factors of variation that belong to one class, and factors that all classes share.
+    r"""Latents specific to each class, and latents shared by all classes.
 
-    The generative story (III; Fig. 4), for each datum:
+    The generative process (III; Fig. 4), for each sample:
 
     * class probabilities :math:`\pi \sim \mathrm{Dirichlet}(\alpha_p, \ldots, \alpha_p)`, and a
       class :math:`y \sim \mathrm{Cat}(\pi)`;
     * latents of every class, :math:`z_{c1}, \ldots, z_{cL} \sim \mathrm{Normal}(0, I)`, and shared
       ones, :math:`z_s \sim \mathrm{Normal}(0, I)`;
-    * then :math:`x \mid y, z \sim p(x \mid f(y, z_{cy}, z_s))`: of the classes' latents the decoder
-      sees those of y alone, the others are 0, and beside them y itself, one-hot (Appendix B).
+    * then :math:`x \mid y, z \sim p(x \mid f(y, z_{cy}, z_s))`: the decoder sees the latents of
+      class y (those of other classes are set to 0) and y itself, one-hot (Appendix B).
 
-    The class may be given for all data, for some (-1 stands for unknown), or for none: then it is
-    inferred. Where it is given the objective bounds log p(x, y), else log p(x). The facets are
-    ``shared`` and ``class``.
+    The class may be given for all samples, for some (-1 means unknown), or for none; unknown
+    classes are inferred. The objective bounds log p(x, y) where the class is given, and log p(x)
+    elsewhere. The facets are ``shared`` and ``class``.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param num_classes: L.
     :param class_dim: length of each class's latents.
     :param shared_dim: length of the shared latents.
-    :param concentration: :math:`\alpha_p`; where ``None``, :math:`\pi` is summed out: :math:`y \sim
+    :param concentration: :math:`\alpha_p`; with ``None``, :math:`\pi` is summed out: :math:`y \sim
         \mathrm{Cat}(1/L)`.
-    :param class_bias: whether the decoder sees y itself; without it a class can only be told by
-        what its latents say, and has to say much (Fig. 10).
+    :param class_bias: whether the decoder sees y itself; without it the decoder can only recognise
+        the class by its latents, which must then carry much information (Fig. 10).
     :raises ValueError: if a size is below 1 or ``concentration`` is not positive.
+
+    Example:
+        >>> from ppl_models import NVAE
+        >>> model = NVAE((784,), num_classes=10, class_dim=2, shared_dim=8)
+        >>> model.dims
+        (8, 20)
+        >>> model.generate(3, label=[7, 7, 1]).shape
+        torch.Size([3, 784])
     """
 
     inputs: ClassVar[Mapping[str, Input]] = {"label": Input(decoded=True)}
@@ -84,7 +92,7 @@ class NVAE(FacetModel):
 
     @property
     def blocks(self) -> ClassBlocks:
-        """The prior of the classes' latents."""
+        """The prior of the class-specific latents."""
         return cast(ClassBlocks, self.facets["class"])
 
     @property
@@ -113,13 +121,13 @@ class NVAE(FacetModel):
         size: int = 1,
         num_samples: int = 1,
     ) -> Tensor:
-        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (but where it is
+        """The program. Sites: ``c_class`` ``[B, L]`` one-hot, ``pi`` ``[B, L]`` (unless it is
         summed out), ``z_shared`` and ``z_class`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a datum is drawn for each label.
-        :param label: y, integers ``[B]``; without it, ``size`` data are drawn, of any class.
-        :param known: which labels are known, ``[B]``; where given, the class is not observed: a
-            guide infers it.
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
+        :param label: y, integers ``[B]``; without it, ``size`` samples of random classes are drawn.
+        :param known: which labels are known, ``[B]``; if given, the class is not observed but
+            inferred by a guide.
         :param num_samples: L of :class:`~ppl_models.mfcvae.MFCVAE`, draws of the latents.
         """
         given = self.one_hot(label) if label is not None and known is None else None
@@ -144,7 +152,7 @@ class NVAE(FacetModel):
         return [z["shared"], concatenate(y, own) if self.class_bias else own]
 
     def one_hot(self, label: Tensor) -> Tensor:
-        """Integers ``[...]`` as one-hot vectors ``[..., L]``; what is such already stays."""
+        """One-hot vectors ``[..., L]`` of integers ``[...]``; one-hot input stays as it is."""
         return one_hot_labels(label, self.num_classes, self.gates)
 
     def draw_given(
@@ -158,8 +166,7 @@ class NVAE(FacetModel):
             return draw_labels(n, self.num_classes, self.gates.device, given)
         if given:
             raise ValueError(
-                f"a class was asked for as cluster={cluster}, and label= was given too: give one "
-                "of them"
+                f"cluster={cluster} and label= both choose the class: give only one of them"
             )
         return {"label": torch.full((n,), cluster, device=self.gates.device)}
 

@@ -18,7 +18,7 @@ _dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=Non
 @contextmanager
 def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
     """Within this context every encoder and decoder runs under autocast to ``dtype``; ``None``
-    means as stored.
+    means no autocast.
     """
     token = _dtype.set(dtype)
     try:
@@ -28,11 +28,11 @@ def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 def run_network(network: Callable[..., Any], device: torch.device, *inputs: Any) -> Any:
-    """Call ``network`` at the precision asked for, and hand back float32 (float64 where it computed
-    so).
+    """Call ``network`` at the current precision and return float32 (or float64 if it computed in
+    that).
 
-    This is the one border between reduced precision and the densities: a log-density of 784 pixels
-    has no digits left in bfloat16.
+    This is the only boundary between reduced precision and the densities: in bfloat16, a
+    log-density of 784 pixels would have no accurate digits.
     """
     dtype = _dtype.get()
     if dtype is None:

@@ -19,10 +19,18 @@ class VaDE(MFCVAE):
     This is :class:`~ppl_models.mfcvae.MFCVAE` with one facet and the shared architecture (MFCVAE,
     D.5), without VaDE's original stacked-autoencoder pre-training.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param prior: the mixture, for example ``GaussianMixture(50, 10)``.
     :param name: the facet's name.
-    :raises ValueError: also if the prior has no components.
+    :raises ValueError: if the prior has no components, or as :class:`~ppl_models.MFCVAE`.
+
+    Example:
+        >>> from ppl_models import GaussianMixture, VaDE
+        >>> model = VaDE((784,), GaussianMixture(10, 5))
+        >>> list(model.mixtures)
+        ['cluster']
+        >>> model.generate(4, facet="cluster", cluster=3).shape
+        torch.Size([4, 784])
     """
 
     def __init__(

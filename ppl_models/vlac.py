@@ -1,6 +1,4 @@
-"""Variational Ladder Autoencoder for Clustering (Willetts et al., 2019), and what is left of it in
-special cases.
-"""
+"""Variational Ladder Autoencoder for Clustering (Willetts et al., 2019) and its special cases."""
 
 from __future__ import annotations
 
@@ -16,25 +14,32 @@ __all__ = ["GMDGM", "VAE", "VLAC", "VLAE"]
 
 
 class VLAC(MFCVAE):
-    r"""A ladder of latent layers, each with a clustering of its own, or plain.
+    r"""A ladder of latent layers, each with its own clustering or with a standard normal prior.
 
-    The generative story (section 2), for each datum:
+    The generative process (section 2), for each sample:
 
     * for each layer l, a cluster :math:`y_l \sim \mathrm{Cat}(1 / K_l)`,
     * and its latent vector :math:`z_l \mid y_l \sim \mathrm{Normal}(\mu_{y_l}, \sigma_{y_l})`, or
       :math:`z_l \sim \mathrm{Normal}(0, I)` in a plain layer;
     * then, down the ladder, :math:`x \mid z \sim p(x \mid f(z_1, \ldots, z_L))` (Eq. 1 to 3).
 
-    This is the story of :class:`~ppl_models.mfcvae.MFCVAE` with uniform weights; what makes it VLAC
-    is inference, by :class:`~guides.ladder.LadderGuide`. The facets are called ``layer_1``
-    (shallow) to ``layer_L``.
+    This is :class:`~ppl_models.mfcvae.MFCVAE` with uniform weights; VLAC differs in inference, by
+    :class:`~guides.ladder.LadderGuide`. The facets are called ``layer_1`` (shallow) to ``layer_L``.
 
-    :param x_shape: shape of one datum.
+    :param x_shape: shape of one sample.
     :param num_components: K of each layer, shallow to deep; 1 makes the layer plain.
     :param dims: length of each layer's latent vector.
-    :param network: a ladder with as many rungs; the fully connected one where not given.
+    :param network: a ladder with one rung per layer; fully connected by default.
     :param scale: initial standard deviation of every component.
-    :raises ValueError: also if there are not as many ``dims`` as ``num_components``.
+    :raises ValueError: if a size is below 1, or ``dims`` and ``num_components`` differ in length.
+
+    Example:
+        >>> from ppl_models import VLAC
+        >>> model = VLAC((784,), num_components=(10, 1), dims=(5, 8))
+        >>> list(model.priors), list(model.mixtures)
+        (['layer_1', 'layer_2'], ['layer_1'])
+        >>> model.generate(4, facet="layer_1", cluster=3).shape
+        torch.Size([4, 784])
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class VLAC(MFCVAE):
         dims = check_counts("dims", dims, "(5, 5, 5, 10)")
         if len(num_components) != len(dims):
             raise ValueError(
-                "num_components and dims are per layer and must be equally many, got "
+                "num_components and dims hold one number per layer and must be equally many, got "
                 f"{num_components} and {dims}"
             )
         layers = zip(num_components, dims, strict=True)
@@ -65,6 +70,14 @@ class VLAE(VLAC):
     \mathrm{Normal}(0, I)`.
 
     :param dims: length of each layer's latent vector, shallow to deep.
+
+    Example:
+        >>> from ppl_models import VLAE
+        >>> model = VLAE((784,), dims=(4, 8))
+        >>> list(model.priors), model.dims
+        (['layer_1', 'layer_2'], (4, 8))
+        >>> model.generate(3).shape
+        torch.Size([3, 784])
     """
 
     def __init__(
@@ -84,6 +97,12 @@ class GMDGM(VLAC):
 
     :param num_components: K.
     :param dim: length of the latent vector.
+
+    Example:
+        >>> from ppl_models import GMDGM
+        >>> model = GMDGM((784,), num_components=10, dim=5)
+        >>> model.generate(4, facet="layer_1", cluster=3).shape
+        torch.Size([4, 784])
     """
 
     def __init__(
@@ -105,6 +124,15 @@ class VAE(VLAC):
     Trained under ``Constant(beta)`` it is the beta-VAE (Higgins et al., 2017).
 
     :param dim: length of the latent vector.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import VAE
+        >>> model = VAE((784,), 16)
+        >>> model.generate(3).shape
+        torch.Size([3, 784])
+        >>> model.decode({"layer_1": torch.zeros(2, 16)}).mean.shape
+        torch.Size([2, 784])
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""Vector-quantised VAE, relaxed to a distribution over codes, and the autoencoder that it is held
-against.
-"""
+"""Vector-quantised VAE, relaxed to a distribution over codes, and its baseline autoencoder."""
 
 from __future__ import annotations
 
@@ -20,21 +18,29 @@ __all__ = ["VQVAE", "Autoencoder"]
 
 
 class VQVAE(FacetModel):
-    r"""An image from a grid of codes out of one book (van den Oord et al., 2017, as relaxed by
+    r"""An image from a grid of codes of one codebook (van den Oord et al., 2017, as relaxed by
     Sonderby et al., 2017).
 
-    For each datum, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
-    K)`; then, from the codes' vectors at their places, :math:`x \mid c \sim p(x \mid f(e_{c_1},
-    \ldots, e_{c_P}))`. The mixture hidden in it is that of the embeddings around the codes (*I
-    Don't Need u*, appendix B); see :class:`~guides.codebook.CodebookGuide`.
+    For each sample, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
+    K)`; then, from the vectors of the codes, :math:`x \mid c \sim p(x \mid f(e_{c_1}, \ldots,
+    e_{c_P}))`. Implicitly, the embeddings form a mixture around the codes (*I Don't Need u*,
+    appendix B); see :class:`~guides.codebook.CodebookGuide`.
 
     :param x_shape: shape of one image.
-    :param num_codes: K; the authors' code has 128.
+    :param num_codes: K; 128 in the authors' code.
     :param code_dim: length of a code's vector.
-    :param network: by default :class:`~ppl_models.networks.ConvGrid`, whose grid is a quarter as
-        high and wide as x.
+    :param network: by default ``ConvGrid()``, whose grid is a quarter as high and wide as x; see
+        :class:`~ppl_models.networks.ConvGrid`.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1, or the network does not fit.
+
+    Example:
+        >>> from ppl_models import VQVAE, ConvGrid
+        >>> model = VQVAE((1, 28, 28), num_codes=16, code_dim=4, network=ConvGrid((8, 8)))
+        >>> model.codebook.places
+        49
+        >>> model.generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class VQVAE(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, P, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` data are drawn.
+        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
         :param num_samples: L; above 1, codes and x gain a leading axis L, each draw weighted by 1 /
             L.
         """
@@ -81,14 +87,23 @@ class VQVAE(FacetModel):
 
 
 class Autoencoder(MFCVAE):
-    r"""z without a prior: :math:`x \mid z`, the baseline of *I Don't Need u*'s appendix B; with
-    :class:`~guides.codebook.PointGuide` a plain autoencoder, trained by the likelihood of its
+    r"""z without a prior: :math:`x \mid z`, the baseline of *I Don't Need u*'s appendix B. With
+    :class:`~guides.codebook.PointGuide` it is a plain autoencoder, trained by the likelihood of its
     reconstructions.
 
     :param x_shape: shape of one image.
     :param code_dim: length of z at each place of the network's grid.
     :param name: the facet's name.
     :raises ValueError: if a size is below 1, or the network does not fit.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Autoencoder, ConvGrid
+        >>> model = Autoencoder((1, 28, 28), code_dim=4, network=ConvGrid((8, 8)))
+        >>> model.dims
+        (196,)
+        >>> model.decode({"code": torch.zeros(2, 196)}).mean.shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(
@@ -105,10 +120,9 @@ class Autoencoder(MFCVAE):
 
 
 def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
-    """How many places the grid has.
+    """Number of places of the grid.
 
-    :raises ValueError: for another kind of network, whose latents have no places, or no shape of
-        images.
+    :raises ValueError: if ``network`` is not a ``ConvGrid`` or does not fit images of ``x_shape``.
     """
     check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
     return network.places(check_shape(x_shape))

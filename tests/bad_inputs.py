@@ -401,10 +401,10 @@ DATA: list[tuple[str, Any, str]] = [
         np.zeros((5, D + 1)),
         r"x has shape \[5, 7\], but the model was built for \[N, 6\]",
     ),
-    ("shape: one datum", np.zeros(D), r"x has shape \[6\], .* for a single datum give x\[None\]"),
+    ("shape: one datum", np.zeros(D), r"x has shape \[6\], .* for a single sample give x\[None\]"),
     ("shape: images", np.zeros((5, 2, 3)), r"reshape it, for example x.reshape\(len\(x\), 6\)"),
     ("shape: a number", np.float64(3.0), r"x has shape \[\]"),
-    ("shape: ragged", [[0.1] * D, [0.1]], "x must be an array, with rows that are alike"),
+    ("shape: ragged", [[0.1] * D, [0.1]], "x must be an array, with rows of equal shape"),
     (
         "type: binary uint8",
         np.zeros((5, D), dtype=np.uint8),
@@ -432,7 +432,7 @@ DATA: list[tuple[str, Any, str]] = [
 ]
 
 COUNT = "must be an integer of at least 1"
-MANY = f"must be at most 100000000, got {HUGE}: no memory holds so much"
+MANY = f"must be at most 100000000, got {HUGE}: it would not fit in memory"
 
 PRIORS = [
     *of(
@@ -545,7 +545,7 @@ PRIORS = [
         (
             "type: x_shape",
             lambda: VampPrior(2, 2, D),
-            "x_shape is the shape of one datum, .* got 6",
+            "x_shape is the shape of one sample, .* got 6",
         ),
         (
             "range: support",
@@ -694,7 +694,7 @@ LIKELIHOODS = [
         "DiscretizedLogistic",
         ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be positive, got -1"),
         ("nan: scale", lambda: DiscretizedLogistic(NAN), "scale must be positive, got nan"),
-        ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "others than multiples of 1/255"),
+        ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
     ),
     *of(
         "Likelihood.check",
@@ -832,7 +832,7 @@ NETWORKS = [
         (
             "misfit: VAE",
             lambda: VaDEGuide(VAE((D,), D, network=AutoregressiveFlow((8,), num_layers=1))),
-            "take FlowGuide with GMMFlow",
+            "use FlowGuide with GMMFlow",
         ),
     ),
 ]
@@ -844,22 +844,22 @@ MODELS = [
         (
             "empty: x_shape",
             lambda: MFCVAE((), {"z": StandardNormal(2)}),
-            "x_shape is the shape of one datum",
+            "x_shape is the shape of one sample",
         ),
         (
             "range: x_shape",
             lambda: MFCVAE((0,), {"z": StandardNormal(2)}),
-            r"shape of one datum, .* got \(0,\)",
+            r"shape of one sample, .* got \(0,\)",
         ),
         (
             "type: x_shape",
             lambda: MFCVAE(784, {"z": StandardNormal(2)}),
-            "shape of one datum, .* got 784",
+            "shape of one sample, .* got 784",
         ),
         (
             "type: x_shape 2.0",
             lambda: MFCVAE((2.0,), {"z": StandardNormal(2)}),
-            r"one datum, .* got \(2.0,\)",
+            r"one sample, .* got \(2.0,\)",
         ),
         (
             "huge: x_shape",
@@ -1015,7 +1015,7 @@ MODELS = [
     *of(
         "VAE",
         ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0"),
-        ("type: x_shape", lambda: VAE("784", 2), "shape of one datum, .* got '784'"),
+        ("type: x_shape", lambda: VAE("784", 2), "shape of one sample, .* got '784'"),
     ),
     *of(
         "IVAE",
@@ -1064,7 +1064,7 @@ MODELS = [
     *of(
         "VQVAE",
         ("range: num_codes", lambda: VQVAE((1, 8, 8), 0, 3), f"num_codes {COUNT}, got 0"),
-        ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one datum, .* got 64"),
+        ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one sample, .* got 64"),
         (
             "type: network",
             lambda: VQVAE((1, 8, 8), 5, 3, network=MLP()),
@@ -1138,7 +1138,7 @@ GUIDES = [
         (
             "type: discrete",
             lambda: AmortizedGuide(facet(), discrete="enumerate"),
-            "discrete must be such as",
+            "discrete must be a rule such as",
         ),
         (
             "misfit: VampPrior",
@@ -1156,7 +1156,7 @@ GUIDES = [
         (
             "type: discrete",
             lambda: LadderGuide(vlac(), discrete=Enumerate),
-            "discrete must be such as",
+            "discrete must be a rule such as",
         ),
         (
             "misfit: VampPrior",
@@ -1175,7 +1175,7 @@ GUIDES = [
         (
             "misfit: model",
             lambda: ConditionalGuide(facet()),
-            "is for IVAE, .* got MFCVAE: take VaDEGuide",
+            "is for IVAE, .* got MFCVAE: use VaDEGuide",
         ),
         ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
     ),
@@ -1194,7 +1194,7 @@ GUIDES = [
         (
             "misfit: model",
             lambda: ClassifierGuide(facet()),
-            "is for NVAE, got MFCVAE: take VaDEGuide",
+            "is for NVAE, got MFCVAE: use VaDEGuide",
         ),
         ("range: weight", lambda: ClassifierGuide(nvae().model, 1, -1), "label_weight .* got -1"),
         ("type: weight", lambda: ClassifierGuide(nvae().model, 1, "1"), "label_weight .* got '1'"),
@@ -1231,7 +1231,7 @@ GUIDES = [
         (
             "type: evidence",
             lambda: GroupedGuide(mlvae().model, 1, "product"),
-            "evidence must be such as",
+            "evidence must be a rule such as",
         ),
         (
             "unknown: content",
@@ -1250,7 +1250,7 @@ GUIDES = [
         (
             "empty: group",
             lambda: TableGuide(mlvae().model, []),
-            "group is empty: the group of every row is needed",
+            "group is empty: give the group of every row",
         ),
         (
             "type: group",
@@ -1275,7 +1275,7 @@ GUIDES = [
         (
             "misfit: groups",
             lambda: tables().embed(X, group=[0, 1, 1, 1, 1]),
-            "give it the same groups",
+            "use those groups",
         ),
     ),
     *of(
@@ -1310,8 +1310,12 @@ GUIDES = [
     *of(
         "RademacherHash",
         ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
-        ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: 24 bits at most"),
-        ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one datum, .* got 6"),
+        (
+            "huge: num_bits",
+            lambda: RademacherHash((D,), 25),
+            "33554432 labels: use 24 bits at most",
+        ),
+        ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
         ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
         ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
         ("empty: x", lambda: RademacherHash((D,), 2)(X[:0]), r"x is empty, .* \(shape \[0, 6\]\)"),
@@ -1321,7 +1325,7 @@ GUIDES = [
         (
             "missing: label",
             lambda: ivae().embed(X),
-            "IVAE needs label= beside x, with one entry per",
+            "IVAE needs label= besides x, with one entry per",
         ),
         (
             "unknown: given",
@@ -1354,7 +1358,7 @@ GUIDES = [
             lambda: continuous_ivae().embed(X, label=holed(NAN)[:, :3]),
             "label holds NaN",
         ),
-        ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= beside x"),
+        ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= besides x"),
         (
             "shape: group",
             lambda: mlvae().embed(X, group=[0]),
@@ -1378,7 +1382,7 @@ GUIDES = [
         (
             "type: known",
             lambda: nvae().predict_proba(X, label=LABEL, known=LABEL),
-            "5 truth values",
+            "5 booleans",
         ),
     ),
     *of(
@@ -1386,7 +1390,7 @@ GUIDES = [
         (
             "range: label",
             lambda: nvae().predict(X, label=LABEL - 2),
-            "and -1 where it is not known",
+            "or -1 where unknown",
         ),
     ),
 ]
@@ -1590,12 +1594,12 @@ RUNS = [
         (
             "unknown: device",
             lambda: run_with(device="gpu"),
-            "device must be such as 'cpu' or 'cuda', got 'gpu'",
+            "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
         ),
         (
             "type: device",
             lambda: run_with(device=1.5),
-            "device must be such as 'cpu' or 'cuda', got 1.5",
+            "device must be a name such as 'cpu' or 'cuda', got 1.5",
         ),
         (
             "missing: device",
@@ -1638,12 +1642,12 @@ RUNS = [
     ),
     *of(
         "SVIRunner.fit",
-        ("missing: label", lambda: fit(ivae), "IVAE needs label= beside x"),
+        ("missing: label", lambda: fit(ivae), "IVAE needs label= besides x"),
         ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
         (
             "shape: group",
             lambda: fit(mlvae, group=[0, 1]),
-            r"group has shape \[2\], but there are 5 data",
+            r"group has shape \[2\], but there are 5 samples",
         ),
         ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
         ("huge: batch", lambda: fit(batch_size=HUGE), f"batch_size {MANY}"),
@@ -1682,7 +1686,7 @@ RUNS = [
             lambda: loaded(holed(NAN)),
             "x holds 1 values that are NaN or infinite",
         ),
-        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= beside x"),
+        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= besides x"),
         (
             "type: callbacks",
             lambda: fit(callbacks=["a"]),
@@ -2695,7 +2699,7 @@ FIGURES = [
         (
             "unknown: given",
             lambda: Explorer(guide(), X, {"group": LABEL}),
-            "if known, beside x, got group",
+            "if known, besides x, got group",
         ),
         (
             "shape: labels",
@@ -3140,7 +3144,10 @@ LOADING = [
     loads("type: guide", None, "guide must be a guide, such as .* got str", guide="x"),
     loads("type: schedule", None, "schedule must be such as .* got str", schedule="x"),
     loads(
-        "unknown: device", None, "device must be such as 'cpu' or 'cuda', got 'gpu'", device="gpu"
+        "unknown: device",
+        None,
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+        device="gpu",
     ),
     loads(
         "file: foreign class",
@@ -3186,7 +3193,7 @@ LOADING = [
         "SVIRunner.load",
         "unknown: device for a guide of one's own",
         lambda run: SVIRunner.load(run, guide=one_facet(), device="gpu"),
-        "device must be such as 'cpu' or 'cuda', got 'gpu'",
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
     ),
     Row(
         "SVIRunner.load",
@@ -3715,7 +3722,11 @@ COMMON: list[tuple[Any, ...]] = [
         {"network": ConvLadder((8, 16))},
         r"needs images \(channels, height, width\)",
     ),
-    ("unknown: device", {"device": "gpu"}, "device must be such as 'cpu' or 'cuda', got 'gpu'"),
+    (
+        "unknown: device",
+        {"device": "gpu"},
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+    ),
     ("type: random_state", {"random_state": "0"}, "'0' cannot be used to seed"),
     ("range: random_state", {"random_state": -1}, "Seed must be between 0 and"),
     (

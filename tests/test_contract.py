@@ -95,7 +95,7 @@ def test_decode_and_generate(build: Callable[[], FacetGuide]) -> None:
     beside = {name: torch.arange(5) % 3 for name in model.decodes}
     p = model.decode(z, **beside)
     if beside:
-        with pytest.raises(ValueError, match=r"decode needs label= beside the latents, got \[\]"):
+        with pytest.raises(ValueError, match=r"decode needs label= besides the latents, got \[\]"):
             model.decode(z)
     assert (p.batch_shape, p.event_shape) == ((2, 5), model.x_shape)
     if any(isinstance(prior, WITHOUT_DRAWS) for prior in model.priors.values()):

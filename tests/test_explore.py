@@ -211,7 +211,7 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     build: Callable[[], FacetGuide],
 ) -> None:
     explorer = explorer_of(build(), given={})
-    assert "needs label= beside x" in str(explorer.refusal)
+    assert "needs label= besides x" in str(explorer.refusal)
     facet = explorer.facets[0]
     assert explorer.samples(facet, 1, 4).shape == (4, 6)
     for view in (explore_views.gallery(explorer, facet), explore_views.swap_table(explorer, 0, 1)):

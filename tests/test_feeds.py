@@ -209,7 +209,7 @@ REFUSED = [
     (
         lambda: DataLoader([{"x": x, "group": 1} for x in X], batch_size=4),
         {},
-        "if known, beside x, got group",
+        "if known, besides x, got group",
     ),
     (
         lambda: shuffled(num_workers=1, persistent_workers=True),

@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="FlowGuide is for GMMFlow"):
         FlowGuide(VAE((6,), 2))
     with pytest.raises(
-        ValueError, match="a flow has no encoder, it runs its decoder backwards: take FlowGuide"
+        ValueError, match="a flow has no encoder, it inverts its decoder: use FlowGuide"
     ):
         VaDEGuide(GMMFlow((5,), GaussianMixture(3, 5)))
 

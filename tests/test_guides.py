@@ -257,18 +257,18 @@ def refuse_second_guide() -> None:
         (lambda: ImportanceWeighted_ELBO(0), "num_draws must be an integer of at least 1"),
         (
             lambda: AmortizedGuide(two_facets(), discrete="gumbel"),
-            "discrete must be such as Enumerate",
+            "discrete must be a rule such as Enumerate",
         ),
         (
             lambda: VaDEGuide(VaDE((PIXELS,), VampPrior(3, 2, (5,)))),
-            r"built for data of shape \(5,\), but the model's",
+            r"built for data of shape \(5,\), but the model has",
         ),
         (lambda: VampPrior(3, 2, (PIXELS,), support=(1, 0)), "support is a range"),
         (
             lambda: ProgressiveFadeIn((1, 1), waiting_weight=2.0),
             r"waiting_weight must be within \[0, 1\], got 2.0",
         ),
-        (lambda: VampPrior(3, 2, ()), "x_shape is the shape of one datum"),
+        (lambda: VampPrior(3, 2, ()), "x_shape is the shape of one sample"),
         (
             lambda: VampPrior(3, 2, (PIXELS,)).log_prob(torch.zeros(2)),
             "build one first, such as VaDEGuide",

@@ -472,7 +472,8 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="grouped in another way"):
         guide.embed(x, group=torch.arange(200))
     with pytest.raises(
-        ValueError, match=r"tables for 200 rows, got 30: say which they are \(row=\), or fit tables"
+        ValueError,
+        match=r"tables for 200 rows, got 30: say which they are \(row=\), or fit new tables",
     ):
         guide.embed(new, group=ids)
     with pytest.raises(
@@ -570,18 +571,18 @@ def test_the_papers_convolutional_network() -> None:
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: build().embed(X), "MLVAE needs group= beside x"),
+    (lambda: build().embed(X), "MLVAE needs group= besides x"),
     (
         lambda: build().embed(X, group=GROUP[:3]),
-        r"group has shape \[3\], but there are 9 data: one group per datum",
+        r"group has shape \[3\], but there are 9 samples: give one group per sample",
     ),
     (lambda: build().embed(X, group=GROUP.double()), "group must hold integers, got torch.float64"),
     (lambda: build().embed(X, group=["a"] * 9), "group must hold numbers, got list"),
-    (lambda: build().embed(X, label=GROUP, group=GROUP), "MLVAE takes group beside x, got label"),
+    (lambda: build().embed(X, label=GROUP, group=GROUP), "MLVAE takes group besides x, got label"),
     (lambda: VaDEGuide(build().model), "such as GroupedGuide"),
     (lambda: GroupedGuide(VAE((6,), 2)), "GroupedGuide is for MLVAE, got VAE"),
     (lambda: build(content="each"), "content must be"),
-    (lambda: build("product"), r"evidence must be such as ProductOfNormals\(\)"),  # type: ignore[arg-type]
+    (lambda: build("product"), r"evidence must be a rule such as ProductOfNormals\(\)"),  # type: ignore[arg-type]
     (
         lambda: SimilarContentGuide(build().model, penalty=-1),
         "penalty must be a number of at least 0",

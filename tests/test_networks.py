@@ -359,7 +359,7 @@ def test_weights_are_normalised_and_start_as_they_are_drawn() -> None:
         (lambda: ConvNet().decoder((784,), [2]), "divide by 4"),
         (lambda: ResNet((4,)), "one for each block"),
         (lambda: ResNet().encoder((784,), [2]), "needs images"),
-        (lambda: MLP().encoder((6,), [4], [3]), "MLP has no levels to feed components to"),
+        (lambda: MLP().encoder((6,), [4], [3]), "MLP has no levels that components could enter"),
     ],
 )
 def test_what_these_networks_cannot_be_is_refused(build: Callable[[], object], words: str) -> None:

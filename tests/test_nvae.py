@@ -385,9 +385,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().predict(X, label=[0, 1, 2, -2]),
-        "from -2 to 2, but the model was built for 0 to 2, and -1 where",
+        "from -2 to 2, but the model was built for 0 to 2, or -1 where",
     ),
-    (lambda: build().predict(X, label=[0, 1, 2]), r"label has shape \[3\], but there are 4 data"),
+    (
+        lambda: build().predict(X, label=[0, 1, 2]),
+        r"label has shape \[3\], but there are 4 samples",
+    ),
     (
         lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])),
         "label must hold integers, got torch.float64",
@@ -398,25 +401,25 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().predict(X, labels=LABEL),
-        "NVAE takes label beside x, got labels: is that a misspelt option",
+        "NVAE takes label besides x, got labels: is that a misspelt option",
     ),
     (lambda: NVAE((5,), 0, 1, 1), "num_classes must be an integer of at least 1, got 0"),
     (
         lambda: NVAE((5,), 3, 1, 1, concentration=0.0),
         "concentration must be positive, or None to sum pi out, got 0",
     ),
-    (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: take VaDEGuide"),
+    (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: use VaDEGuide"),
     (
         lambda: ClassifierGuide(build().model, label_weight=-1),
         "label_weight must be a number of at least 0, got -1",
     ),
     (
         lambda: VaDEGuide(build().model),
-        "take a guide that suits the model, such as ClassifierGuide",
+        "use a guide that suits the model, such as ClassifierGuide",
     ),
     (
         lambda: ConditionalGuide(build().model),
-        "ConditionalGuide is for .* got NVAE: take ClassifierGuide",
+        "ConditionalGuide is for .* got NVAE: use ClassifierGuide",
     ),
     (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
     (lambda: CVAE((5,), 0, 2), "num_classes must be an integer of at least 1"),
@@ -445,19 +448,19 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: build().model.generate(1, label=[0, 1]),
-        r"label has shape \[2\], but there are 1 data",
+        r"label has shape \[2\], but there are 1 samples",
     ),
     (
         lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]),
-        "and label= was given too",
+        "cluster=0 and label= both choose the class",
     ),
     (
         lambda: build().model.generate(2, labels=[2, 2]),
-        "only label= can be given beside the latents, got labels",
+        "only label= can be given besides the latents, got labels",
     ),
     (
         lambda: build().predict(X, label=LABEL, known=[True]),
-        "known must hold 4 truth values, one per datum, got torch",
+        "known must hold 4 booleans, one per sample, got torch",
     ),
     (lambda: class_traversals(build(), 7), r"dimension must be one of \(0, 1\), got 7"),
     (

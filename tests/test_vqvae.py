@@ -162,5 +162,5 @@ def test_what_does_not_fit_is_refused() -> None:
         PointGuide(build().model)
     with pytest.raises(ValueError, match="whose height and width divide by 4"):
         VQVAE((1, 6, 8), K, D, network=ConvGrid((4, 5)))
-    with pytest.raises(ValueError, match="give it one facet of a multiple of these"):
+    with pytest.raises(ValueError, match="give it one facet whose size is a multiple of this"):
         VaDEGuide(MFCVAE((1, 8, 8), {"a": GaussianMixture(3, 2)}, network=ConvGrid((4, 5))))

@@ -1,6 +1,4 @@
-"""Networks: an architecture is a recipe that builds a matching encoder (for the guide) and decoder
-(for the model).
-"""
+"""Networks: an architecture builds the guide's encoder and the model's matching decoder."""
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder, NoEncoder
 from ppl_models.networks.convnet import ConvNet

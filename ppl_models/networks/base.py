@@ -1,4 +1,4 @@
-"""What every encoder, decoder and architecture promises, and the small parts that they share."""
+"""The interfaces of encoders, decoders and architectures, and the small parts that they share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
-#: Activations by the name that networks take.
+#: Activations by name, as networks take them.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -45,7 +45,7 @@ def _glorot(draw: Callable[[Tensor], Tensor], module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-#: What a layer's weights may start from, by the name that networks take.
+#: Initialisers of a layer's weights by name, as networks take them.
 INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
     "pytorch": lambda module: None,  # each layer's own default
     "glorot_normal": partial(_glorot, nn.init.xavier_normal_),
@@ -54,42 +54,44 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
-    """Join along ``dim``, counted from the end, after broadcasting what is left of it: enumeration
-    adds axes there.
+    """Join along ``dim``, counted from the end, after broadcasting the axes to its left:
+    enumeration adds axes there.
     """
     batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
     return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
 
 
 class Encoder(nn.Module):
-    """What a guide knows of x: ``[..., *x_shape]`` to one vector of raw parameters per facet,
-    shallow to deep.
+    """Reads x: ``[..., *x_shape]`` to a vector of raw posterior parameters per facet, shallow to
+    deep.
     """
 
     @abstractmethod
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        """``[..., *x_shape] -> [[..., size_j], ...]``, of whatever precision the networks run at.
+        """``[..., *x_shape] -> [[..., size_j], ...]``, in the precision that the networks run at.
 
-        :param components: one-hot (or relaxed) ``[..., K_j]``, a facet each, for an encoder that
-            was built with them.
+        :param components: one-hot (or relaxed) ``[..., K_j]``, one per facet, for an encoder built
+            with components.
         """
 
     def forward(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         return run_network(self.heads, x.device, x, components)
 
     def shift_of(self, facet: int) -> nn.Module:
-        """Where the component of the facet of this number enters, in an encoder that was built with
-        components.
+        """The layer by which the component of facet number ``facet`` enters, in an encoder built
+        with components.
         """
-        raise ValueError(f"{type(self).__name__} takes no components")
+        raise ValueError(
+            f"{type(self).__name__} takes no components: use a ladder, such as MLPLadder()"
+        )
 
 
 class NoEncoder(Encoder):
-    """Of a guide that reads its latents elsewhere than in x."""
+    """For a guide that does not infer its latents from x by a network."""
 
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         raise NotImplementedError(
-            "this guide has no encoder: its latents are not read off x by a network"
+            "this guide has no encoder: its latents are not inferred from x by a network"
         )
 
 
@@ -98,8 +100,8 @@ class Decoder(nn.Module):
 
     @abstractmethod
     def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        """``[[..., d_j], ...] -> [..., *x_shape]``; ``gates`` ``[J]`` multiplies each facet's way
-        in (Eq. 88).
+        """``[[..., d_j], ...] -> [..., *x_shape]``; ``gates`` ``[J]`` multiplies each facet's input
+        (Eq. 88).
         """
 
     def forward(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
@@ -107,12 +109,12 @@ class Decoder(nn.Module):
 
 
 class Architecture(Options):
-    """A recipe: how to build an encoder and the decoder that mirrors it, for data and latents of
-    any size.
+    """Base of the architectures, which build an encoder and the matching decoder for given data and
+    latents.
 
-    :param widths: units of the hidden layers from the data inwards.
+    :param widths: widths of the hidden layers, from the data inwards.
     :param activation: one of ``ACTIVATIONS``.
-    :param init: one of ``INITIALIZERS``: PyTorch's own, or Glorot's, normal (MFCVAE, D.4) or
+    :param init: one of ``INITIALIZERS``: PyTorch's default, or Glorot's normal (MFCVAE, D.4) or
         uniform.
     :raises ValueError: if a width is below 1 or an option is unknown.
     """
@@ -132,16 +134,15 @@ class Architecture(Options):
     ) -> Encoder:
         """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep.
 
-        :param sizes: 0 for a facet that needs none: it has no head then, and is left out of what
-            the encoder gives.
-        :param components: K of each facet (0 for none) whose component is fed to its level and
-            those above.
-        :raises ValueError: if components are given for other than all facets, or to facets without
-            heads.
+        :param sizes: 0 for a facet that needs no parameters: it has no head and is omitted from the
+            encoder's output.
+        :param components: K of each facet (0 for none) whose component enters its level and those
+            above.
+        :raises ValueError: if components are not given for every facet, or a facet has no head.
         """
         if components and (len(components) != len(sizes) or not all(sizes)):
             raise ValueError(
-                f"components are for as many facets as sizes, all with heads: got {components} "
+                f"components and sizes need one entry per facet, all with heads: got {components} "
                 f"and {sizes}"
             )
         return self._initialized(self._encoder(tuple(x_shape), tuple(sizes), tuple(components)))
@@ -151,11 +152,13 @@ class Architecture(Options):
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
     def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
-        """Shape of one datum with ``extra`` features beside it, as :meth:`join` makes it."""
+        """Shape of one sample joined with ``extra`` features, as :meth:`join` returns it."""
         return (prod(x_shape) + extra,)
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
-        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here all in a row."""
+        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here concatenated as
+        vectors.
+        """
         return torch.cat([x.flatten(1), features], 1)
 
     @abstractmethod
@@ -175,8 +178,8 @@ class Architecture(Options):
 
 
 class ReadsImages(Architecture):
-    """An architecture whose encoders read images ``(C, H, W)`` as such: what is given beside them
-    comes as planes.
+    """Base of architectures whose encoders read images ``(C, H, W)``: extra features are added as
+    channels.
     """
 
     def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:

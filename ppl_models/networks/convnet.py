@@ -15,18 +15,23 @@ __all__ = ["ConvNet"]
 
 
 class ConvNet(ReadsImages, Plain):
-    """Convolutions of size 3, two before each halving, and two fully connected layers (*I Don't
-    Need u*, Table A.3).
+    """3 x 3 convolutions, two before each halving, and two fully connected layers (*I Don't Need
+    u*, Table A.3).
 
     Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the
-    last convolution is as large as the image that is left. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64
-    -> 32 -> 16 -> 8 -> x``; those to 32 and to 8 double the image. Every convolution but the
-    encoder's last and the decoder's last is followed by batch normalisation, which has the bias,
-    and ELU; the fully connected layers have leaky ReLU of slope 0.1.
+    last convolution covers the whole remaining image. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64 -> 32
+    -> 16 -> 8 -> x``; the convolutions to 32 and to 8 channels double the image. Every convolution
+    except the last of the encoder and of the decoder is followed by batch normalisation, which
+    provides the bias, and ELU; the fully connected layers use leaky ReLU with slope 0.1.
 
     :param widths: channels, two for each halving.
-    :raises ValueError: also if ``widths`` has an odd length, or, when a network is built, if the
-        data are not images or do not halve so often.
+    :raises ValueError: if an option is out of range or ``widths`` has an odd length; when a network
+        is built, if the data are not images or cannot be halved that often.
+
+    Example:
+        >>> from ppl_models import VAE, ConvNet
+        >>> VAE((1, 28, 28), 8, network=ConvNet((4, 4, 8, 8))).generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(
@@ -39,7 +44,7 @@ class ConvNet(ReadsImages, Plain):
         super().__init__(widths, activation, init)
         if len(self.widths) % 2:
             raise ValueError(
-                "ConvNet has two convolutions for each halving, so an even number of widths: "
+                "ConvNet has two convolutions for each halving and needs an even number of widths: "
                 f"{widths}"
             )
         self.hidden = check_size("hidden", hidden)
@@ -68,7 +73,7 @@ class ConvNet(ReadsImages, Plain):
         ]
         layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
         for i, width in reversed(list(enumerate(self.widths[:-1]))):
-            kernel, stride = (3, 1) if i % 2 else (4, 2)  # every other one doubles the image
+            kernel, stride = (3, 1) if i % 2 else (4, 2)  # every second one doubles the image
             layer = nn.ConvTranspose2d(self.widths[i + 1], width, kernel, stride, 1, bias=False)
             layers += [layer, *self._after(width)]
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
@@ -80,7 +85,7 @@ class ConvNet(ReadsImages, Plain):
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
-        """Height and width of the smallest image."""
+        """Height and width of the features at the lowest resolution."""
         return check_images(
             f"a ConvNet of {len(self.widths)} widths", x_shape, len(self.widths) // 2
         )

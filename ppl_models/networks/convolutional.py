@@ -17,31 +17,36 @@ __all__ = ["ConvLadder"]
 
 
 class ConvLadder(ReadsImages, Ladder):
-    """Convolutional ladder for images ``(C, H, W)``: each level halves height and width (MFCVAE,
+    """Convolutional ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE,
     Table 5).
 
     With two levels of 64 and 128 channels on 32 x 32 images, as in the table:
 
-    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head is two convolutions, of which the first is
-    strided, and on the last level, where it doubles the channels, the second as well; then a linear
-    layer, on ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for z_2. (The table prints these
-    numbers, 3136 and 1024, in the other order.) Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 ->
-    64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
+    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head has two convolutions and a linear layer.
+    The first convolution is strided; on the last level the second is strided as well and doubles
+    the channels. The linear layer reads ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for
+    z_2. (The table prints these numbers, 3136 and 1024, in the opposite order.) Decoder: ``z_2 ->
+    256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
 
-    Kernels are of 4; in the decoder those that keep the size are of 3, as in the authors' code (the
-    table's 4 cannot keep it). A head's second convolution has a kernel of 1 where the first has
-    left a single pixel. Every layer but those that give heads and x is followed by its activation
-    and then batch normalisation, the order of the authors' code. The output is linear; the
-    likelihood says what it means.
+    Kernels have size 4; those that keep the image size in the decoder have size 3, as in the
+    authors' code (size 4, as in the table, cannot keep it). The second convolution of a head has
+    size 1 if the first leaves a single pixel. Every layer except those that output heads and x is
+    followed by its activation and then batch normalisation, the order of the authors' code. The
+    output is linear; the likelihood interprets it.
 
-    Convolutions run in the channels-last layout, as fast on the CPU or faster, the more so for few
-    channels. Where clusters are enumerated, batch statistics are over every value of every cluster,
-    not weighted by probability.
+    Convolutions run in the channels-last layout, which is as fast on the CPU or faster, especially
+    for few channels. When clusters are enumerated, batch statistics are taken over all values of
+    every cluster, not weighted by probability.
 
-    :param widths: channels of each level, shallow to deep; VLAC's relatives have (64, 128, 256,
-        1024).
-    :raises ValueError: also, when a network is built, if the data are not images or halve to
-        nothing.
+    :param widths: channels of each level, shallow to deep; models related to VLAC use (64, 128,
+        256, 1024).
+    :raises ValueError: if an option is out of range; when a network is built, if the data are not
+        images or are too small.
+
+    Example:
+        >>> from ppl_models import VLAE, ConvLadder
+        >>> VLAE((3, 32, 32), dims=(4, 8), network=ConvLadder((8, 16))).generate(2).shape
+        torch.Size([2, 3, 32, 32])
     """
 
     feature_axis = -3
@@ -57,7 +62,7 @@ class ConvLadder(ReadsImages, Ladder):
         super().__init__(widths, activation, init, merge, rungs)
 
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
-        self._image(x_shape, level)  # which refuses what does not fit
+        self._image(x_shape, level)  # raises if the images do not fit
         channels = self.widths[level - 1] if level else x_shape[0]
         return Batched(3, *self._conv(channels, self.widths[level], stride=2))
 

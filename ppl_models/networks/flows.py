@@ -1,4 +1,4 @@
-"""Normalising flows: decoders that lose nothing, so that they can be run backwards."""
+"""Normalising flows: invertible decoders."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ __all__ = ["AutoregressiveFlow", "FlowDecoder"]
 
 
 class AutoregressiveFlow(Architecture):
-    """Masked autoregressive layers, their order reversed from one to the next (Papamakarios et al.,
-    2017).
+    """Masked autoregressive layers, with the order of coordinates reversed between layers
+    (Papamakarios et al., 2017).
 
-    From x to z in one pass of every layer; from z to x coordinate by coordinate, so drawing is
-    slower than fitting. There is no encoder: :class:`~guides.flow.FlowGuide` runs the decoder
-    backwards.
+    x to z takes one pass per layer; z to x goes coordinate by coordinate, so sampling is slower
+    than training. There is no encoder: :class:`~guides.flow.FlowGuide` inverts the decoder.
 
     :param widths: hidden widths of each layer's network.
-    :param num_layers: how many; *I Don't Need u* has 10 (appendix D).
-    :raises ImportError: when the decoder is built, if zuko, which has the layers, is not installed.
+    :param num_layers: number of layers; 10 in *I Don't Need u* (appendix D).
+    :raises ImportError: when the decoder is built, if zuko, which implements the layers, is not
+        installed.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import AutoregressiveFlow
+        >>> flow = AutoregressiveFlow((16,), num_layers=2).decoder((5,), dims=(5,))
+        >>> x = flow([torch.randn(4, 5)], gates=torch.ones(1))
+        >>> flow.invert(x)[0].shape
+        torch.Size([4, 5])
     """
 
     def __init__(
@@ -41,23 +49,22 @@ class AutoregressiveFlow(Architecture):
         self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
     ) -> Encoder:
         raise ValueError(
-            "a flow has no encoder, it runs its decoder backwards: take FlowGuide with GMMFlow"
+            "a flow has no encoder, it inverts its decoder: use FlowGuide with GMMFlow"
         )
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         if sum(dims) != prod(x_shape):
             raise ValueError(
                 f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x "
-                f"{x_shape} has "
-                f"{prod(x_shape)}: give the prior dim={prod(x_shape)}"
+                f"{x_shape} has {prod(x_shape)}: give the prior dim={prod(x_shape)}"
             )
         return FlowDecoder(_masked_layers(prod(x_shape), self), x_shape)
 
 
 class FlowDecoder(Decoder):
-    """x = f(z), and back.
+    """x = f(z) and its inverse.
 
-    :param layers: zuko's, from x to z.
+    :param layers: zuko's transforms, from x to z.
     """
 
     def __init__(self, layers: nn.Module, x_shape: tuple[int, ...]) -> None:
@@ -65,7 +72,7 @@ class FlowDecoder(Decoder):
         self.layers, self.x_shape = layers, x_shape
 
     def invert(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """z ``[..., d]`` of x ``[..., *x_shape]``, and ``log |det dz/dx|`` ``[...]``."""
+        """z ``[..., d]`` for x ``[..., *x_shape]``, and ``log |det dz/dx|`` ``[...]``."""
         return self.layers().call_and_ladj(x.flatten(-len(self.x_shape)))
 
     def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
@@ -78,11 +85,10 @@ def _masked_layers(features: int, flow: AutoregressiveFlow) -> nn.Module:
         from zuko.flows import MAF
     except ImportError as error:
         raise ImportError(
-            "flows have layers of zuko, which is not installed: pip install 'facetvae[flows]'"
+            "flows need zuko, which is not installed: pip install 'facetvae[flows]'"
         ) from error
     finally:
-        # Importing zuko switches the checks of arguments off, for every distribution of the
-        # process.
+        # Importing zuko turns off argument validation for every distribution in the process.
         torch.distributions.Distribution.set_default_validate_args(checks)
     activation = ACTIVATIONS[flow.activation]
     flows = MAF(

@@ -1,4 +1,4 @@
-"""Convolutional networks whose latents keep their places in the image."""
+"""Convolutional networks whose latents form a grid over the image."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ __all__ = ["ConvGrid"]
 
 
 class ConvGrid(ReadsImages):
-    """Latents on a grid: each width halves the image, and a convolution of size 1 gives each place
-    its part of z.
+    """Latents on a grid: each width halves the image, and a 1 x 1 convolution outputs each place's
+    part of z.
 
     ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``,
-    and back: what VQ-VAEs are commonly given (van den Oord et al., 2017). For a model of one facet,
-    whose z is the grid in a row, place by place.
+    and back: the usual architecture of VQ-VAEs (van den Oord et al., 2017). For models with one
+    facet, whose z is the flattened grid, place by place.
 
     :param widths: channels after each halving.
-    :raises ValueError: also, when a network is built, if the data are not images, do not halve so
-        often, or the latents do not fit the grid.
+    :raises ValueError: if an option is out of range; when a network is built, if the data are not
+        images, cannot be halved that often, or the latents do not fit the grid.
+
+    Example:
+        >>> from ppl_models import VQVAE, ConvGrid
+        >>> network = ConvGrid((8, 8))
+        >>> network.places((1, 28, 28))
+        49
+        >>> VQVAE((1, 28, 28), num_codes=16, code_dim=4, network=network).generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(
@@ -33,7 +41,7 @@ class ConvGrid(ReadsImages):
         super().__init__(widths, activation, init)
 
     def places(self, x_shape: tuple[int, ...]) -> int:
-        """How many places the grid has, for images of ``x_shape``."""
+        """Number of places of the grid, for images of ``x_shape``."""
         return prod(self._grid(x_shape))
 
     def _encoder(
@@ -71,13 +79,12 @@ class ConvGrid(ReadsImages):
         return check_images(f"a ConvGrid of {len(self.widths)} widths", x_shape, len(self.widths))
 
     def _depth(self, sizes: tuple[int, ...], x_shape: tuple[int, ...]) -> int:
-        """How many numbers each place has."""
+        """Number of latents per place."""
         places = self.places(x_shape)
         if len(sizes) != 1 or sizes[0] % places:
             raise ValueError(
-                f"a ConvGrid has {places} places for images {x_shape}: give it one facet of a "
-                "multiple of these, got "
-                f"sizes {sizes}"
+                f"a ConvGrid has {places} places for images {x_shape}: give it one facet whose "
+                f"size is a multiple of this, got sizes {sizes}"
             )
         return sizes[0] // places
 

@@ -1,5 +1,5 @@
-"""The ladder: each facet leaves the encoder, and enters the decoder, at its own depth (MFCVAE, D.2,
-Eq. 74 to 80).
+"""The ladder: each facet is read from the encoder, and enters the decoder, at its own depth
+(MFCVAE, D.2, Eq. 74 to 80).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _gated_add(upper: Tensor, rung: Tensor, dim: int) -> Tensor:
     return upper + 0.1 * rung
 
 
-# How a rung joins the stream from above: the function, and the joined width over the rung's own.
+# How a rung joins the features from above: the function, and the ratio of joined to rung width.
 MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
     "concatenate": (concatenate, 2),  # Eq. 79, as the paper writes it
     "gated_add": (_gated_add, 1),  # what the authors' code computes
@@ -30,19 +30,18 @@ MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
 
 
 class Ladder(Architecture):
-    """Base of the ladders: levels from the data inwards, and a rung for each facet at a level of
-    its own.
+    """Base of the ladders: levels from the data inwards, and one level with a rung for each facet.
 
-    A kind of ladder says what a level is, upwards and downwards, and what a rung is.
+    Subclasses define the layers of a level, upwards and downwards, and of a rung.
 
     :param widths: one width per level, from the data inwards.
-    :param merge: how a rung joins the decoder's stream: ``"concatenate"`` (Eq. 79) or
-        ``"gated_add"`` (plus 0.1 times the rung).
-    :param rungs: levels that have a facet, from 0 for the shallowest; every level where not given.
-    :raises ValueError: if levels are out of order or none; and, when a network is built, if the
-        number of facets is not that of the rungs.
+    :param merge: how a rung joins the decoder's features: ``"concatenate"`` (Eq. 79) or
+        ``"gated_add"`` (add 0.1 times the rung).
+    :param rungs: levels with a facet, 0 being the shallowest; every level by default.
+    :raises ValueError: if rungs are empty or out of order; when a network is built, if there is not
+        one rung per facet.
 
-    :cvar feature_axis: of a feature's width, counted from the end.
+    :cvar feature_axis: axis of the features, counted from the end.
     """
 
     feature_axis = -1
@@ -64,35 +63,34 @@ class Ladder(Architecture):
         found = all(is_index(rung, len(levels)) for rung in self.rungs)
         if not self.rungs or not found or list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
-                "rungs are levels of the ladder, from shallow to deep: of 0 to "
-                f"{len(self.widths) - 1} for "
-                f"widths={self.widths}, got {rungs!r}"
+                "rungs are levels of the ladder, from shallow to deep: out of 0 to "
+                f"{len(self.widths) - 1} for widths={self.widths}, got {rungs!r}"
             )
 
-    # What a kind of ladder is made of.
+    # The layers that a subclass defines.
 
     @abstractmethod
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
-        """From the features below (or the data) to those of ``level``."""
+        """Layers from the features below (or the data) to those of ``level``."""
 
     @abstractmethod
     def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
-        """From the features of ``level`` to ``size`` raw parameters."""
+        """Layers from the features of ``level`` to ``size`` raw parameters."""
 
     @abstractmethod
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
-        """From a latent vector of length ``dim`` to :meth:`rung_width` features of ``level``."""
+        """Layers from a latent of length ``dim`` to :meth:`rung_width` features of ``level``."""
 
     @abstractmethod
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
-        """From ``width`` features of ``level`` to those of the level below, or to the data."""
+        """Layers from ``width`` features of ``level`` to the level below, or to the data."""
 
     def rung_width(self, level: int) -> int:
-        """How wide the features are that a rung gives."""
+        """Width of the features that a rung outputs."""
         return self.widths[level]
 
     def shift(self, level: int, num_components: int) -> nn.Module:
-        """From a component to what it adds to the features of ``level``."""
+        """Layer from a component to what it adds to the features of ``level``."""
         return nn.Linear(num_components, self.widths[level], bias=False)
 
     # How they are put together.
@@ -132,11 +130,10 @@ class Ladder(Architecture):
         )
 
     def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
-        """From what meets at level ``high`` to the features of ``low``, the next that has a rung
-        (-1: the data).
+        """Layers from the joined features of level ``high`` to those of ``low``, the next level
+        with a rung (-1: the data).
         """
-        # The deepest rung has nothing above it to join; a level without a rung has nothing to join
-        # with.
+        # The deepest rung joins nothing from above; a level without a rung has nothing to join.
         deepest = high == self.rungs[-1]
         arriving = (
             self.rung_width(high) if deepest else MERGES[self.merge][1] * self.rung_width(high)
@@ -151,15 +148,14 @@ class Ladder(Architecture):
         if len(dims) != len(self.rungs):
             raise ValueError(
                 f"the ladder has {len(self.rungs)} rungs (widths={self.widths}, "
-                f"rungs={self.rungs}) but the model has "
-                f"{len(dims)} facets: give one width per facet, shallow to deep, or as rungs the "
-                "levels of the facets"
+                f"rungs={self.rungs}) but the model has {len(dims)} facets: give one width per "
+                "facet, shallow to deep, or give the levels of the facets as rungs"
             )
 
 
 class LadderEncoder(Encoder):
-    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, where it has one, shifts
-    its features.
+    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, if any, shifts its
+    features.
     """
 
     def __init__(
@@ -188,7 +184,7 @@ class LadderEncoder(Encoder):
 
 
 class LadderDecoder(Decoder):
-    """``z_J -> ... -> x``, every facet's rung joining the stream at its level."""
+    """``z_J -> ... -> x``, with every facet's rung joining at its level."""
 
     def __init__(
         self,
@@ -213,12 +209,20 @@ class LadderDecoder(Decoder):
 
 
 class MLPLadder(Ladder):
-    """Fully connected ladder with one hidden layer a level (MFCVAE, Table 4).
+    """Fully connected ladder with one hidden layer per level (MFCVAE, Table 4).
 
-    Encoder: ``x -> 500 -> 2000``, a linear head for z_1 on the first and for z_2 on the second.
-    Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
+    Encoder: ``x -> 500 -> 2000``, with a linear head for z_1 on the first and for z_2 on the second
+    layer. Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
     The arguments are those of :class:`Ladder`.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import MLPLadder
+        >>> network = MLPLadder((64, 32))
+        >>> z_1, z_2 = network.encoder((20,), sizes=(4, 6))(torch.zeros(3, 20))
+        >>> z_1.shape, z_2.shape
+        (torch.Size([3, 4]), torch.Size([3, 6]))
     """
 
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:

@@ -9,9 +9,9 @@ __all__ = ["BatchNorm", "Batched"]
 
 
 class Batched(nn.Sequential):
-    """Layers that know a single batch axis, under any number of them.
+    """Layers that expect a single batch axis, applied to any number of batch axes.
 
-    :param event_dim: axes of one datum.
+    :param event_dim: number of axes of one sample.
     """
 
     def __init__(self, event_dim: int, *layers: nn.Module) -> None:
@@ -25,17 +25,17 @@ class Batched(nn.Sequential):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]``, which also bears a
-    batch of one value.
+    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]`` that also allows a
+    single value per channel.
     """
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Both are taken."""
+        """Accept both vectors and images."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.numel() > x.shape[1]:
             return super().forward(x)
-        # The variance of one value is undefined; what earlier batches had stands in.
+        # The variance of one value is undefined: use the running statistics.
         return batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
         )

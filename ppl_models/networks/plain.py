@@ -1,4 +1,4 @@
-"""Networks that all latents leave and enter together (*I Don't Need u*, appendix A)."""
+"""Networks without levels, which all latents share (*I Don't Need u*, appendix A)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ __all__ = ["MLP", "Plain"]
 
 
 class Plain(Shared):
-    """An encoder and a decoder without levels: the decoder's first layer reads all latents
-    joined.
+    """Base of architectures without levels: the decoder's first layer reads all latents,
+    concatenated.
     """
 
     @abstractmethod
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
-        """Layers from all latents joined, ``[..., dim]``, to ``[..., *x_shape]``."""
+        """Layers from the concatenated latents ``[..., dim]`` to ``[..., *x_shape]``."""
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         return _PlainDecoder(self.picture(sum(dims), x_shape))
 
 
 class MLP(Plain):
-    """Fully connected layers, the decoder a mirror of the encoder (*I Don't Need u*, Table A.2).
+    """Fully connected layers; the decoder mirrors the encoder (*I Don't Need u*, Table A.2).
 
     With the widths of the table: ``x -> 512 -> 384 -> dropout -> 256 -> 256 -> heads``.
 
     :param widths: hidden widths from the data inwards.
-    :param dropout: share of the units that are dropped in training, at the middle of either stack.
-    :raises ValueError: also if ``dropout`` is not within [0, 1).
+    :param dropout: fraction of units dropped in training, in the middle of encoder and decoder.
+    :raises ValueError: if an option is out of range or ``dropout`` is not within [0, 1).
+
+    Example:
+        >>> from ppl_models import MLP, VAE
+        >>> VAE((784,), 8, network=MLP((64, 32), dropout=0.0)).generate(2).shape
+        torch.Size([2, 784])
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class MLP(Plain):
         super().__init__(widths, activation, init)
         if not 0 <= number(dropout) < 1:
             raise ValueError(
-                "dropout is the share of units that are dropped and must be within [0, 1), got "
+                "dropout is the fraction of units dropped and must be within [0, 1), got "
                 f"{dropout!r}"
             )
         self.dropout = dropout

@@ -19,22 +19,26 @@ __all__ = ["ResNet"]
 
 
 class ResNet(ReadsImages, Plain):
-    """Residual blocks with weight normalisation, each halving or doubling the image (*I Don't Need
-    u*, Table A.4).
+    """Residual blocks with weight normalisation, each of which halves or doubles the image (*I
+    Don't Need u*, Table A.4).
 
-    Encoder: a convolution of size 1 to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
-    Decoder: a fully connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a convolution of size 1.
-    An odd height or width is halved upwards, so that 28 x 28 images become 14, 7, 4, 2 and 1 pixels
-    wide, and back.
+    Encoder: a 1 x 1 convolution to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
+    Decoder: a fully connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a 1 x 1 convolution.
+    Halving rounds odd sizes up: 28 x 28 images become 14, 7, 4, 2 and 1 pixels wide, and back.
 
-    The table does not say what a block is. Here: two convolutions of size 3, each after its
-    activation, beside one of size 1; the image is halved (averaged) after them, or doubled
-    (repeated) before them.
+    The table does not define a block. Here: two 3 x 3 convolutions, each after its activation, in
+    parallel with one 1 x 1 convolution; the image is halved (by averaging) after them, or doubled
+    (by repetition) before them.
 
-    :param widths: channels, from the data inwards: one for the first convolution and one for each
+    :param widths: channels, from the data inwards: one number for the first convolution and one per
         block.
-    :raises ValueError: also if there are fewer than two widths, or, when built, if the data are not
-        images.
+    :raises ValueError: if an option is out of range or there are fewer than two widths; when a
+        network is built, if the data are not images.
+
+    Example:
+        >>> from ppl_models import VAE, ResNet
+        >>> VAE((1, 28, 28), 8, network=ResNet((4, 8, 16))).generate(2).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     def __init__(
@@ -90,14 +94,14 @@ class ResNet(ReadsImages, Plain):
             for convolution in (block.first, block.second, block.beside):
                 register_parametrization(
                     convolution, "weight", _WeightNorm()
-                )  # of the weights as drawn
+                )  # starts from the initialised weights
         return network
 
 
 class _WeightNorm(nn.Module):
-    """A weight as length times direction, by output channel (Salimans and Kingma, 2016).
+    """A weight as length times direction, per output channel (Salimans and Kingma, 2016).
 
-    torch's own is one fused operator that cannot be mapped over (torch.vmap).
+    torch's own is a fused operator that torch.vmap does not support.
     """
 
     def forward(self, length: Tensor, direction: Tensor) -> Tensor:
@@ -125,7 +129,7 @@ class _Halving(_Block):
 
 
 class _Growing(_Block):
-    """:param size: height and width afterwards."""
+    """:param size: height and width of the output."""
 
     def __init__(
         self, channels_in: int, channels_out: int, activation: str, size: tuple[int, int]

@@ -1,4 +1,4 @@
-"""Networks that all facets leave at the same depth, and MFCVAE's shared architecture (D.2, Eq. 81
+"""Networks in which all facets have the same depth, and MFCVAE's shared architecture (D.2, Eq. 81
 to 87).
 """
 
@@ -17,35 +17,38 @@ __all__ = ["Shared", "SharedMLP"]
 
 
 class Shared(Architecture):
-    """An encoder without levels: every facet's head is a linear layer on the same last features."""
+    """Base of encoders without levels: each facet's head is a linear layer on the last features."""
 
     @abstractmethod
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Layers from ``[..., *x_shape]`` to a vector of features, and how many features these
-        are.
-        """
+        """Layers from ``[..., *x_shape]`` to a vector of features, and the number of features."""
 
     def _encoder(
         self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
     ) -> Encoder:
         if any(components):
             raise ValueError(
-                f"{type(self).__name__} has no levels to feed components to: use a ladder, such "
-                "as MLPLadder() for two "
-                "facets or MLPLadder(rungs=[1]) for one"
+                f"{type(self).__name__} has no levels that components could enter: use a ladder, "
+                "such as MLPLadder() for two facets or MLPLadder(rungs=[1]) for one"
             )
         trunk, width = self.features(x_shape)
         return _SharedEncoder(trunk, [nn.Linear(width, size) for size in sizes if size])
 
 
 class SharedMLP(Shared):
-    """Fully connected, fully shared but for the layers next to the latents (MFCVAE, Table 6; VaDE's
-    network at J = 1).
+    """Fully connected and shared, except for the layers next to the latents (MFCVAE, Table 6;
+    VaDE's network at J = 1).
 
-    Encoder: ``x -> 500 -> 2000``, one linear head per facet.
-    Decoder: ``z_j -> 2000`` for each facet, joined, ``-> 500 -> x``.
+    Encoder: ``x -> 500 -> 2000``, one linear head per facet. Decoder: ``z_j -> 2000`` for each
+    facet, concatenated, ``-> 500 -> x``.
 
     :param widths: hidden widths from the data inwards.
+
+    Example:
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((784,), GaussianMixture(10, 5), network=SharedMLP((64, 128)))
+        >>> model.generate(2).shape
+        torch.Size([2, 784])
     """
 
     def __init__(

@@ -23,16 +23,21 @@ class StridedConvNet(ReadsImages, Plain):
 
     Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch
     normalisation and ReLU; two linear layers of ``hidden`` units, each with batch normalisation and
-    concatenated ReLU, max(h, 0) beside max(-h, 0); heads. Decoder: a linear layer, transposed
-    convolutions of size 4 and stride 2 to all widths but the deepest, from the deep ones on, each
+    concatenated ReLU (max(h, 0) and max(-h, 0)); heads. Decoder: a linear layer, transposed
+    convolutions of size 4 and stride 2 to all widths except the deepest, from deep to shallow, each
     with batch normalisation and ReLU; a convolution of size 3. The paper does not say how its
-    decoder gets from a vector to the first image: here by that linear layer.
+    decoder turns a vector into the first image: here the linear layer does.
 
-    :param widths: channels, from the data inwards; the paper has (64, 128, 256, 512) for 64 x 64
+    :param widths: channels, from the data inwards; (64, 128, 256, 512) in the paper, for 64 x 64
         images.
     :param hidden: units of the two linear layers.
-    :raises ValueError: also, when a network is built, if the data are not images or do not halve so
-        often.
+    :raises ValueError: if an option is out of range; when a network is built, if the data are not
+        images or cannot be halved that often.
+
+    Example:
+        >>> from ppl_models import VAE, StridedConvNet
+        >>> VAE((3, 32, 32), 8, network=StridedConvNet((8, 16), hidden=32)).generate(2).shape
+        torch.Size([2, 3, 32, 32])
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class StridedConvNet(ReadsImages, Plain):
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
-        """Height and width of the encoder's smallest image."""
+        """Height and width of the encoder's features at the lowest resolution."""
         return check_images(
             f"a StridedConvNet of {len(self.widths)} widths", x_shape, len(self.widths)
         )

@@ -1,4 +1,4 @@
-"""Priors of one facet: what is drawn before the decoder sees it."""
+"""Priors of one facet's latent vector."""
 
 from ppl_models.priors.base import Mixture, Prior
 from ppl_models.priors.blocks import ClassBlocks

@@ -1,8 +1,8 @@
-"""What every prior promises, and what all mixtures share.
+"""The interface of priors, and what all mixtures share.
 
-A prior has two steps, :meth:`Prior.component` (the discrete draw of a mixture, or nothing) and
-:meth:`Prior.latent` (the latent vector given the component). Models call the two; they never ask
-which prior it is.
+A prior has two steps: :meth:`Prior.component` (the discrete draw of a mixture, or nothing) and
+:meth:`Prior.latent` (the latent vector given the component). Models only call these two and never
+check the kind of prior.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class Prior(Configurable, nn.Module):
 
     dim: int
     num_components: int
-    #: whether z has the same density for every component, so that the component's KL says nothing
-    #: of z
+    #: whether z has the same density for every component, so that the KL of c says nothing about z
     shares_density = False
 
     def component(self) -> dist.TorchDistribution | None:
@@ -48,13 +47,13 @@ class Prior(Configurable, nn.Module):
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         """p(z given c) with event ``[d]``.
 
-        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z), the component summed
-            out.
+        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z) with the component
+            summed out.
         """
 
     @abstractmethod
     def log_joint(self, z: Tensor) -> Tensor:
-        """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; takes arrays as well."""
+        """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; also takes arrays."""
 
     def log_prob(self, z: Tensor) -> Tensor:
         """log p(z) with the component summed out (MFCVAE, Eq. 17), in nats: ``[..., d] ->
@@ -65,18 +64,17 @@ class Prior(Configurable, nn.Module):
     def bind(
         self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
     ) -> None:
-        """Told by a guide how it encodes data of ``x_shape`` into this facet; for priors made of
+        """Called by a guide with its encoder of this facet; used by priors that are made of
         posteriors.
         """
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw ``[n, d]``, each from component ``cluster``, or from the whole prior where that is
-        ``None``.
+        """Draw ``[n, d]`` from component ``cluster``, or from the full prior if it is ``None``.
 
         :param temperature: factor on the standard deviation around the component's mean.
-        :raises ValueError: for a number below 1, a component that there is not, or a negative
-            temperature.
+        :raises ValueError: if ``n`` is below 1, the component is out of range, or the temperature
+            is negative.
         """
         self._check_draws(n, cluster, temperature)
         component = self.component()
@@ -105,9 +103,9 @@ class Prior(Configurable, nn.Module):
             )
 
     def _latents(self, z: Tensor, like: Tensor) -> Tensor:
-        """Latents ``[..., d]``, or an array of them, as a tensor like another.
+        """Latents ``[..., d]``, possibly an array, as a tensor of the dtype and device of ``like``.
 
-        :raises ValueError: for another length than d.
+        :raises ValueError: if the last axis does not have length d.
         """
         z = torch.as_tensor(z, dtype=like.dtype, device=like.device)
         if z.shape[-1:] != (self.dim,):
@@ -118,15 +116,15 @@ class Prior(Configurable, nn.Module):
 
 
 class Mixture(Prior):
-    r"""A finite mixture, one facet's clustering: :math:`c \sim \mathrm{Cat}(\pi)`, then z from
+    r"""Base of the mixtures, which cluster a facet: :math:`c \sim \mathrm{Cat}(\pi)`, then z from
     component c.
 
-    Kinds of mixtures differ in their :meth:`components`, and in where those come from.
+    Subclasses differ in their :meth:`components` and in how :meth:`place` initialises them.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
     :param weights: of the components: ``"learned"``, ``"uniform"`` (fixed at 1 / K), or
-        :class:`~ppl_models.priors.weights.DirichletWeights` to empty those that are not needed.
+        :class:`~ppl_models.priors.weights.DirichletWeights` to empty unneeded components.
     :raises ValueError: if a size is below 1, or ``weights`` is unknown.
 
     :ivar loc: means of the components ``[K, d]``.
@@ -155,13 +153,13 @@ class Mixture(Prior):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Start from a mixture that was fitted to latents of ``data``; what is not given stays.
+        """Initialise from a mixture that was fitted to latents of ``data``; anything not given is
+        kept.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
-        :param data: rows ``[N, *x_shape]`` and their latents ``[N, d]``, for priors that are made
-            of data.
+        :param data: rows ``[N, *x_shape]`` and their latents ``[N, d]``, for priors made of data.
         """
 
     def component(self) -> Component:
@@ -174,7 +172,7 @@ class Mixture(Prior):
         return DiagonalNormal(component @ each.loc, component @ each.scale)
 
     def marginal(self) -> dist.TorchDistribution:
-        """p(z), the component summed out (Eq. 17), with event ``[d]``."""
+        """p(z) with the component summed out (Eq. 17), with event ``[d]``."""
         return MarginalMixture(self.component(), self.components())
 
     def log_joint(self, z: Tensor) -> Tensor:
@@ -184,9 +182,9 @@ class Mixture(Prior):
 
     @torch.no_grad()
     def set_weights(self, weights: Tensor | None) -> None:
-        """Set the weights ``[K]``, but where they are fixed or ``None``.
+        """Set the weights ``[K]``; no effect if they are fixed or ``weights`` is ``None``.
 
-        :raises ValueError: if they are not K numbers of at least 0.
+        :raises ValueError: if they are not K non-negative numbers.
         """
         if weights is not None:
             check_parameter("weights", weights, (self.num_components,))
@@ -202,9 +200,9 @@ class Mixture(Prior):
 
 
 def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:
-    """:raises ValueError: if ``values`` do not have this shape, or are not finite."""
+    """:raises ValueError: if ``values`` does not have this shape or is not finite."""
     check_kind(name, values, Tensor, f"a tensor {list(shape)}")
     if tuple(values.shape) != shape:
         raise ValueError(f"{name} has shape {list(values.shape)}, but {list(shape)} is needed")
     if not values.isfinite().all():
-        raise ValueError(f"{name} holds NaN or infinity, and finite numbers are needed")
+        raise ValueError(f"{name} holds NaN or infinity, but finite numbers are needed")

@@ -1,4 +1,4 @@
-"""A block of latents for each class, of which the class chooses one."""
+"""A block of latents per class, one of which the class selects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ __all__ = ["ClassBlocks"]
 
 
 class ClassBlocks(Prior):
-    r"""A class and a block of latents for each: :math:`y \sim \mathrm{Cat}(1 / K), z_1, \ldots, z_K
-    \sim \mathrm{Normal}(0, I)`.
+    r"""A class and a block of latents for every class: :math:`y \sim \mathrm{Cat}(1 / K), z_1,
+    \ldots, z_K \sim \mathrm{Normal}(0, I)`.
 
-    The class does not change the density of the latents: it says which block is looked at (N-VAE,
-    III B), see :meth:`chosen`.
+    The class does not change the density of the latents; it selects the block that the decoder sees
+    (N-VAE, III B), see :meth:`chosen`.
 
-    :param num_components: K, how many classes there are.
-    :param block_dim: length of each class's block; z is all blocks in a row.
+    :param num_components: K, the number of classes.
+    :param block_dim: length of each class's block; z is all blocks concatenated.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ClassBlocks
+        >>> prior = ClassBlocks(3, 2)
+        >>> prior.chosen(torch.ones(6), torch.tensor([0.0, 1.0, 0.0]))
+        tensor([0., 0., 1., 1., 0., 0.])
     """
 
     shares_density = True
@@ -49,8 +56,8 @@ class ClassBlocks(Prior):
         )
 
     def chosen(self, z: Tensor, component: Tensor) -> Tensor:
-        """Latents ``[..., dim]`` with 0 in every block but that of the class, one-hot ``[..., K]``
-        (its Fig. 4).
+        """Latents ``[..., dim]`` with every block except that of the class, one-hot ``[..., K]``,
+        set to 0 (N-VAE, Fig. 4).
         """
         blocks = z.unflatten(-1, (self.num_components, self.block_dim))
         return (component.unsqueeze(-1) * blocks).flatten(-2)

@@ -1,4 +1,4 @@
-"""A grid of places, each with a code out of one book."""
+"""A grid of places, each with a code from one codebook."""
 
 from __future__ import annotations
 
@@ -14,16 +14,25 @@ __all__ = ["Codebook"]
 
 
 class Codebook(Prior):
-    """At every place a code, all equally probable; z is their vectors in a row (van den Oord et
+    """A code at every place, all equally probable; z concatenates their vectors (van den Oord et
     al., 2017).
 
-    :param num_components: K, how many codes there are.
+    :param num_components: K, the number of codes.
     :param code_dim: length of a code's vector.
-    :param places: how many places have one, such as 64 for a grid of 8 x 8.
+    :param places: number of places, such as 64 for a grid of 8 x 8.
     :raises ValueError: if a size is below 1.
 
     :ivar dim: ``places * code_dim``, length of z.
     :ivar loc: the codes' vectors ``[K, code_dim]``.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Codebook
+        >>> prior = Codebook(16, code_dim=4, places=9)
+        >>> prior.sample(2).shape
+        torch.Size([2, 36])
+        >>> prior.log_affinity(torch.zeros(2, 36)).shape
+        torch.Size([2, 9, 16])
     """
 
     def __init__(self, num_components: int, code_dim: int, places: int) -> None:
@@ -44,15 +53,15 @@ class Codebook(Prior):
         return (component @ self.loc).flatten(-2)
 
     def log_affinity(self, embedding: Tensor) -> Tensor:
-        """How near an embedding ``[..., dim]`` is to every code, up to a constant: ``[..., places,
+        """Closeness of an embedding ``[..., dim]`` to every code, up to a constant: ``[..., places,
         K]``, nats.
 
-        The log-density of each place's part under a Normal of identity covariance around each code,
-        so that its softmax are the responsibilities of a mixture with such components (*I Don't
-        Need u*, appendix B).
+        The log-density of each place's part under a Normal with identity covariance around each
+        code. Its softmax gives the responsibilities of a mixture of these Normals (*I Don't Need
+        u*, appendix B).
         """
         e = embedding.unflatten(-1, (self.places, self.code_dim))
-        # What is the same for all codes cancels in a softmax.
+        # Terms that are equal for all codes cancel in a softmax.
         return e @ self.loc.T - 0.5 * self.loc.square().sum(-1)
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
@@ -61,14 +70,13 @@ class Codebook(Prior):
 
     def log_joint(self, z: Tensor) -> Tensor:
         raise ValueError(
-            "a codebook's z is made of one code for each place: ask log_affinity(z) for each of "
-            "them"
+            "a codebook's z has a code for each place and no log_joint: use log_affinity(z) instead"
         )
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; there is no
-        ``temperature``.
+        """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; ``temperature``
+        has no effect.
         """
         self._check_draws(n, cluster, temperature)
         if cluster is None:

@@ -1,4 +1,4 @@
-"""A prior that is given by a vector."""
+"""A prior conditioned on a vector."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ class ConditionalNormal(Prior):
     :param dim: length of the latent vector.
     :param width: of the network's two hidden layers.
     :raises ValueError: if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import ConditionalNormal
+        >>> prior = ConditionalNormal(label_dim=3, dim=2)
+        >>> prior.latent(torch.zeros(4, 3)).mean.shape
+        torch.Size([4, 2])
     """
 
     def __init__(self, label_dim: int, dim: int, width: int = 50) -> None:
@@ -42,13 +49,11 @@ class ConditionalNormal(Prior):
         :raises ValueError: without u.
         """
         if component is None:
-            raise ValueError("a prior that is given by u needs it: latent(u)")
+            raise ValueError("this prior is conditioned on u and needs it: latent(u)")
         return diagonal_normal(self.network(component))
 
     def log_joint(self, z: Tensor) -> Tensor:
-        raise ValueError(
-            "a prior that is given by u has no density of z alone: ask latent(u).log_prob(z)"
-        )
+        raise ValueError("without u, z has no density under this prior: use latent(u).log_prob(z)")
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:

@@ -1,4 +1,4 @@
-"""No prior at all."""
+"""A flat prior, which leaves the latent unconstrained."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ __all__ = ["Flat"]
 
 
 class Flat(Prior):
-    """The same density, 1, everywhere: what a plain autoencoder has. It cannot be drawn from.
+    """Density 1 everywhere: the improper prior of a plain autoencoder. It cannot be sampled.
 
     :param dim: length of the latent vector.
-    :raises ValueError: if ``dim`` is below 1; and for :meth:`sample`.
+    :raises ValueError: if ``dim`` is below 1; :meth:`sample` always raises it.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Flat
+        >>> Flat(2).log_prob(torch.zeros(3, 2))
+        tensor([0., 0., 0.])
     """
 
     def __init__(self, dim: int) -> None:
@@ -25,7 +31,7 @@ class Flat(Prior):
         self.num_components = 1
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
-        return _Anywhere(dist.constraints.real_vector, (), (self.dim,))
+        return _FlatDensity(dist.constraints.real_vector, (), (self.dim,))
 
     def log_joint(self, z: Tensor) -> Tensor:
         return torch.zeros_like(torch.as_tensor(z)[..., :1])
@@ -39,6 +45,6 @@ class Flat(Prior):
         return f"dim={self.dim}"
 
 
-class _Anywhere(dist.ImproperUniform):
+class _FlatDensity(dist.ImproperUniform):
     def log_prob(self, value: Tensor) -> Tensor:
-        return super().log_prob(value).to(value)  # of its precision and on its device
+        return super().log_prob(value).to(value)  # its dtype and device

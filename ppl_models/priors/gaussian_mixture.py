@@ -1,4 +1,4 @@
-"""A mixture of Gaussians with parameters of its own."""
+"""A mixture of Gaussians with learned parameters."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ppl_models.priors.weights import DirichletWeights
 
 __all__ = ["GaussianMixture"]
 
-# Below this standard deviation a component is a spike that a float32 density cannot resolve.
+# A float32 density cannot resolve components that are narrower than this standard deviation.
 MIN_SCALE = 1e-4
-# A sharp softplus, so that a standard deviation of 0.1 is still far from the flat end of the curve.
+# A sharp softplus, so that a standard deviation of 0.1 is far from the flat part of the curve.
 SOFTPLUS_BETA = 10.0
 
 
@@ -28,17 +28,26 @@ class GaussianMixture(Mixture):
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim \mathrm{Normal}(\mu_c, \Sigma_c)
 
-    Covariances start at ``scale ** 2`` times the identity, weights uniform, means drawn from a
-    standard normal; :mod:`inference.initialization` sets better ones from data.
+    Initially, covariances are ``scale ** 2`` times the identity, weights are uniform and means are
+    drawn from a standard normal; :mod:`inference.initialization` sets better values from data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
-    :param covariance: ``"diag"`` or ``"full"``; the latter is held as a Cholesky factor.
+    :param covariance: ``"diag"`` or ``"full"``; the latter is stored as a Cholesky factor.
     :param weights: ``"learned"``, ``"uniform"`` or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
     :param scale: initial standard deviation of every component; the paper's variance is 0.01, so
         0.1.
     :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import GaussianMixture
+        >>> prior = GaussianMixture(10, 5)
+        >>> prior.log_joint(torch.zeros(3, 5)).shape
+        torch.Size([3, 10])
+        >>> prior.sample(4, cluster=2).shape
+        torch.Size([4, 5])
     """
 
     def __init__(
@@ -93,7 +102,7 @@ class GaussianMixture(Mixture):
         covariances: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        """Set the mixture's parameters; what is not given stays.
+        """Set the mixture's parameters; anything not given is kept.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite; a diagonal mixture keeps their
@@ -112,7 +121,9 @@ class GaussianMixture(Mixture):
                 covariances if self.covariance == "full" else covariances[:0]
             )
             if bool(fault.any()) or not bool((variances > 0).all()):
-                raise ValueError("covariances must be positive definite: add to their diagonals")
+                raise ValueError(
+                    "covariances must be positive definite: add a constant to their diagonals"
+                )
         self.set_weights(weights)
         if loc is not None:
             self.loc.copy_(loc)

@@ -18,6 +18,15 @@ class StandardNormal(Prior):
 
     :param dim: length of the latent vector.
     :raises ValueError: if ``dim`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import StandardNormal
+        >>> prior = StandardNormal(5)
+        >>> prior.log_prob(torch.zeros(3, 5)).shape
+        torch.Size([3])
+        >>> prior.sample(4).shape
+        torch.Size([4, 5])
     """
 
     def __init__(self, dim: int) -> None:

@@ -17,23 +17,32 @@ __all__ = ["VampPrior"]
 
 
 class VampPrior(Mixture):
-    r"""Mixture whose components are the guide's own posteriors at learned pseudo-inputs (Tomczak
-    and Welling, Eq. 9).
+    r"""Mixture whose components are the guide's posteriors at learned pseudo-inputs (Tomczak and
+    Welling, Eq. 9).
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
 
-    The components move with the encoder, so a prior of this kind belongs to one guide: the first
-    that is built for its model. Pseudo-inputs start as uniform noise;
+    The components change with the encoder, so each such prior belongs to one guide: the first that
+    is built for its model. Pseudo-inputs start as uniform noise;
     :func:`~inference.initialization.cold_start` and :func:`~inference.initialization.fit_mixtures`
-    put data in their place.
+    replace the noise with data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
-    :param x_shape: shape of one datum, the model's.
+    :param x_shape: shape of one sample, as in the model.
     :param weights: ``"learned"``, ``"uniform"`` (the paper's) or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param support: range that pseudo-inputs are kept in by clamping, such as (0, 1) for images; any
-        by default.
+    :param support: range that pseudo-inputs are clamped to, such as (0, 1) for images; unbounded by
+        default.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from ppl_models import VaDE, VampPrior
+        >>> prior = VampPrior(10, 5, x_shape=(784,), support=(0, 1))
+        >>> guide = VaDEGuide(VaDE((784,), prior))
+        >>> prior.log_joint(torch.zeros(3, 5)).shape
+        torch.Size([3, 10])
     """
 
     def __init__(
@@ -63,15 +72,15 @@ class VampPrior(Mixture):
     def bind(
         self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
     ) -> None:
-        """Take components from this encoder from now on.
+        """Use this encoder for the components from now on.
 
-        :raises ValueError: if another guide's encoder was taken before, or pseudo-inputs have
-            another shape than data.
+        :raises ValueError: if the prior already uses another guide's encoder, or pseudo-inputs and
+            data differ in shape.
         """
         own_shape = tuple(self.pseudo_inputs.shape[1:])
         if own_shape != x_shape:
             raise ValueError(
-                f"this VampPrior was built for data of shape {own_shape}, but the model's are "
+                f"this VampPrior was built for data of shape {own_shape}, but the model has "
                 f"{x_shape}"
             )
         if self._encode is not None:
@@ -97,8 +106,8 @@ class VampPrior(Mixture):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Put the datum whose latent is nearest to each mean in each pseudo-input's place;
-        covariances follow.
+        """Set each pseudo-input to the sample whose latent is nearest to the mean; covariances
+        follow from it.
         """
         if data is not None:
             rows, z = data

@@ -1,5 +1,5 @@
-"""Weights of a mixture's components: learned, fixed, or learned under a prior that empties what is
-not needed.
+"""Weights of a mixture's components: learned, fixed, or learned under a prior that empties unneeded
+components.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class MixtureWeights(Configurable):
-    """How a mixture's parameter ``logits`` gives its weights.
+    """How the weights of a mixture follow from its parameter ``logits``.
 
     :cvar learned: whether that parameter is trained.
     """
@@ -41,7 +41,7 @@ class LearnedWeights(MixtureWeights):
 
 
 class UniformWeights(MixtureWeights):
-    """pi = 1 / K, never trained."""
+    """pi = 1 / K, fixed."""
 
     learned = False
 
@@ -50,25 +50,31 @@ class UniformWeights(MixtureWeights):
 
 
 class DirichletWeights(MixtureWeights):
-    r"""Random weights, one draw for all data, which empty the components that the data do not need.
+    r"""A Dirichlet prior on the weights, which empties the components that the data do not need.
 
     .. math:: \pi \sim \mathrm{Dirichlet}(\alpha, \ldots, \alpha), \quad
               q(\pi) = \mathrm{Dirichlet}(\alpha + N \, \mathrm{softmax}(\mathrm{logits}))
 
-    This form of q holds the exact optimum given responsibilities, whose means are softmax(logits)
-    there. The weights are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and each
-    datum bears an N-th of KL(q(pi), p(pi)), so the bound is exact in pi, and kl_c in the history
-    has that part in it.
+    This family of q contains the exact optimum given the responsibilities, where softmax(logits) is
+    their mean. The weights are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and
+    each sample carries 1 / N of KL(q(pi), p(pi)). The bound is therefore exact in pi, and ``kl_c``
+    in the history includes this share.
 
     As N grows, the posterior of a mixture with too many components leaves the surplus empty if
     alpha is below half the number of a component's parameters (Rousseau and Mengersen, 2011).
-    Descent from many components may stop before that, at components that share a cluster. A smaller
-    N strengthens the prior, and is a bound all the same: a component is squeezed out once its share
-    of the data falls below about 2 / N.
+    Optimisation from many components may stop earlier, with several components that share a
+    cluster. A smaller N strengthens the prior, and the objective is still a bound: a component is
+    removed once its share of the data falls below about 2 / N.
 
-    :param num_data: N: the number of data that are fitted, or fewer for a stronger prior.
+    :param num_data: N: the number of training samples, or fewer for a stronger prior.
     :param concentration: alpha, positive.
     :raises ValueError: if a number is out of range.
+
+    Example:
+        >>> from ppl_models import DirichletWeights, GaussianMixture
+        >>> prior = GaussianMixture(20, 5, weights=DirichletWeights(num_data=1000))
+        >>> bool(prior.component().log_probs.exp().sum() < 1)
+        True
     """
 
     def __init__(self, num_data: int, concentration: float = 0.01) -> None:
@@ -92,7 +98,7 @@ class DirichletWeights(MixtureWeights):
 
 
 def mixture_weights(weights: str | MixtureWeights) -> MixtureWeights:
-    """The rule that ``weights`` names, or is."""
+    """The :class:`MixtureWeights` that ``weights`` is or names."""
     if isinstance(weights, MixtureWeights):
         return weights
     named: dict[str, type[MixtureWeights]] = {"learned": LearnedWeights, "uniform": UniformWeights}

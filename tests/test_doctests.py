@@ -1,0 +1,249 @@
+"""Every example in a docstring runs, and everything that users call has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import io
+import pkgutil
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib
+import numpy as np
+import pyro
+import pytest
+import torch
+
+PACKAGES = ("ppl_models", "guides", "inference")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+# Models, priors, likelihoods, networks, guides, and the kinds of things in `inference` that users
+# call.
+PUBLIC = (
+    "ppl_models",
+    "ppl_models.networks",
+    "guides",
+    "inference",
+    "inference.callbacks",
+    "inference.diagnostics",
+    "inference.estimators",
+    "inference.evaluation",
+    "inference.figures",
+    "inference.initialization",
+    "inference.metrics",
+    "inference.objectives",
+    "inference.schedules",
+    "inference.selection",
+)
+
+# Public names that need no example, and why.
+EXEMPT = {
+    **dict.fromkeys(
+        (
+            "Architecture",
+            "Evidence",
+            "FacetGuide",
+            "FacetModel",
+            "Ladder",
+            "Likelihood",
+            "Mixture",
+            "NetworkGuide",
+            "Prior",
+            "Schedule",
+            "SupervisedGuide",
+        ),
+        "a base class: its subclasses have examples",
+    ),
+    **dict.fromkeys(
+        ("Decoder", "Encoder", "FlowDecoder", "NoEncoder"),
+        "built by architectures, which have examples",
+    ),
+    **dict.fromkeys(
+        (
+            "ClassifierScores",
+            "EstimatorReport",
+            "FittedRun",
+            "GradientMoments",
+            "HeldOutCorrelation",
+            "Selection",
+        ),
+        "a result: the function that returns it has an example",
+    ),
+    "default_objective": "called by SVIRunner, which has an example",
+    "perturb_components": "called by KeepIdentifiable with the components that it found",
+}
+
+# Names of `inference` that still lack an example. Delete a name when it gets one.
+PENDING: set[str] = {
+    "Checkpoints",
+    "Constant",
+    "ContentStyleTransformer",
+    "CoolDown",
+    "Draw",
+    "Evaluate",
+    "FacetClustering",
+    "FitMixtures",
+    "Groups",
+    "Guard",
+    "GuideEnum_ELBO",
+    "ImportanceWeighted_ELBO",
+    "JSONLines",
+    "KeepIdentifiable",
+    "Loss",
+    "MeanFieldEnum_ELBO",
+    "MeanField_ELBO",
+    "MultiFacetClustering",
+    "ProgressiveFadeIn",
+    "ReduceOnPlateau",
+    "Rows",
+    "SVIRunner",
+    "ScoreFunction_ELBO",
+    "SemiSupervisedClassifier",
+    "StopEarly",
+    "TensorBoard",
+    "WarmUp",
+    "assert_unbiased",
+    "class_latents",
+    "class_samples",
+    "class_traversals",
+    "classifier_scores",
+    "cluster_accuracy",
+    "cluster_gallery",
+    "cluster_map",
+    "cluster_samples",
+    "clustering_scores",
+    "clusters_in_use",
+    "coinciding_components",
+    "cold_start",
+    "compare_estimators",
+    "condition_number",
+    "data_dependent_start",
+    "effective_clusters",
+    "elbo",
+    "elbo_per_datum",
+    "evidence_reconstructions",
+    "exact_objective",
+    "facet_draws",
+    "facet_overview",
+    "facet_swaps",
+    "fit_mixtures",
+    "fit_together",
+    "gauss_hermite",
+    "gradient_moments",
+    "group_generations",
+    "grouped_boxes",
+    "grouped_curves",
+    "grouped_means",
+    "grouped_points",
+    "guide_comparison",
+    "held_out_correlation",
+    "identifiability_matrix",
+    "importance_weighted_bounds",
+    "infer_tables",
+    "kl_by_class",
+    "kl_by_dimension",
+    "kl_of_blocks",
+    "latent_interpolation",
+    "latent_scatter",
+    "learn_to_encode",
+    "log_importance_weights",
+    "loss_draws",
+    "match_facets",
+    "mean_correlation",
+    "mutual_information",
+    "natural_parameters",
+    "neighbor_clusters",
+    "neighbor_start",
+    "one_standard_error",
+    "pareto_k",
+    "probe_accuracy",
+    "redundancy",
+    "save_figures",
+    "select_model",
+    "selection_overview",
+    "shared_latents",
+    "shared_traversals",
+    "stability",
+    "standard_normal_priors",
+    "style_swaps",
+    "training_curves",
+    "traversed",
+    "warm_start",
+}
+
+
+def modules() -> dict[str, ModuleType]:
+    """Every module of the packages, by name."""
+    found = {}
+    for package in map(importlib.import_module, PACKAGES):
+        found[package.__name__] = package
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            found[info.name] = importlib.import_module(info.name)
+    return found
+
+
+def examples(module: ModuleType) -> list[doctest.DocTest]:
+    return [test for test in doctest.DocTestFinder().find(module) if test.examples]
+
+
+TESTED = {name: module for name, module in modules().items() if examples(module)}
+
+
+@pytest.fixture
+def global_state() -> Iterator[None]:
+    """Random states, the default dtype, the number of threads and the style of figures, restored
+    afterwards.
+    """
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    with matplotlib.rc_context():
+        yield
+    torch.set_default_dtype(dtype)
+    torch.set_num_threads(threads)
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+
+
+@pytest.mark.usefixtures("global_state")
+@pytest.mark.parametrize("name", TESTED)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an example may write files
+    report, failed = io.StringIO(), 0
+    for test in examples(TESTED[name]):
+        pyro.set_rng_seed(0)
+        failed += doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write).failed
+    assert not failed, report.getvalue()
+
+
+def has_example(value: object) -> bool:
+    return ">>>" in (value.__doc__ or "")
+
+
+def called_by_users() -> dict[str, object]:
+    """The public classes and functions by name; types and warnings are not called."""
+    found = {}
+    for module in map(importlib.import_module, PUBLIC):
+        for name in module.__all__:
+            value = getattr(module, name)
+            warning = inspect.isclass(value) and issubclass(value, Warning)
+            if (inspect.isclass(value) or inspect.isfunction(value)) and not warning:
+                found[name] = value
+    return found
+
+
+def test_everything_that_users_call_has_an_example() -> None:
+    lacking = {name for name, value in called_by_users().items() if not has_example(value)}
+    assert sorted(lacking - EXEMPT.keys() - PENDING) == [], "give these an example in the docstring"
+
+
+def test_exceptions_are_still_needed() -> None:
+    assert not EXEMPT.keys() & PENDING
+    lacking = {name for name, value in called_by_users().items() if not has_example(value)}
+    assert sorted(EXEMPT.keys() - lacking) == [], "remove these from EXEMPT"
+    assert sorted(PENDING - lacking) == [], "these have an example now: remove them from PENDING"
