@@ -40,6 +40,20 @@ class Evaluate:
     """Add your own measures to the record, in the first record after each ``every`` epochs.
 
     :param measure: called with the runner; returns ``{name: number}``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, elbo
+        >>> from inference.callbacks import Evaluate
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> look = Evaluate(lambda run: {"test": elbo(run.model, run.guide, x[15:], 5)[0]}, every=2)
+        >>> runner = SVIRunner(model, VaDEGuide(model))
+        >>> runner = runner.fit(x[:15], epochs=3, progress=False, callbacks=[look])
+        >>> ["test" in record for record in runner.history]
+        [False, True, False]
     """
 
     def __init__(self, measure: Callable[[Run], Mapping[str, float]], every: int = 1) -> None:
@@ -75,6 +89,19 @@ class FitMixtures:
 
     Before the first step it raises ``ValueError`` if ``x`` does not fit the model or has too few
     rows, or a facet is unknown or no mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import FitMixtures
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> refit = FitMixtures(x, epoch=1)
+        >>> _ = SVIRunner(model, VaDEGuide(model)).fit(x, 2, progress=False, callbacks=[refit])
+        >>> refit.done
+        True
     """
 
     def __init__(
@@ -115,6 +142,22 @@ class JSONLines:
     record for which there is room.
 
     :param path: in a folder that is there; what the file holds is overwritten by the first record.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import JSONLines
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "history.jsonl"
+        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=[JSONLines(path)])
+        ...     len(path.read_text().splitlines())
+        2
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -196,6 +239,25 @@ class Draw:
     """Draw figures in the first record after each ``every`` epochs, into ``folder/epoch-N``.
 
     :param draw: called with the runner and that folder; see :func:`inference.figures.save_figures`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import Draw
+        >>> from inference.figures import training_curves
+        >>> from ppl_models import VAE, SharedMLP
+        >>> def draw(run, folder):
+        ...     training_curves(run.history, ["layer_1"]).savefig(folder / "curves.png")
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     callbacks = [Draw(folder, draw, every=2)]
+        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=callbacks)
+        ...     [path.parent.name for path in Path(folder).rglob("*.png")]
+        ['epoch-00002']
     """
 
     def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
@@ -231,6 +293,18 @@ class StopEarly:
     :param larger_is_better: as for an ELBO, and not for an objective.
     :raises ValueError: if ``patience`` is below 1 or ``threshold`` no number; in a record, if that
         and all before it lack the measure, and these are more than ``patience``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import StopEarly
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> stop = StopEarly("elbo", patience=2, threshold=100.0)  # more than two epochs can bring
+        >>> runner.fit(x, epochs=10, progress=False, callbacks=[stop]).epoch
+        3
     """
 
     def __init__(
@@ -284,6 +358,19 @@ class ReduceOnPlateau:
     :param threshold: what counts as an improvement, in nats per datum.
     :raises ValueError: if ``factor`` is not between 0 and 1, ``patience`` is below 1 or
         ``threshold`` no number.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import ReduceOnPlateau
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner = SVIRunner(model, VaDEGuide(model), lr=0.001)
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> reduce = ReduceOnPlateau(factor=0.5, patience=5)
+        >>> runner.fit(x, epochs=2, progress=False, callbacks=[reduce]).history[-1]["lr"]
+        0.001
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:

@@ -29,6 +29,11 @@ class Guard(Options):
     :param max_norm: gradients longer than this, over all parameters, are cut to it; without it none
         is.
     :raises ValueError: if ``action`` is unknown or ``max_norm`` is not positive.
+
+    Example:
+        >>> from inference import Guard
+        >>> Guard("skip", max_norm=10)
+        Guard(action='skip', max_norm=10.0)
     """
 
     def __init__(self, action: str = "stop", max_norm: float | None = None) -> None:

@@ -51,6 +51,13 @@ def cluster_accuracy(
         Without it the map is fitted on the data that are scored, as the papers do, which flatters
         many small clusters.
     :raises ValueError: for arrays of unequal length, no data, or an unknown method.
+
+    Example:
+        >>> from inference.metrics import cluster_accuracy
+        >>> cluster_accuracy([0, 0, 1, 1], [5, 5, 3, 2])
+        1.0
+        >>> cluster_accuracy([0, 0, 1, 1], [5, 5, 3, 2], "hungarian")
+        0.75
     """
     labels, clusters = _paired(labels, clusters)
     known_labels, known_clusters = (labels, clusters) if map_from is None else _paired(*map_from)
@@ -65,6 +72,11 @@ def cluster_accuracy(
 def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority") -> dict[Any, Any]:
     """What each cluster stands for: ``{cluster: label}``, by ``"majority"`` or ``"hungarian"``; see
     above.
+
+    Example:
+        >>> from inference.metrics import cluster_map
+        >>> cluster_map([0, 0, 1, 1], [5, 5, 3, 2])
+        {2: 1, 3: 1, 5: 0}
     """
     labels, clusters = _paired(labels, clusters)
     counts = contingency_matrix(labels, clusters)  # [classes, clusters]
@@ -86,6 +98,12 @@ def clustering_scores(
     ``accuracy`` (majority, map fitted on the scored data), ``accuracy_hungarian``, ``nmi``,
     ``ari``; and ``accuracy_train_map`` where ``map_from`` gives labels and clusters of the training
     split.
+
+    Example:
+        >>> from inference.metrics import clustering_scores
+        >>> scores = clustering_scores([0, 0, 1, 1], [1, 1, 0, 0])
+        >>> {name: round(score, 3) for name, score in scores.items()}
+        {'accuracy': 1.0, 'accuracy_hungarian': 1.0, 'nmi': 1.0, 'ari': 1.0}
     """
     scores = {
         "accuracy": cluster_accuracy(labels, clusters),
@@ -112,6 +130,14 @@ def probe_accuracy(
 
     :param train_z: latents ``[N, d]``.
     :raises ValueError: if shapes do not fit, or a latent is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import probe_accuracy
+        >>> labels = np.arange(2000) % 2
+        >>> z = 10 * labels[:, None] + np.random.default_rng(0).normal(size=(2000, 1))
+        >>> probe_accuracy(z[:1000], labels[:1000], z[1000:], labels[1000:])
+        1.0
     """
     _check_latents(train_z, train_labels)
     _check_latents(test_z, test_labels, np.shape(train_z)[1])
@@ -149,6 +175,15 @@ def classifier_scores(
     :param test: latents ``[M, d]`` and labels ``[M]`` of each test set, with labels that the
         training set has.
     :raises ValueError: if shapes do not fit or a label is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import classifier_scores
+        >>> labels = np.arange(40) % 2
+        >>> z = labels[:, None] + np.random.default_rng(0).normal(0, 0.01, (40, 1))
+        >>> (scores,) = classifier_scores(z[:30], labels[:30], [(z[30:], labels[30:])])
+        >>> scores.accuracy
+        1.0
     """
     _check_latents(train_z, train_labels)
     known = np.unique(np.asarray(train_labels)).tolist()
@@ -197,6 +232,14 @@ def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pear
     :param method: ``"pearson"`` or ``"spearman"``.
     :raises ValueError: if shapes differ, fewer than two data are given, a number is not finite, a
         source is constant, or the method is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import mean_correlation
+        >>> sources = np.random.default_rng(0).normal(size=(100, 2))
+        >>> latents = sources[:, ::-1] * [2.0, -3.0]  # permuted, scaled and flipped
+        >>> round(mean_correlation(sources, latents), 3)
+        1.0
     """
     s, z = _matching_columns(sources, latents, method)
     correlation = np.abs(_correlations(s, z, method))
@@ -238,6 +281,14 @@ def held_out_correlation(
         latents that a model does not use.
     :raises ValueError: as :func:`mean_correlation`; if a source is constant in a half; and, to
         align, if a half has fewer data than 2 d, or there are fewer variates than asked for.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import held_out_correlation
+        >>> sources = np.random.default_rng(0).normal(size=(100, 2))
+        >>> latents = sources @ [[1.0, 2.0], [-1.0, 1.0]]  # an invertible linear map
+        >>> round(held_out_correlation(sources, latents, align=True).out_of_sample, 3)
+        1.0
     """
     s, z = _matching_columns(sources, latents, method)
     half = len(s) // 2

@@ -62,6 +62,19 @@ class SVIRunner(Run):
     :ivar epoch: passes over the data so far.
     :ivar step: optimiser steps so far; the schedule goes by them.
     :ivar should_stop: set by a callback to end training after its record.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from ppl_models import SharedMLP, GaussianMixture, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> runner = SVIRunner(model, VaDEGuide(model), seed=1)
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> runner.fit(x, epochs=2, progress=False)
+        SVIRunner(VaDE, VaDEGuide, lr=0.0005, seed=1, precision='float32', epoch=2)
+        >>> runner.history[-1]["step"], runner.guide.predict(x)["cluster"].shape
+        (2, (20,))
     """
 
     def __init__(

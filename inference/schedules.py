@@ -56,6 +56,13 @@ class Constant(Schedule):
     :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7),
         others staying at 1; at least 0.
     :raises ValueError: if a weight is negative.
+
+    Example:
+        >>> from inference import Constant
+        >>> Constant(4.0)  # a beta-VAE
+        Constant(weight=4.0)
+        >>> Constant({"z_class": 2}).weight
+        {'z_class': 2}
     """
 
     def __init__(self, weight: float | Mapping[str, float] = 1.0) -> None:
@@ -71,6 +78,15 @@ class WarmUp(Schedule):
     """Every KL term's weight rises linearly from 0 to 1 over the first ``steps`` steps.
 
     :param steps: at least 1.
+
+    Example:
+        >>> import torch
+        >>> from inference import WarmUp
+        >>> from ppl_models import VAE
+        >>> weights = WarmUp(100).bind(VAE((6,), 2), steps_per_epoch=10, total_steps=200)
+        >>> kl_weights, gates = weights(torch.tensor(50))
+        >>> kl_weights.tolist(), gates.tolist()
+        ([[0.5, 0.5]], [1.0])
     """
 
     def __init__(self, steps: int) -> None:
@@ -97,6 +113,14 @@ class CoolDown(Schedule):
         at 1; at least 1.
     :param steps: T, at least 1.
     :raises ValueError: if a weight is below 1.
+
+    Example:
+        >>> import torch
+        >>> from inference import CoolDown
+        >>> from ppl_models import VAE
+        >>> weights = CoolDown(16.0, 100).bind(VAE((6,), 2), steps_per_epoch=10, total_steps=200)
+        >>> [round(weights(torch.tensor(step))[0][0, 0].item(), 3) for step in (0, 50, 100, 150)]
+        [16.0, 4.0, 1.0, 1.0]
     """
 
     def __init__(self, start: float | Mapping[str, float], steps: int) -> None:
@@ -129,6 +153,16 @@ class ProgressiveFadeIn(Schedule):
         latents of a waiting facet drift with the encoder's first layers, and know much of what the
         facets before them know when their turn comes; held to the prior (0.5 in Li et al.,
         *Progressive learning and disentanglement*, 2020) they start from nothing.
+
+    Example:
+        >>> import torch
+        >>> from inference import ProgressiveFadeIn
+        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> model = MFCVAE((6,), {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)})
+        >>> schedule = ProgressiveFadeIn((10, 20), fade_steps=1000)
+        >>> weights = schedule.bind(model, steps_per_epoch=100, total_steps=3000)
+        >>> [weights(torch.tensor(step))[1].tolist() for step in (0, 1500, 3000)]
+        [[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]
     """
 
     def __init__(

@@ -62,6 +62,20 @@ class Checkpoints:
     :param resume: go on from the last whole checkpoint, where there is one.
     :raises ValueError: if a number is not positive, or the folder holds checkpoints already and
         ``resume`` is not set.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import Checkpoints, SVIRunner
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder, resume=True)
+        ...     _ = runner.fit(x, epochs=2, progress=False, checkpoints=checkpoints)
+        ...     [path.name for path in checkpoints.written()]
+        ['step-0000000001', 'step-0000000002']
     """
 
     def __init__(
@@ -343,6 +357,16 @@ def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints in a folder and in those below it, and nothing else.
 
     :raises ValueError: if another process is writing them.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from inference.checkpoints import remove_checkpoints
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "step-0000000001").mkdir()
+        ...     remove_checkpoints(Path(folder))
+        ...     (Path(folder) / "step-0000000001").exists()
+        False
     """
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         if found := checkpoints_in(below):

@@ -82,6 +82,21 @@ def compare_estimators(
     :param chunk: draws that are held at once, at most.
     :param given: what the losses take beside x, such as ``label``.
     :raises ValueError: if ``num_draws`` is below 1, or there are no estimators.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, ScoreFunction
+        >>> from inference import Loss
+        >>> from inference.diagnostics import compare_estimators
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> enumerated = AmortizedGuide(model)
+        >>> drawn = AmortizedGuide(model, discrete=ScoreFunction())
+        >>> losses = {"enumerated": Loss(model, enumerated), "drawn": Loss(model, drawn)}
+        >>> x, reference = torch.zeros(5, 6), losses["enumerated"]
+        >>> reports = compare_estimators(losses, x, reference, num_draws=20)
+        >>> {name: report.gradient_variance > 0 for name, report in reports.items()}
+        {'enumerated': True, 'drawn': True}
     """
     check_size("num_draws", num_draws)
     if not isinstance(estimators, Mapping) or not estimators:

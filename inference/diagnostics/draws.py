@@ -47,6 +47,16 @@ def loss_draws(
     :param chunk: draws that are held at once, at most; by default as many as make 16,384 rows.
     :param given: what the loss takes beside x, such as ``label``.
     :raises ValueError: if a number is below 1, or ``x`` is no tensor.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import Loss
+        >>> from inference.diagnostics import loss_draws
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> loss_draws(Loss(model, VaDEGuide(model)), torch.zeros(5, 6), num_draws=100).shape
+        torch.Size([100])
     """
     check_size("num_draws", num_draws)
     _check_loss(loss, x)
@@ -114,6 +124,18 @@ def gradient_moments(
     :param chunk: gradients that are held at once, at most.
     :param given: what the loss takes beside x, such as ``label``.
     :raises ValueError: if a number is below 1, or ``x`` is no tensor.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import Loss
+        >>> from inference.diagnostics import gradient_moments
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> loss = Loss(model, VaDEGuide(model))
+        >>> moments = gradient_moments(loss, torch.zeros(5, 6), num_draws=20)
+        >>> moments.trace > 0, moments.num_draws
+        (True, 20)
     """
     check_size("num_draws", num_draws)
     check_count("chunk", chunk)

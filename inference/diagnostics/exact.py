@@ -33,6 +33,14 @@ def gauss_hermite(
 
     :raises ValueError: if a number is below 1, or the grid has more nodes than could be summed
         over.
+
+    Example:
+        >>> from inference.diagnostics import gauss_hermite
+        >>> nodes, weights = gauss_hermite(5, dim=2)
+        >>> nodes.shape, weights.shape
+        (torch.Size([25, 2]), torch.Size([25]))
+        >>> round(float(weights @ nodes[:, 0] ** 4), 6)  # the fourth moment of a standard normal
+        3.0
     """
     count = check_count("dim", dim) * math.log(check_count("num_nodes", num_nodes))
     if num_nodes > MAX_NODES or count > math.log(MAX_SIZE):
@@ -62,6 +70,17 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
         ``LadderGuide``; for a model that takes more than x; and if a facet's KL terms for z and c
         have different weights and its clusters follow from z: the responsibilities are not the
         optimal q(c given x) then, and this formula does not hold.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference.diagnostics import exact_objective
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> prior, network = GaussianMixture(2, 1), SharedMLP((8,), activation="tanh")
+        >>> model = VaDE((6,), prior, network=network).double()
+        >>> value = exact_objective(model, VaDEGuide(model).double(), torch.zeros(5, 6).double())
+        >>> value.shape, value.requires_grad
+        (torch.Size([]), True)
     """
     check_guide(guide)
     if model.takes or not guide.factorizes:

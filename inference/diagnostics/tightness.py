@@ -36,6 +36,15 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
     :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's
         facets depend on one another given x (``LadderGuide``) or on more than x: the density of its
         draws is not at hand.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.diagnostics import log_importance_weights
+        >>> from ppl_models import VAE, SharedMLP
+        >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
+        >>> log_importance_weights(guide, np.random.default_rng(0).random((20, 6)), 100).shape
+        torch.Size([100, 20])
     """
     check_guide(guide)
     check_size("num_draws", num_draws)
@@ -77,6 +86,14 @@ def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dic
 
     :param log_weights: ``[num_draws, N]``, of :func:`log_importance_weights`.
     :raises ValueError: if there are fewer draws than a size asks for.
+
+    Example:
+        >>> import torch
+        >>> from inference.diagnostics import importance_weighted_bounds
+        >>> log_weights = torch.log(torch.tensor([[1.0], [3.0]]))  # two draws for one sample
+        >>> bounds = importance_weighted_bounds(log_weights, [1, 2])
+        >>> {size: round(bound, 3) for size, bound in bounds.items()}
+        {1: 0.549, 2: 0.693}
     """
     _check_log_weights(log_weights)
     num_draws = len(log_weights)
@@ -104,6 +121,13 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
 
     :param log_weights: ``[num_draws, N]``, at least 100 draws.
     :raises ValueError: for fewer.
+
+    Example:
+        >>> import torch
+        >>> from inference.diagnostics import pareto_k
+        >>> log_weights = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+        >>> pareto_k(log_weights).shape
+        (3,)
     """
     _check_log_weights(log_weights)
     if len(log_weights) < 100:

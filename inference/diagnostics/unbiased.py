@@ -30,6 +30,13 @@ def assert_unbiased(
     :raises ValueError: if a bias of ``detectable`` would have been missed too often: the test could
         not have failed.
     :raises AssertionError: if the draws are biased.
+
+    Example:
+        >>> import torch
+        >>> from inference.diagnostics import assert_unbiased
+        >>> draws = 3 + torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+        >>> abs(assert_unbiased(draws, exact=3.0, detectable=0.05)) < 5
+        True
     """
     check_kind("draws", draws, Tensor, "a tensor [n]")
     for name, value in (("detectable", detectable), ("false_alarm", false_alarm), ("power", power)):

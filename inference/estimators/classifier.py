@@ -47,6 +47,15 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     :param verbose: print what is chosen.
 
     :ivar classes_: labels that were seen, sorted, without -1.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import SemiSupervisedClassifier
+        >>> X = np.random.default_rng(0).normal(size=(60, 4))
+        >>> y = np.where(np.arange(60) < 10, X[:, 0] > 0, -1)  # 50 labels are unknown
+        >>> classifier = SemiSupervisedClassifier(epochs=2, random_state=0).fit(X, y)
+        >>> classifier.classes_, classifier.predict_proba(X).shape
+        (array([0, 1]), (60, 2))
     """
 
     def __init__(

@@ -82,10 +82,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         with labels, by these.
     :ivar clusters_: the mixture's components that these are, an array for each facet.
 
-    Example::
-
-        found = MultiFacetClustering(("style", "digit"), random_state=0).fit(X)
-        found.labels_[:, 1], found.facet("digit").predict(X)
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import MultiFacetClustering
+        >>> X = np.random.default_rng(0).normal(size=(60, 4))
+        >>> found = MultiFacetClustering(("style", "digit"), n_clusters=3, epochs=4, random_state=0)
+        >>> found.fit(X).labels_.shape  # a clustering for each facet
+        (60, 2)
+        >>> found.facet("digit").predict(X).shape
+        (60,)
     """
 
     def __init__(
@@ -337,6 +342,14 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
 
     :ivar estimator_: the fitted one.
     :ivar labels_: clusters of the training data ``[N]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import FacetClustering, MultiFacetClustering
+        >>> X = np.random.default_rng(0).normal(size=(60, 4))
+        >>> both = MultiFacetClustering(("style", "digit"), n_clusters=3, epochs=4, random_state=0)
+        >>> FacetClustering(both, "digit").fit_predict(X).shape
+        (60,)
     """
 
     def __init__(

@@ -48,6 +48,14 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     :param random_state: of networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
     :param verbose: print what is chosen.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import ContentStyleTransformer
+        >>> X, groups = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) // 3
+        >>> parts = ContentStyleTransformer(content_dim=2, style_dim=1, epochs=2, random_state=0)
+        >>> parts.fit_transform(X, groups=groups).shape
+        (60, 3)
     """
 
     def __init__(

@@ -39,6 +39,17 @@ def elbo(
     :param num_draws: independent draws of the whole estimate, at least 2.
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if the data do not fit the model or ``num_draws`` is below 2.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import elbo
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> bound, error = elbo(model, VaDEGuide(model), x, num_draws=10)
+        >>> bound < 0 < error
+        True
     """
     if check_size("num_draws", num_draws) < 2:
         raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
@@ -65,6 +76,16 @@ def elbo_per_datum(
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if the data do not fit the model, ``num_draws`` is below 1, or the members
         of a group share a latent, whose terms are no single datum's.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import elbo_per_datum
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> elbo_per_datum(model, VaDEGuide(model), x, num_draws=10).shape
+        (20,)
     """
     check_size("num_draws", num_draws)
     loss = Loss(model, guide)
@@ -130,6 +151,16 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
     :param x: ``[N, *x_shape]``.
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import mutual_information
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> 0 <= mutual_information(VaDEGuide(model), x)["cluster"] < 1.1  # at most log 3
+        True
     """
     check_guide(guide)
     return {
@@ -149,6 +180,15 @@ def kl_by_dimension(
     :param x: ``[N, *x_shape]``.
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import kl_by_dimension
+        >>> from ppl_models import VAE, SharedMLP
+        >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
+        >>> kl_by_dimension(guide, np.random.default_rng(0).random((20, 6)))["layer_1"].shape
+        (20, 2)
     """
     check_guide(guide)
     return {

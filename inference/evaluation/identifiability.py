@@ -37,6 +37,12 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
     r"""Of every component, :math:`(\mu / \sigma^2, -1 / (2 \sigma^2))`: ``[K, 2 d]``, float64.
 
     :raises ValueError: if the covariance is not diagonal, as the theory has it.
+
+    Example:
+        >>> from inference.evaluation import natural_parameters
+        >>> from ppl_models import GaussianMixture
+        >>> natural_parameters(GaussianMixture(5, 2)).shape
+        torch.Size([5, 4])
     """
     _check_mixture(prior)
     if prior.covariance != "diag":
@@ -53,6 +59,12 @@ def identifiability_matrix(prior: GaussianMixture) -> Tensor:
 
     The paper takes 2 d + 1 components, so that L is square; here are all that there are. Some 2 d +
     1 of them give an invertible matrix just where the rows of this one are independent.
+
+    Example:
+        >>> from inference.evaluation import identifiability_matrix
+        >>> from ppl_models import GaussianMixture
+        >>> identifiability_matrix(GaussianMixture(5, 2)).shape
+        torch.Size([4, 4])
     """
     parameters = natural_parameters(prior)
     return (parameters[1:] - parameters[0]).T
@@ -65,6 +77,12 @@ def condition_number(prior: GaussianMixture) -> float:
     With fewer than 2 d + 1 components it is, too: then the paper's matrix cannot be built, and the
     theory does not say that latents are identified. The paper's image models are of that kind, and
     it finds them identified all the same.
+
+    Example:
+        >>> from inference.evaluation import condition_number
+        >>> from ppl_models import GaussianMixture
+        >>> condition_number(GaussianMixture(4, 2))  # 2 d + 1 = 5 components are needed
+        inf
     """
     matrix = identifiability_matrix(prior)
     if matrix.shape[1] < matrix.shape[0]:
@@ -79,6 +97,15 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
 
     Descent cannot part two that are equal, weights included, in a model which infers its clusters:
     their gradients are the same.
+
+    Example:
+        >>> import torch
+        >>> from inference.evaluation import coinciding_components
+        >>> from ppl_models import GaussianMixture
+        >>> prior = GaussianMixture(3, 2)
+        >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
+        >>> coinciding_components(prior)
+        [2]
     """
     _check_mixture(prior)
     if not 0 <= number(tolerance) < float("inf"):
@@ -96,6 +123,16 @@ def _check_mixture(prior: Any) -> None:
 def perturb_components(prior: GaussianMixture, which: list[int], noise: float, seed: int) -> None:
     """Add noise to the natural parameters of some components: ``noise`` in units of their own
     size.
+
+    Example:
+        >>> import torch
+        >>> from inference.evaluation import coinciding_components, perturb_components
+        >>> from ppl_models import GaussianMixture
+        >>> prior = GaussianMixture(3, 2)
+        >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
+        >>> perturb_components(prior, [2], noise=0.01, seed=0)
+        >>> coinciding_components(prior)
+        []
     """
     with seeded(seed, prior.loc.device):
         loc, variance = prior.loc.detach().clone(), prior.scale.detach().square()
@@ -117,6 +154,22 @@ class KeepIdentifiable:
 
     :param noise: in units of the parameters' own size.
     :raises ValueError: if ``noise`` is not positive.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.evaluation import KeepIdentifiable
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(5, 2), network=SharedMLP((8,)))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> loc, variance = torch.rand(2, 5, 2, generator=generator)
+        >>> model.mixtures["cluster"].initialize(loc, torch.diag_embed(0.5 + variance))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> runner = runner.fit(x, epochs=2, progress=False, callbacks=[KeepIdentifiable()])
+        >>> runner.history[-1]["condition_cluster"] > 1
+        True
     """
 
     def __init__(self, noise: float = 0.01) -> None:

@@ -102,6 +102,16 @@ class Explorer:
     :param image_shape: how a datum is drawn; see :class:`~inference.exploring.pictures.Pictures`.
     :param seed: of probes, and of draws for them.
     :raises ValueError: if data, labels or what is given do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.exploring import Explorer
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> explorer = Explorer(VaDEGuide(model), np.random.default_rng(0).random((20, 6)))
+        >>> explorer.facets, explorer.samples("cluster", choice=0, n=4).shape
+        (['cluster'], (4, 6))
     """
 
     def __init__(

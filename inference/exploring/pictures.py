@@ -24,6 +24,13 @@ class Pictures:
         images.
     :ivar low: value that is drawn black, or as no bar at all.
     :ivar high: value that is drawn white, or as the highest bar.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.exploring import Pictures
+        >>> x = np.random.default_rng(0).random((20, 64))
+        >>> Pictures.of(x, shape=(8, 8))(x[:3]).shape
+        (3, 8, 8)
     """
 
     shape: tuple[int, ...] | None

@@ -22,6 +22,13 @@ def guide_comparison(
 
     :param bounds: by guide, the bound in nats per datum by number of draws.
     :param noise: by estimator, milliseconds a step and the variance of the gradient.
+
+    Example:
+        >>> from inference.figures import guide_comparison
+        >>> bounds = {"VaDE": {1: -90.0, 10: -89.0}, "marginal": {1: -89.5, 10: -88.8}}
+        >>> noise = {"VaDE": (1.2, 3.0), "marginal": (1.0, 2.0)}
+        >>> len(guide_comparison(bounds, noise).axes)
+        2
     """
     _check_some(bounds, noise)
     figure, axes = new_figure(10, 3.8, 1, 2)
@@ -53,6 +60,12 @@ def grouped_boxes(
 
     :param values: by what is compared, then by setting; the settings of the first one are the
         groups.
+
+    Example:
+        >>> from inference.figures import grouped_boxes
+        >>> values = {"NVAE": {10: [0.9, 0.8], 20: [0.9, 1.0]}, "VAE": {10: [0.5], 20: [0.7]}}
+        >>> grouped_boxes(values, "labels", "accuracy").axes[0].get_xlabel()
+        'labels'
     """
     settings = _settings(values)
     figure, axes = new_figure(7, 3.4, 1, 1)
@@ -92,6 +105,12 @@ def grouped_means(
     setting.
 
     :param values: by what is compared, then by setting.
+
+    Example:
+        >>> from inference.figures import grouped_means
+        >>> values = {"NVAE": {10: [0.9, 0.8], 20: [0.9, 1.0]}, "VAE": {10: [0.5], 20: [0.7]}}
+        >>> grouped_means(values, "labels", "accuracy").axes[0].get_ylabel()
+        'accuracy'
     """
     settings = _settings(values)
     figure, axes = new_figure(4.6, 3.2, 1, 1)
@@ -117,6 +136,12 @@ def grouped_points(
     correlation.
 
     :param points: by group, abscissae and ordinates.
+
+    Example:
+        >>> from inference.figures import grouped_points
+        >>> points = {"digits": ([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])}
+        >>> grouped_points(points, "ELBO", "accuracy").axes[0].get_title()
+        'digits: r = 1.00'
     """
     _check_some(points)
     figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
@@ -138,6 +163,12 @@ def grouped_curves(
     """Curves, a panel for each of what is compared and a line for each setting.
 
     :param curves: by what is compared, then by setting: abscissae and ordinates.
+
+    Example:
+        >>> from inference.figures import grouped_curves
+        >>> curves = {"digits": {"lr=0.1": ([1, 2], [0.5, 0.7]), "lr=0.01": ([1, 2], [0.4, 0.8])}}
+        >>> grouped_curves(curves, "epoch", "accuracy").axes[0].get_title()
+        'digits'
     """
     _check_some(curves)
     figure, axes = new_figure(3 * len(curves), 2.8, 1, len(curves))

@@ -53,6 +53,18 @@ def cluster_gallery(
 
     :param x: data ``[N, *x_shape]``.
     :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import cluster_gallery
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = cluster_gallery(guide, x, "digit", columns=5)
+        >>> figure.get_suptitle()
+        'digit: the data that each cluster is surest of'
     """
     x, shape = np.asarray(x), image_shape_of(guide, image_shape, columns=columns)
     order, cluster, certainty = _surest_clusters(guide, x, facet)
@@ -74,6 +86,18 @@ def facet_overview(
     row.
 
     :param rows: clusters of each facet, at most.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import facet_overview
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = facet_overview(guide, x, rows=4, columns=5)
+        >>> [ax.get_title() for ax in figure.axes]
+        ['grouped by style', 'grouped by digit']
     """
     x = np.asarray(x)
     shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
@@ -116,6 +140,18 @@ def cluster_samples(
     :param temperature: factor on the standard deviation within components.
     :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig.
         3).
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import cluster_samples
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = cluster_samples(guide, x, "digit", columns=5, temperature=0.5)
+        >>> figure.get_suptitle()
+        'digit: samples of each cluster, temperature 0.5'
     """
     shape = image_shape_of(guide, image_shape, columns=columns)
     order, _, _ = _surest_clusters(guide, x, facet)
@@ -153,6 +189,18 @@ def facet_draws(
 
     :param rows: the first data of ``x``.
     :param given: what the model takes beside x, one entry per datum.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import facet_draws
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = facet_draws(guide, x, "digit", rows=2, columns=3)
+        >>> len(figure.axes[0].get_yticks())  # a row for each sample
+        2
     """
     shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
     x, given = np.atleast_1d(x)[:rows], {name: values[:rows] for name, values in given.items()}
@@ -188,6 +236,18 @@ def facet_swaps(
     :param facet: the facet that is exchanged; the others stay.
     :param pairs: the first data of ``x``, two by two.
     :param given: what the model takes beside x, one entry per datum.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import facet_swaps
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = facet_swaps(guide, x, "digit", pairs=2)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['datum', 'reconstruction', "with the other's digit"]
     """
     shape = image_shape_of(guide, image_shape, pairs=pairs)
     guide.model.prior(facet)  # which refuses an unknown one
@@ -224,6 +284,18 @@ def save_figures(
     paths.
 
     :param given: what the model takes beside x, one entry per datum.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import save_figures
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in save_figures(folder, guide, x)]
+        ['overview.png', 'clusters_cluster.png', 'samples_cluster.png']
     """
     image_shape_of(guide, image_shape)  # before a folder is made
     folder = Path(folder)

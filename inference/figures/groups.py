@@ -34,6 +34,17 @@ def style_swaps(
     :param style_x: data ``[R, *x_shape]``.
     :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param content_group: their groups, ``[M]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import style_swaps
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = style_swaps(guide, x[:2], x, content_group=[0, 0, 1, 1, 2, 2])
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['contents of', 'style 1', 'style 2']
     """
     check_guide(guide, GroupedGuide)
     style_x, content_x, group = (
@@ -61,6 +72,17 @@ def latent_interpolation(
     columns (Fig. 5b).
 
     :param pair: data ``[2, *x_shape]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import latent_interpolation
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = latent_interpolation(guide, x[:2], steps=3)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['style 1', 'style 2', 'style 3']
     """
     check_guide(guide, GroupedGuide)
     check_count("steps", steps)
@@ -92,6 +114,17 @@ def group_generations(
     :param x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param group: ``[M]``.
     :param seed: of the styles, the same ones in every row.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import group_generations
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = group_generations(guide, x, [0, 0, 0, 1, 1, 1], members=2, draws=3)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['group 0', 'group 1']
     """
     check_guide(guide, GroupedGuide)
     for name, value in (("members", members), ("draws", draws)):
@@ -123,6 +156,17 @@ def evidence_reconstructions(
     6a).
 
     :param x: data ``[M, *x_shape]`` of one group.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import evidence_reconstructions
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = evidence_reconstructions(guide, x)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['data', 'alone', 'with evidence']
     """
     check_guide(guide, GroupedGuide)
     x = np.atleast_1d(x)

@@ -27,6 +27,18 @@ def selection_overview(selection: Selection) -> Figure:
     of a candidate with fewer keep those of the last, deepest ones.
 
     :raises ValueError: if this is no selection.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import select_model
+        >>> from inference.figures import selection_overview
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> x, net = np.random.default_rng(0).random((20, 6)), SharedMLP((8,))
+        >>> models = {f"K = {k}": VaDE((6,), GaussianMixture(k, 2), network=net) for k in (2, 3)}
+        >>> fitted = {name: [VaDEGuide(model)] for name, model in models.items()}
+        >>> len(selection_overview(select_model(fitted, x, num_draws=5)).axes)
+        4
     """
     check_kind("selection", selection, Selection, "a Selection, of inference.select_model")
     names = list(selection.runs)

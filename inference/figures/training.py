@@ -19,6 +19,18 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
 
     :param history: of a runner, or of several in turn.
     :raises ValueError: for an empty history.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.figures import training_curves
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> figure = training_curves(runner.fit(x, epochs=2, progress=False).history, ["layer_1"])
+        >>> figure.axes[0].get_ylabel()
+        'nats per datum'
     """
     if not history:
         raise ValueError("the history is empty: fit first, and give runner.history")

@@ -43,6 +43,16 @@ def infer_tables(
     :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as ``batch_size``.
     :returns: a guide for these rows.
     :raises ValueError: if data or groups do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference import infer_tables
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> model = MLVAE((6,), content_dim=2, style_dim=1, network=SharedMLP((8,)))
+        >>> x, group = np.random.default_rng(0).random((4, 6)), [0, 0, 1, 1]
+        >>> guide = infer_tables(model, x, group, epochs=2, progress=False)
+        >>> {name: z.shape for name, z in guide.embed(x, group=group).items()}
+        {'style': (4, 1), 'content': (4, 2)}
     """
     guide = TableGuide(model, group)
     with frozen(model):
@@ -65,6 +75,13 @@ def learn_to_encode(
     :param seed: of these draws and of training.
     :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
     :raises ValueError: if a number is below 1.
+
+    Example:
+        >>> from guides import GroupedGuide
+        >>> from inference import learn_to_encode
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> model = MLVAE((6,), content_dim=2, style_dim=1, network=SharedMLP((8,)))
+        >>> learn_to_encode(GroupedGuide(model), num_data=50, epochs=2, progress=False)
     """
     check_guide(guide, GroupedGuide)
     check_count("epochs", epochs)

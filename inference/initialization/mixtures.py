@@ -41,6 +41,17 @@ def cold_start(
     :param max_rows: rows of ``x`` used at most, chosen at random; the paper uses all.
     :param seed: of that choice, of the draws and of the fit.
     :raises ValueError: if ``x`` does not fit the model or has too few rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import cold_start
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> before = model.mixtures["cluster"].loc.clone()
+        >>> cold_start(VaDEGuide(model), np.random.default_rng(0).random((20, 6)))
+        >>> bool((model.mixtures["cluster"].loc == before).all())
+        False
     """
     check_guide(guide)
     _check_clusters_are_inferred(guide.model)
@@ -84,6 +95,18 @@ def fit_mixtures(
     :param label: known clusters of some data, as :class:`~ppl_models.mfcvae.MFCVAE` takes them.
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import fit_mixtures
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> before = model.mixtures["cluster"].loc.clone()
+        >>> fit_mixtures(VaDEGuide(model), x, n_init=5)
+        >>> bool((model.mixtures["cluster"].loc == before).all())
+        False
     """
     check_guide(guide)
     mixtures = chosen_mixtures(guide.model, facets)
@@ -138,6 +161,16 @@ def warm_start(
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner, whose guide holds the model with its mixtures set.
     :raises ValueError: before training, if something does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, warm_start
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> warm_start(runner, x, epochs=2, progress=False).fit(x, epochs=2, progress=False).epoch
+        4
     """
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     _check_clusters_are_inferred(runner.model)
@@ -151,7 +184,18 @@ def warm_start(
 
 @contextmanager
 def standard_normal_priors(model: FacetModel) -> Iterator[None]:
-    """Within this context every mixture facet of ``model`` has a standard normal prior instead."""
+    """Within this context every mixture facet of ``model`` has a standard normal prior instead.
+
+    Example:
+        >>> from inference import standard_normal_priors
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> with standard_normal_priors(model):
+        ...     type(model.priors["cluster"]).__name__
+        'StandardNormal'
+        >>> type(model.priors["cluster"]).__name__
+        'GaussianMixture'
+    """
     check_model(model)
     kept = model.mixtures
     for name, prior in kept.items():

@@ -67,6 +67,15 @@ def neighbor_clusters(
     :param seed: of that choice, of the components, of the eigenvectors' start and of k-means.
     :returns: clusters ``[N]``, integers from 0 to K - 1, and -1 for data that were not looked at.
     :raises ValueError: if there are too few data, or some entries are not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference import neighbor_clusters
+        >>> rng = np.random.default_rng(0)
+        >>> x = np.concatenate([rng.normal(0, 0.1, (20, 2)), rng.normal(5, 0.1, (20, 2))])
+        >>> clusters = neighbor_clusters(x, num_clusters=2, num_neighbors=5)
+        >>> len(set(clusters[:20])), len(set(clusters[20:])), len(set(clusters))
+        (1, 1, 2)
     """
     data = as_numbers(x)
     if data.ndim < 2 or not data.numel():
@@ -117,6 +126,17 @@ def neighbor_start(
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner.
     :raises ValueError: before training, if something does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, neighbor_start
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> runner = SVIRunner(model, VaDEGuide(model, label_weight=30))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> neighbor_start(runner, x, epochs=2, num_neighbors=5, progress=False).epoch
+        2
     """
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     check_count("epochs", epochs)

@@ -38,6 +38,14 @@ def data_dependent_start(
     :param given: what the model takes beside x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or
         given.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import data_dependent_start
+        >>> from ppl_models import VAE, SharedMLP
+        >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
+        >>> data_dependent_start(guide, np.random.default_rng(0).random((20, 6)))
     """
     check_guide(guide)
     model = guide.model

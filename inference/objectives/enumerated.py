@@ -33,6 +33,17 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
     :param num_particles: independent draws of the whole objective, one after the other.
     :raises NotImplementedError: for a guide with a sampled site that has no reparameterised draw,
         or a model that enumerates sites itself: use Pyro's objective for those.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import GuideEnum_ELBO, Loss
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> guide = VaDEGuide(model)
+        >>> objective = GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def __init__(

@@ -30,6 +30,16 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
 
     :param num_draws: K; takes the place of the guide's ``num_samples``.
     :raises ValueError: if ``num_draws`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from guides import MarginalGuide
+        >>> from inference import ImportanceWeighted_ELBO, Loss
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> loss = Loss(model, MarginalGuide(model), ImportanceWeighted_ELBO(num_draws=10))
+        >>> loss(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def __init__(self, num_draws: int = 10) -> None:

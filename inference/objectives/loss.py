@@ -111,7 +111,15 @@ def _check_objective(objective: Any, guide: FacetGuide) -> None:
 
 
 def default_objective(guide: FacetGuide) -> ELBO:
-    """The objective that suits ``guide``."""
+    """The objective that suits ``guide``.
+
+    Example:
+        >>> from guides import VaDEGuide
+        >>> from inference.objectives import default_objective
+        >>> from ppl_models import VAE
+        >>> type(default_objective(VaDEGuide(VAE((6,), 2)))).__name__
+        'GuideEnum_ELBO'
+    """
     return NEEDS[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
 
 
@@ -122,6 +130,18 @@ class Loss(nn.Module):
 
     :param objective: any of Pyro's ELBOs; the one that suits the guide where not given.
     :raises ValueError: if guide and model, or guide and objective, do not belong together.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import Loss
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> loss = Loss(model, VaDEGuide(model))
+        >>> loss(torch.zeros(5, 6)).shape
+        torch.Size([])
+        >>> list(loss.terms(torch.zeros(5, 6)))
+        ['elbo', 'reconstruction', 'kl_z_cluster', 'kl_c_cluster']
     """
 
     def __init__(self, model: FacetModel, guide: FacetGuide, objective: ELBO | None = None) -> None:

@@ -26,6 +26,17 @@ class MeanField_ELBO(Direct_ELBO):
     its draws is never asked for.
 
     :raises NotImplementedError: for a site that has no reparameterised draw.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, GumbelSoftmax
+        >>> from inference import Loss, MeanField_ELBO
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> guide = AmortizedGuide(model, discrete=GumbelSoftmax())
+        >>> objective = MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -43,6 +54,17 @@ class MeanFieldEnum_ELBO(GuideEnum_ELBO):
     a KL in closed form would average over draws that the cluster knows.
 
     :raises NotImplementedError: as :class:`GuideEnum_ELBO`.
+
+    Example:
+        >>> import torch
+        >>> from guides import ClassifierGuide
+        >>> from inference import Loss, MeanFieldEnum_ELBO
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((6,), num_classes=3, class_dim=1, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> objective = MeanFieldEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(2, 6), label=torch.tensor([1, 2])).shape
+        torch.Size([])
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:

@@ -30,6 +30,17 @@ class ScoreFunction_ELBO(Direct_ELBO):
     Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
     baselines too, but keeps their state in the global parameter store and reads the loss back to
     the host in every step.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, ScoreFunction
+        >>> from inference import Loss, ScoreFunction_ELBO
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> guide = AmortizedGuide(model, discrete=ScoreFunction())
+        >>> objective = ScoreFunction_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:

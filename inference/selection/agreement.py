@@ -29,6 +29,11 @@ def clusters_in_use(proba: ArrayLike, threshold: float = 0.01) -> int:
     :param proba: of every cluster for each datum, ``[N, K]``: a facet's ``predict_proba``.
     :param threshold: within [0, 1); 0 counts every cluster that has a datum.
     :raises ValueError: if these are no probabilities, or the threshold is out of range.
+
+    Example:
+        >>> from inference.selection import clusters_in_use
+        >>> clusters_in_use([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.3, 0.7, 0.0]])
+        2
     """
     proba = _probabilities(proba)
     if not 0 <= number(threshold) < 1:
@@ -48,6 +53,11 @@ def effective_clusters(proba: ArrayLike) -> float:
 
     :param proba: ``[N, K]``.
     :raises ValueError: if these are no probabilities.
+
+    Example:
+        >>> from inference.selection import effective_clusters
+        >>> round(effective_clusters([[1.0, 0.0], [0.0, 1.0]]), 3)
+        2.0
     """
     return float(np.exp(entropy(_probabilities(proba).mean(0))))
 
@@ -62,6 +72,12 @@ def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
 
     :param partitions: clusters ``[N]`` by facet: a guide's ``predict``.
     :raises ValueError: if they are not of the same data.
+
+    Example:
+        >>> from inference.selection import redundancy
+        >>> pairs = redundancy({"style": [0, 0, 1, 1], "digit": [1, 1, 0, 0]})
+        >>> {pair: round(value, 3) for pair, value in pairs.items()}
+        {('style', 'digit'): 1.0}
     """
     (checked,) = _checked_runs([partitions])
     return {
@@ -77,6 +93,12 @@ def match_facets(reference: Partitions, other: Partitions) -> dict[str, str]:
     :param reference: clusters ``[N]`` by facet, of one run.
     :param other: of another run on the same data, with as many facets.
     :raises ValueError: if they are not.
+
+    Example:
+        >>> from inference.selection import match_facets
+        >>> reference = {"a": [0, 0, 1, 1], "b": [0, 1, 0, 1]}
+        >>> match_facets(reference, {"c": [2, 3, 2, 3], "d": [1, 1, 0, 0]})
+        {'a': 'd', 'b': 'c'}
     """
     first, second = _checked_runs([reference, other], same_names=False)
     matched, _ = _matched(first, second)
@@ -97,6 +119,12 @@ def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tupl
         matched to those of the run that agrees best with all others, and have its names.
     :raises ValueError: if there are fewer than two runs, or they are not of the same data and
         facets.
+
+    Example:
+        >>> from inference.selection import stability
+        >>> runs = [{"digit": [0, 0, 1, 1]}, {"digit": [1, 1, 0, 0]}, {"digit": [2, 2, 0, 0]}]
+        >>> stability(runs)
+        {'digit': (1.0, 0.0)}
     """
     checked = _checked_runs(runs, same_names=not match)
     if len(checked) < 2:

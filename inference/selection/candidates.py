@@ -45,6 +45,11 @@ def one_standard_error(differences: ArrayLike, errors: ArrayLike) -> int:
     :param differences: of each candidate to the best, ``[C]``, at most 0 and 0 for the best.
     :param errors: of these, ``[C]``.
     :raises ValueError: if these are not as many, or no best is among them.
+
+    Example:
+        >>> from inference.selection import one_standard_error
+        >>> one_standard_error([-5.0, -0.3, 0.0, -0.1], [0.5, 0.4, 0.0, 0.2])
+        1
     """
     d, e = (
         np.asarray(each, float)
@@ -226,6 +231,20 @@ def select_model(
     :param given: what the models take beside x, one entry per datum.
     :raises ValueError: before any is built, if candidates, seeds or numbers do not fit; then, if
         the data do not, or a fitted parameter is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, select_model
+        >>> from ppl_models import VAE, SharedMLP
+        >>> x = np.random.default_rng(0).random((40, 6))
+        >>> def build(dim, seed):
+        ...     model = VAE((6,), dim, network=SharedMLP((8,)))
+        ...     runner = SVIRunner(model, VaDEGuide(model), seed=seed)
+        ...     return runner.fit(x[:30], epochs=2, progress=False)
+        >>> candidates = {f"{d} latents": lambda seed, d=d: build(d, seed) for d in (1, 2)}
+        >>> select_model(candidates, x[30:], seeds=range(2), num_draws=5).chosen in candidates
+        True
     """
     seeds = _check_candidates(candidates, seeds)
     check_size("num_draws", num_draws)

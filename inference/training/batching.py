@@ -41,7 +41,15 @@ class Batching(Options):
 
 
 class Rows(Batching):
-    """Row by row: ``batch_size`` rows a batch, the last one of a pass may be smaller."""
+    """Row by row: ``batch_size`` rows a batch, the last one of a pass may be smaller.
+
+    Example:
+        >>> import torch
+        >>> from inference import Rows
+        >>> from ppl_models.data import Observed
+        >>> [len(batch) for batch in Rows().batches(Observed(torch.zeros(10, 6)), batch_size=4)]
+        [4, 4, 2]
+    """
 
     def check(self, data: Observed) -> None:
         if "group" in data.given:
@@ -79,6 +87,12 @@ class Groups(Batching):
     :param max_members: rows of a group at most; without it groups stay whole, so that one may fill
         the memory.
     :raises ValueError: if ``max_members`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from inference import Groups
+        >>> Groups(max_members=4).parts(torch.tensor([3, 9]))  # sizes of two groups
+        tensor([3, 3, 3, 3])
     """
 
     def __init__(self, max_members: int | None = None) -> None:

@@ -51,6 +51,18 @@ def fit_together(
         kind.
     :raises FloatingPointError: at a logging interval, where a run's guard says so; see
         :class:`~inference.Guard`.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, fit_together
+        >>> from ppl_models import VAE, SharedMLP
+        >>> models = [VAE((6,), 2, network=SharedMLP((8,))) for _ in range(3)]
+        >>> runners = [SVIRunner(m, VaDEGuide(m), seed=i) for i, m in enumerate(models)]
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> fit_together(runners, x, epochs=2, progress=False)
+        >>> [runner.epoch for runner in runners]
+        [2, 2, 2]
     """
     runners = list(
         check_kind("runners", runners, Iterable, "runners in a sequence, such as [runner]")
