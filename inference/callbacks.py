@@ -210,6 +210,21 @@ class TensorBoard:
     :param folder: of the event files. Those of a run that is gone on with are followed by others,
         which say where.
     :raises ModuleNotFoundError: if the package is not there.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import TensorBoard
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=[TensorBoard(folder)])
+        ...     len(list(Path(folder).glob("events.out.*")))
+        1
     """
 
     def __init__(self, folder: str | Path) -> None:
