@@ -96,6 +96,17 @@ class Selection:
 
     :ivar runs: of each candidate, as many as of any other.
     :ivar match: whether facets are matched between seeds; see :func:`stability`.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.selection import FittedRun, Selection
+        >>> def run(elbo):
+        ...     found = {"digit": np.array([0, 1, 0, 1])}
+        ...     return FittedRun(np.array(elbo), found, {"digit": 2}, {"digit": 2}, {"digit": 0.7})
+        >>> runs = {"K = 2": [run([-9, -7, -8, -8])], "K = 3": [run([-9.5, -6, -8, -8])]}
+        >>> selection = Selection(runs)
+        >>> selection.best, selection.chosen  # the smaller one is within one standard error
+        ('K = 3', 'K = 2')
     """
 
     runs: Mapping[str, Sequence[FittedRun]]
