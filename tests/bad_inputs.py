@@ -1452,12 +1452,12 @@ SCHEDULES = [
         (
             "type: epochs",
             lambda: ProgressiveFadeIn(201),
-            "has the length of each phase, .* got 201",
+            "must hold the length of each phase, .* got 201",
         ),
         (
             "empty: epochs",
             lambda: ProgressiveFadeIn(()),
-            r"has the length of each phase, .* got \(\)",
+            r"must hold the length of each phase, .* got \(\)",
         ),
         ("range: fade", lambda: ProgressiveFadeIn((5, 5), 0), f"fade_steps {COUNT}, got 0"),
         ("range: waiting", lambda: ProgressiveFadeIn((5,), 9, 2), r"within \[0, 1\], got 2"),
@@ -1793,7 +1793,7 @@ RUNS = [
         "JSONLines",
         "file: a folder",
         lambda run: fit(callbacks=[JSONLines(run / "checkpoints")]),
-        "checkpoints is a folder, and a file for records is needed",
+        "checkpoints is a folder, but a file for records is needed",
     ),
     *of(
         "JSONLines",
