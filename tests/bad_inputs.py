@@ -1801,7 +1801,7 @@ RUNS = [
         (
             "missing: folder",
             lambda: fit(callbacks=[JSONLines("new/a")]),
-            "there is no folder new for a: make it",
+            "there is no folder new for a: create it",
         ),
     ),
     Row(
@@ -3747,7 +3747,7 @@ SEEN: list[tuple[str, Any, str]] = [
     (
         "shape: images",
         np.zeros((3, 5, 2)),
-        r"data of shape \(5, 2\), but those fitted to had \(5,\)",
+        r"data of shape \(5, 2\), but the training data had \(5,\)",
     ),
 ]
 
@@ -3787,7 +3787,7 @@ ESTIMATORS = [
             f"n_clusters of 'facet_1' {COUNT}, got 2.5",
         ),
         ("misfit: n_clusters", facets(n_clusters=[2, 2, 2]), "one for each of the 2 facets, got"),
-        ("huge: n_clusters", facets(n_clusters=31), "is to have 31 clusters, but of 30 data"),
+        ("huge: n_clusters", facets(n_clusters=31), "cannot have 31 clusters: only 27 of 30 data"),
         ("range: n_latents", facets(n_latents=[3, -1]), f"n_latents of 'facet_1' {COUNT}, got -1"),
         ("misfit: n_latents", facets(n_latents=[3]), "one for each of the 2 facets, got"),
         ("huge: n_latents", facets(n_latents=HUGE), f"n_latents of 'facet_0' {MANY}"),
@@ -3806,7 +3806,7 @@ ESTIMATORS = [
         (
             "huge: labels",
             facets(facets=1, labels=[10**8] * 30),
-            "is to have 100000001 clusters, but of 30 data",
+            "cannot have 100000001 clusters: only 27 of 30 data",
         ),
         (
             "missing: facet of labels",
@@ -3888,12 +3888,12 @@ ESTIMATORS = [
         (
             "misfit: one class",
             classifier(y=np.zeros(30, int)),
-            "y has 1 class, and two at least are needed",
+            "y has 1 class, but at least two are needed",
         ),
         (
             "misfit: no class",
             classifier(y=np.full(30, -1)),
-            "y has 0 classes, and two at least are needed",
+            "y has 0 classes, but at least two are needed",
         ),
         ("type: y", classifier(y=np.linspace(0, 1, 30)), "Unknown label type: continuous"),
         (
