@@ -2007,7 +2007,7 @@ RUNS = [
         (
             "misfit: guide",
             lambda: neighbor_start(runner(), X, 1),
-            "take a VaDEGuide with a label_weight above 0",
+            "use a VaDEGuide with a label_weight above 0",
         ),
         ("unknown: facet", lambda: neighbor_start(runner(), X, 1, "hue"), "unknown facet 'hue'"),
         (
@@ -2029,7 +2029,7 @@ RUNS = [
         (
             "misfit: label",
             lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}),
-            "give one of both",
+            "give only one of them",
         ),
         (
             "misfit: run",
@@ -2153,8 +2153,7 @@ RUNS = [
         (
             "misfit: groups",
             lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
-            "for all members of a group, so that a datum has no ELBO of its own: take "
-            "inference.elbo",
+            "for all members of a group, so a datum has no ELBO of its own: use inference.elbo",
         ),
     ),
     *of(
@@ -2229,7 +2228,7 @@ SELECTION = [
         (
             "empty: candidates",
             lambda: select({}),
-            "candidates are functions of a seed, or fitted runs, by name",
+            "candidates must be functions of a seed, or fitted runs, by name",
         ),
         ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
         (
@@ -2251,7 +2250,7 @@ SELECTION = [
         (
             "shape: numbers of runs",
             lambda: select({"a": [guide()], "b": [guide(), runner()]}),
-            r"as many runs of each candidate are needed, got \{'a': 1, 'b': 2\}",
+            r"each candidate must have the same number of runs, got \{'a': 1, 'b': 2\}",
         ),
         (
             "type: what is built",
@@ -2296,13 +2295,13 @@ SELECTION = [
         (
             "shape: errors",
             lambda: one_standard_error([0, -1], [0]),
-            "as many differences as errors are needed",
+            "differences and errors must be equally many",
         ),
         ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "all finite, got"),
         (
             "range: no best",
             lambda: one_standard_error([-2, -1], [1, 1]),
-            "to the best, which has 0",
+            "from the best must be at most 0, one of them 0",
         ),
         ("range: errors", lambda: one_standard_error([-2, 0], [-1, 1]), "and errors at least 0"),
         (
