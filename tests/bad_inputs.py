@@ -2297,7 +2297,7 @@ SELECTION = [
             lambda: one_standard_error([0, -1], [0]),
             "differences and errors must be equally many",
         ),
-        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "all finite, got"),
+        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "and finite, got"),
         (
             "range: no best",
             lambda: one_standard_error([-2, -1], [1, 1]),
@@ -2770,7 +2770,7 @@ FIGURES = [
         (
             "shape: one datum",
             lambda: facet_swaps(guide(), X[:1], "digit", SHAPE),
-            "a pair takes two data",
+            "a pair needs two data",
         ),
         (
             "range: pairs",
@@ -2846,7 +2846,7 @@ FIGURES = [
         (
             "misfit: model",
             lambda: class_samples(guide(), SHAPE),
-            "MFCVAE has no classes that its decoder",
+            "MFCVAE's decoder reads no class",
         ),
         (
             "range: scale",
@@ -2860,7 +2860,7 @@ FIGURES = [
         (
             "misfit: blocks",
             lambda: kl_by_class(KL, LABEL, 3),
-            "4 latents, which are no blocks of block_dim=3",
+            "4 latents, which cannot be split into blocks of block_dim=3",
         ),
         ("nan: kl", lambda: kl_by_class(KL * NAN, LABEL, 2), "kl holds NaN"),
     ),
@@ -2913,7 +2913,7 @@ FIGURES = [
         (
             "shape: pair",
             lambda: latent_interpolation(mlvae(), X, SHAPE),
-            r"a pair is two data, .* \(5, 6\)",
+            r"pair must hold two data, .* \(5, 6\)",
         ),
         ("range: steps", lambda: latent_interpolation(mlvae(), X[:2], SHAPE, 0), f"steps {COUNT}"),
     ),

@@ -1,5 +1,5 @@
-"""Pictures of what belongs to a class and what all share (N-VAE, Fig. 1 to 11). Each function
-returns a new figure.
+"""Figures of class latents and shared latents (N-VAE, Fig. 1 to 11). Each function returns a new
+figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "traversed",
 ]
 
-# Latents are moved within three standard deviations of their prior, as in the paper's figures.
+# Latents are varied within three standard deviations of their prior, as in the paper's figures.
 REACH = 3.0
 
 
@@ -40,12 +40,12 @@ def class_traversals(
     image_shape: Sequence[int] | None = None,
     columns: int = 9,
 ) -> Figure:
-    """One latent of each class's own block from -3 to 3, all others at 0: a class a row (Fig. 1,
-    6).
+    """One latent of each class's own block from -3 to 3, all others at 0: one class per row (Fig.
+    1, 6).
 
-    :param guide: of an :class:`~ppl_models.nvae.NVAE`.
-    :param dimension: which latent of the blocks, for all classes or one for each.
-    :raises ValueError: if there is no such latent, or the model has no blocks.
+    :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: index of the latent within its block, for all classes or one for each.
+    :raises ValueError: if the latent does not exist, or the model has no blocks.
 
     Example:
         >>> from guides import ClassifierGuide
@@ -66,11 +66,11 @@ def class_traversals(
 def shared_traversals(
     guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None, columns: int = 9
 ) -> Figure:
-    """One shared latent from -3 to 3, all others at 0: a class a row (Fig. 2, 7, 8).
+    """One shared latent from -3 to 3, all others at 0: one class per row (Fig. 2, 7, 8).
 
-    :param guide: of an :class:`~ppl_models.nvae.NVAE`.
-    :param dimension: which shared latent.
-    :raises ValueError: if there is no such latent, or the model has none.
+    :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: index of the shared latent.
+    :raises ValueError: if the latent does not exist, or the model has none.
 
     Example:
         >>> from guides import ClassifierGuide
@@ -105,8 +105,8 @@ def class_latents(
     z, blocks = _zeros(guide, columns), _nvae(guide).blocks
     if np.shape(dimension) not in ((), (blocks.num_components,)):
         raise ValueError(
-            f"dimension is one number, or one for each of {blocks.num_components} classes, got "
-            f"{dimension!r}"
+            f"dimension must be one number, or one for each of {blocks.num_components} classes, "
+            f"got {dimension!r}"
         )
     own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
     for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
@@ -136,7 +136,7 @@ def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str,
 
 @torch.no_grad()
 def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """Means of p(x given y, z) for latents ``[L, columns, d]``, a class a row: ``[L, columns,
+    """Means of p(x given y, z) for latents ``[L, columns, d]``, one class per row: ``[L, columns,
     *x_shape]``.
 
     Example:
@@ -164,10 +164,10 @@ def class_samples(
     scale: float = 1.0,
     seed: int = 0,
 ) -> Figure:
-    """Draws of every class, a class a row, latents from Normal(0, scale) (Fig. 11).
+    """Draws of every class, one class per row, with latents from Normal(0, scale) (Fig. 11).
 
-    :param guide: of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE` or
-        :class:`~ppl_models.cvae.CVAE`.
+    :param guide: the guide of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE`
+        or :class:`~ppl_models.cvae.CVAE`.
     :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
 
     Example:
@@ -186,9 +186,7 @@ def class_samples(
         raise ValueError(f"scale is a standard deviation and must be at least 0, got {scale!r}")
     model = guide.model
     if not isinstance(model, NVAE | CVAE):
-        raise ValueError(
-            f"{type(model).__name__} has no classes that its decoder reads: NVAE and CVAE have"
-        )
+        raise ValueError(f"{type(model).__name__}'s decoder reads no class: use an NVAE or a CVAE")
     classes = np.arange(model.num_classes)
     with seeded(seed, model.gates.device):
         label = torch.as_tensor(classes.repeat(columns))
@@ -203,9 +201,9 @@ def class_samples(
 
 
 def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
-    """Mean KL of every latent of all blocks, a row for the data of each class (Fig. 10).
+    """Mean KL of every latent of all blocks, one row for the data of each class (Fig. 10).
 
-    :param kl: nats, ``[N, L * block_dim]``.
+    :param kl: KL in nats, ``[N, L * block_dim]``.
     :param label: classes ``[N]``.
     :param block_dim: latents of a block.
     :raises ValueError: if shapes do not fit.
@@ -222,7 +220,8 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     _check_rows("kl", kl, label)
     if kl.shape[1] % check_count("block_dim", block_dim):
         raise ValueError(
-            f"kl has {kl.shape[1]} latents, which are no blocks of block_dim={block_dim}"
+            f"kl has {kl.shape[1]} latents, which cannot be split into blocks of "
+            f"block_dim={block_dim}"
         )
     classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
@@ -241,10 +240,10 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
 
 
 def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """KL of each latent, the most telling first: shared ones, those of the right class, those of
+    """KL of each latent in descending order: shared latents, those of the right class, those of
     others (Fig. 5).
 
-    :param kl: by what is compared, then by kind of latent: nats.
+    :param kl: KL in nats, by the items compared, then by kind of latent.
 
     Example:
         >>> from inference.figures import kl_of_blocks
@@ -254,7 +253,7 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """
     if not kl:
         raise ValueError(
-            "kl is empty: give latents' KL by what is compared, then by kind of latent"
+            "kl is empty: give latents' KL by the items compared, then by kind of latent"
         )
     figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
     for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
@@ -278,9 +277,9 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int = 0) -> Figure:
     """Posterior means of two latents, coloured by class (Fig. 3).
 
-    :param z: ``[N, d]``; the two that vary most are drawn.
+    :param z: ``[N, d]``; the two latents with the largest variance are drawn.
     :param label: classes ``[N]``.
-    :param rows: drawn at random, at most.
+    :param rows: most data to draw, chosen at random.
     :raises ValueError: if shapes do not fit.
 
     Example:
@@ -321,13 +320,15 @@ def _check_rows(name: str, values: np.ndarray, label: np.ndarray) -> None:
             f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}"
         )
     if values.dtype.kind not in "buif" or not np.isfinite(values).all():
-        raise ValueError(f"{name} holds NaN, infinity or no numbers: drop those rows")
+        raise ValueError(
+            f"{name} holds NaN, infinity or values that are not numbers: drop those rows"
+        )
 
 
 def _nvae(guide: FacetGuide) -> NVAE:
     check_guide(guide)
     if not isinstance(guide.model, NVAE):
-        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: NVAE has")
+        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: use an NVAE")
     return guide.model
 
 
@@ -343,6 +344,6 @@ def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
 def _class_rows(
     guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str
 ) -> Figure:
-    """Images ``[L, columns, *x_shape]``, a row for each class."""
+    """Images ``[L, columns, *x_shape]``, one row for each class."""
     rows = dict(zip(map(str, range(len(images))), images, strict=True))
     return image_rows(rows, image_shape_of(guide, image_shape), images.shape[1], title, "class")

@@ -1,5 +1,5 @@
-"""Pictures of what was learned. Each function returns a new figure; `save_figures` writes them
-all.
+"""Figures of facets and clusters. Each function returns a new figure; `save_figures` writes all of
+them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ def cluster_gallery(
     image_shape: Sequence[int] | None = None,
     columns: int = 10,
 ) -> Figure:
-    """The data that each cluster of one facet is surest of, a cluster a row (MFCVAE, Fig. 4).
+    """The data with the highest probability in each cluster of one facet, one cluster per row
+    (MFCVAE, Fig. 4).
 
-    Rows are sorted by the mean probability of the data assigned to them, columns by their own
-    probability.
+    Rows are sorted by the mean probability of the data assigned to the cluster, columns by each
+    datum's own.
 
     :param x: data ``[N, *x_shape]``.
-    :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
+    :param image_shape: shape in which to draw a datum, ``[H, W]`` or ``[C, H, W]``; by default
+        ``x_shape``.
 
     Example:
         >>> import numpy as np
@@ -82,10 +84,10 @@ def facet_overview(
     rows: int = 8,
     columns: int = 8,
 ) -> Figure:
-    """The same data grouped by each facet, side by side: the surest clusters of each, a cluster a
-    row.
+    """The same data grouped by each facet, side by side: each facet's most certain clusters, one
+    per row.
 
-    :param rows: clusters of each facet, at most.
+    :param rows: most clusters of each facet to show.
 
     Example:
         >>> import numpy as np
@@ -104,8 +106,7 @@ def facet_overview(
     facets = list(guide.model.inferred)
     if not facets:
         raise ValueError(
-            f"{type(guide.model).__name__} has no clusters that are inferred: there is nothing to "
-            "group by"
+            f"{type(guide.model).__name__} has no inferred clusters: there is nothing to group by"
         )
     figure, axes = new_figure(
         len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets)
@@ -114,7 +115,7 @@ def facet_overview(
         order, cluster, certainty = _surest_clusters(guide, x, facet)
         full = sorted(
             order, key=lambda k: (cluster == k).sum() < columns
-        )  # clusters that fill a row come first
+        )  # clusters with enough data for a row come first
         members = [surest(cluster == k, certainty, columns) for k in full[:rows]]
         _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
         ax.set_yticks([])
@@ -132,10 +133,10 @@ def cluster_samples(
     hold_others: bool = False,
     seed: int = 0,
 ) -> Figure:
-    """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig.
-    6).
+    """Draws from each cluster of one facet, with the other facets from their whole prior (MFCVAE,
+    Fig. 6).
 
-    Rows are the clusters of :func:`cluster_gallery`, in its order.
+    Rows are the clusters of :func:`cluster_gallery`, in the same order.
 
     :param temperature: factor on the standard deviation within components.
     :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig.
@@ -181,14 +182,14 @@ def facet_draws(
     seed: int = 0,
     **given: Any,
 ) -> Figure:
-    """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig.
+    """Data with one facet's latent drawn anew from its prior and the others as inferred (VLAC, Fig.
     2).
 
-    Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the
-    facet says.
+    Each row shows a datum, its reconstruction, and then draws: what changes along a row is what the
+    facet encodes.
 
-    :param rows: the first data of ``x``.
-    :param given: what the model takes beside x, one entry per datum.
+    :param rows: how many data to show, from the start of ``x``.
+    :param given: inputs of the model other than x, one entry per datum.
 
     Example:
         >>> import numpy as np
@@ -233,9 +234,9 @@ def facet_swaps(
 ) -> Figure:
     """Pairs of data and their reconstructions with one facet's latent exchanged (MFCVAE, Fig. 5).
 
-    :param facet: the facet that is exchanged; the others stay.
-    :param pairs: the first data of ``x``, two by two.
-    :param given: what the model takes beside x, one entry per datum.
+    :param facet: the facet to exchange; the others stay.
+    :param pairs: how many pairs to show, from the start of ``x``.
+    :param given: inputs of the model other than x, one entry per datum.
 
     Example:
         >>> import numpy as np
@@ -253,8 +254,8 @@ def facet_swaps(
     guide.model.prior(facet)  # which refuses an unknown one
     x = np.atleast_1d(x)
     if len(x) < 2:
-        raise ValueError(f"a pair takes two data, got x of shape {x.shape}")
-    x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
+        raise ValueError(f"a pair needs two data, got x of shape {x.shape}")
+    x = x[: 2 * min(pairs, len(x) // 2)]  # a last datum without a partner is left out
     given = {name: values[: len(x)] for name, values in given.items()}
     means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
     beside = guide.decoder_given(x, given)
@@ -280,10 +281,9 @@ def save_figures(
     temperature: float = 1.0,
     **given: Any,
 ) -> list[Path]:
-    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their
-    paths.
+    """Write all figures that apply to this guide into ``folder`` as PNG files; return their paths.
 
-    :param given: what the model takes beside x, one entry per datum.
+    :param given: inputs of the model other than x, one entry per datum.
 
     Example:
         >>> import tempfile
@@ -297,7 +297,7 @@ def save_figures(
         ...     [path.name for path in save_figures(folder, guide, x)]
         ['overview.png', 'clusters_cluster.png', 'samples_cluster.png']
     """
-    image_shape_of(guide, image_shape)  # before a folder is made
+    image_shape_of(guide, image_shape)  # check before creating the folder
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
@@ -331,8 +331,8 @@ def save_figures(
 def _surest_clusters(
     guide: FacetGuide, x: ArrayLike, facet: str
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Non-empty clusters, those first that are surest of their data; each datum's cluster and its
-    probability.
+    """Non-empty clusters in order of the mean probability of their data; each datum's cluster and
+    its probability.
     """
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
