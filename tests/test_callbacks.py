@@ -204,7 +204,7 @@ def test_two_processes_do_not_write_into_one_folder(
     first = fork.Process(target=hold, args=(tmp_path, held, end))
     first.start()
     assert held.wait(60)
-    with pytest.raises(ValueError, match="is being written by another process: wait for its end"):
+    with pytest.raises(ValueError, match="is being written by another process: wait until it ends"):
         runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
     first.kill()
     first.join()
