@@ -41,12 +41,12 @@ def loss_draws(
 
     Only for this library's objectives: Pyro's read tensors in ways that cannot be vectorised.
 
-    :param x: ``[B, *x_shape]``, a tensor where the loss is.
+    :param x: ``[B, *x_shape]``, a tensor on the loss's device.
     :param num_draws: at least 1.
-    :param seed: of the draws; the caller's random state is left as it was.
+    :param seed: of the draws; the caller's random state is not changed.
     :param chunk: most draws to compute at once; by default as many as make 16,384 rows.
-    :param given: what the loss takes beside x, such as ``label``.
-    :raises ValueError: if a number is below 1, or ``x`` is no tensor.
+    :param given: inputs of the loss other than x, such as ``label``.
+    :raises ValueError: if a number is below 1, or ``x`` is not a tensor.
 
     Example:
         >>> import torch
@@ -119,12 +119,12 @@ def gradient_moments(
 ) -> GradientMoments:
     """Moments of the loss's gradient over independent draws, in one pass.
 
-    :param x: ``[B, *x_shape]``, a tensor where the loss is.
+    :param x: ``[B, *x_shape]``, a tensor on the loss's device.
     :param num_draws: at least 1.
-    :param seed: of the draws; the caller's random state is left as it was.
+    :param seed: of the draws; the caller's random state is not changed.
     :param chunk: most gradients to compute at once.
-    :param given: what the loss takes beside x, such as ``label``.
-    :raises ValueError: if a number is below 1, or ``x`` is no tensor.
+    :param given: inputs of the loss other than x, such as ``label``.
+    :raises ValueError: if a number is below 1, or ``x`` is not a tensor.
 
     Example:
         >>> import torch

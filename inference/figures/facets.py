@@ -69,7 +69,7 @@ def cluster_gallery(
         'digit: the data that each cluster is surest of'
     """
     x, shape = np.asarray(x), image_shape_of(guide, image_shape, columns=columns)
-    order, cluster, certainty = _surest_clusters(guide, x, facet)
+    order, cluster, certainty = _ranked_clusters(guide, x, facet)
     rows = {}
     for k in order:
         rows[f"{k}  ({(cluster == k).sum()})"] = x[surest(cluster == k, certainty, columns)]
@@ -112,7 +112,7 @@ def facet_overview(
         len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets)
     )
     for facet, ax in zip(facets, axes.flat, strict=True):
-        order, cluster, certainty = _surest_clusters(guide, x, facet)
+        order, cluster, certainty = _ranked_clusters(guide, x, facet)
         full = sorted(
             order, key=lambda k: (cluster == k).sum() < columns
         )  # clusters with enough data for a row come first
@@ -155,7 +155,7 @@ def cluster_samples(
         'digit: samples of each cluster, temperature 0.5'
     """
     shape = image_shape_of(guide, image_shape, columns=columns)
-    order, _, _ = _surest_clusters(guide, x, facet)
+    order, _, _ = _ranked_clusters(guide, x, facet)
     model = guide.model
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
         drawn = {
@@ -328,7 +328,7 @@ def save_figures(
     return paths
 
 
-def _surest_clusters(
+def _ranked_clusters(
     guide: FacetGuide, x: ArrayLike, facet: str
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Non-empty clusters in order of the mean probability of their data; each datum's cluster and

@@ -52,7 +52,7 @@ NEEDS: dict[str, Need] = {
     "grouping": Need(
         MeanField_ELBO,
         (MeanField_ELBO, GuideEnum_ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO),
-        "shares draws among the members of a group, which {objective} would take for each row's "
+        "shares draws among the members of a group, which {objective} would treat as each row's "
         "own",
     ),
     "enumeration": Need(
@@ -78,8 +78,8 @@ NEEDS: dict[str, Need] = {
     "relaxation": Need(
         MeanField_ELBO,
         (MeanField_ELBO, TraceMeanField_ELBO),
-        "draws relaxed clusters, whose density {objective} would take for that of clusters, which "
-        "is no bound",
+        "draws relaxed clusters, whose density {objective} would treat as that of exact clusters, "
+        "which is not a bound",
     ),
     "scoring": Need(
         ScoreFunction_ELBO,

@@ -84,8 +84,8 @@ class InMemorySource(DataSource):
         return Generator(self.data.x.device).manual_seed(seed)
 
     def batches(self, seed: int) -> Iterator[Observed]:
-        dealt = self.batching.batches(self.data, self.batch_size, self.generator(seed))
-        return (batch.to(self.device) for batch in dealt)
+        batches = self.batching.batches(self.data, self.batch_size, self.generator(seed))
+        return (batch.to(self.device) for batch in batches)
 
     def subset(self, at_most: int) -> Observed:
         return self.batching.subset(self.data, at_most).to(self.device)
@@ -281,8 +281,8 @@ def data_source_for(
         )
     size = check_size("batch_size", BATCH_SIZE if batch_size is None else batch_size)
     data = guide.observed(x, given)
-    dealt = batches if batches is not None else Groups() if "group" in data.given else Rows()
-    return InMemorySource(data, dealt, size, device, mapped=isinstance(x, np.memmap))
+    batching = batches if batches is not None else Groups() if "group" in data.given else Rows()
+    return InMemorySource(data, batching, size, device, mapped=isinstance(x, np.memmap))
 
 
 def fingerprint(tensor: Tensor) -> dict[str, Any]:

@@ -104,11 +104,10 @@ class VmappedStep(Steps):
     ) -> None:
         super().__init__(runs, weights, source, trackers, processes)
         if not isinstance(source, InMemorySource) or not isinstance(source.batching, Rows):
-            dealt = source.batching if isinstance(source, InMemorySource) else source
+            batching = source.batching if isinstance(source, InMemorySource) else source
             raise ValueError(
-                f"runs that are trained together need batches of equal size, which {dealt!r} does "
-                "not give: "
-                "train each alone, with SVIRunner.fit"
+                f"runs that are trained together need batches of equal size, which {batching!r} "
+                "does not give: train each alone, with SVIRunner.fit"
             )
         self.memory, self.rows = source, source.batching
         self.program = ScheduledLoss(runs[0].loss, weights)

@@ -107,6 +107,5 @@ def _check_alike(runners: Sequence[Run]) -> None:
         if differing := [what for what in lead if lead[what] != other[what]]:
             raise ValueError(
                 f"runner {i} differs from the first one in its {' and '.join(differing)}: runs "
-                "that are trained "
-                "together differ in their parameters, seeds and rates only"
+                "that are trained together may only differ in parameters, seeds and rates"
             )
