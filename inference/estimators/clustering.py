@@ -44,13 +44,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     Settings that are not given are chosen from the data and stored in ``settings_``. The likelihood
     follows the values: Bernoulli for binary ones, else a normal whose scale is that of the residual
-    of as many linear latents (probabilistic PCA). 8-bit values are scaled to [0, 1]; values outside
-    [0, 1] are standardised, each column by itself. Columns of real numbers start from independent
-    subspaces of the data, one for each facet (ICA of the principal components that exceed chance).
-    For images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``,
-    and facets are faded in one after the other, the deepest first, under a standard normal prior.
-    Then mixtures are fitted to the latents, with numbers of clusters chosen by BIC. Finally
-    everything is trained together, until the ELBO of a held-out tenth of the data stops rising.
+    of an equal number of linear latents (probabilistic PCA). 8-bit values are scaled to [0, 1];
+    values outside [0, 1] are standardised, each column by itself. Columns of real numbers start
+    from independent subspaces of the data, one for each facet (ICA of the principal components that
+    exceed chance). For images and values within [0, 1] the network is a ladder, convolutional for
+    ``[N, C, H, W]``, and facets are faded in one after the other, the deepest first, under a
+    standard normal prior. Then mixtures are fitted to the latents, with numbers of clusters chosen
+    by BIC. Finally everything is trained together, until the ELBO of a held-out tenth of the data
+    stops rising.
 
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
