@@ -1,4 +1,4 @@
-"""Fitting and looking at what was fitted: runner, schedules, objectives, initialisation, metrics,
+"""Fitting models and inspecting the result: runner, schedules, objectives, initialisation, metrics,
 figures.
 """
 

@@ -1,9 +1,9 @@
-"""Things to do while a run goes on: a callback gets the runner and each new record of its history.
+"""Callbacks, which are called during training with the runner and each new record of its history.
 
-One that remembers something has ``state_dict()``, which gives it in JSON types, and
-``load_state_dict(state)``: they are called where a run is checkpointed and resumed. One that could
-fail for what it was built with may have ``check(runner)``, which is called before the first step
-and raises ``ValueError``.
+A callback with state has ``state_dict()``, which returns the state in JSON types, and
+``load_state_dict(state)``; they are called when a run is checkpointed and resumed. A callback whose
+arguments may not fit the run can have ``check(runner)``, which is called before the first step and
+raises ``ValueError``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,23 @@ __all__ = [
 
 
 class Evaluate:
-    """Add your own measures to the record, in the first record after each ``every`` epochs.
+    """Add your own measures to the first record after each ``every`` epochs.
 
     :param measure: called with the runner; returns ``{name: number}``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, elbo
+        >>> from inference.callbacks import Evaluate
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> look = Evaluate(lambda run: {"test": elbo(run.model, run.guide, x[15:], 5)[0]}, every=2)
+        >>> runner = SVIRunner(model, VaDEGuide(model))
+        >>> runner = runner.fit(x[:15], epochs=3, progress=False, callbacks=[look])
+        >>> ["test" in record for record in runner.history]
+        [False, True, False]
     """
 
     def __init__(self, measure: Callable[[Run], Mapping[str, float]], every: int = 1) -> None:
@@ -63,18 +77,32 @@ class Evaluate:
 
 
 class FitMixtures:
-    """Fit mixtures anew to the latents, once, in the first record from an epoch on.
+    """Fit mixtures anew to the latents, once, at the first record at or after an epoch.
 
-    A mixture that is trained from its start may settle with two groups in one component, which
-    descent does not undo; a fit with restarts finds them, once the latents have taken shape.
+    A mixture that is trained from its starting values may end with two groups in one component,
+    which gradient descent does not undo. A fit with restarts finds both groups once the latents
+    have taken shape.
 
     :param x: the data, ``[N, *x_shape]``.
-    :param epoch: when; never, in a run that ends before.
-    :param facets: which; all mixtures where not given.
-    :param restarts: fits of each mixture, of which the likeliest is taken.
+    :param epoch: when to fit; a run that ends earlier never does.
+    :param facets: names of the facets to fit; by default all that have a mixture.
+    :param restarts: fits of each mixture, of which the most likely one is kept.
 
     Before the first step it raises ``ValueError`` if ``x`` does not fit the model or has too few
-    rows, or a facet is unknown or no mixture.
+    rows, or if a facet is unknown or has no mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import FitMixtures
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> refit = FitMixtures(x, epoch=1)
+        >>> _ = SVIRunner(model, VaDEGuide(model)).fit(x, 2, progress=False, callbacks=[refit])
+        >>> refit.done
+        True
     """
 
     def __init__(
@@ -108,13 +136,28 @@ class FitMixtures:
 
 
 class JSONLines:
-    """Append each record to a file, one JSON object a line; the file can be followed while the run
-    goes on.
+    """Append each record to a file, one JSON object per line, so that the run can be followed.
 
-    Where the disk is full it warns, training goes on, and the file is complete again with the first
-    record for which there is room.
+    If the disk is full it warns and training continues; the next record that can be written
+    completes the file.
 
-    :param path: in a folder that is there; what the file holds is overwritten by the first record.
+    :param path: the file, in a folder that exists; the first record overwrites what it held.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import JSONLines
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "history.jsonl"
+        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=[JSONLines(path)])
+        ...     len(path.read_text().splitlines())
+        2
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -124,10 +167,10 @@ class JSONLines:
 
     def check(self, runner: Run) -> None:
         if self.path.is_dir():
-            raise ValueError(f"{self.path} is a folder, and a file for records is needed")
+            raise ValueError(f"{self.path} is a folder, but a file for records is needed")
         if not self.path.parent.is_dir():
             raise ValueError(
-                f"there is no folder {self.path.parent} for {self.path.name}: make it first"
+                f"there is no folder {self.path.parent} for {self.path.name}: create it first"
             )
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
@@ -135,7 +178,7 @@ class JSONLines:
         self._try(runner, record)
 
     def _try(self, runner: Run, record: dict[str, Any]) -> None:
-        """Write what is to be written, or warn."""
+        """Write the missing lines, or warn."""
         try:
             if self.lines > 1 and self.complete:
                 with self.path.open("a") as file:
@@ -144,7 +187,8 @@ class JSONLines:
                 self._write_all(runner)
         except OSError as error:
             warnings.warn(
-                f"a record is not in {self.path} ({error}), and training goes on", stacklevel=2
+                f"a record could not be written to {self.path} ({error}); training continues",
+                stacklevel=2,
             )
             self.complete = False
 
@@ -157,16 +201,31 @@ class JSONLines:
         return {"lines": self.lines}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # Lines of steps after the checkpoint go when the next record is written.
+        # The next record removes the lines of steps after the checkpoint.
         self.lines, self.complete = state["lines"], False
 
 
 class TensorBoard:
-    """Write each record's numbers for TensorBoard, by the step: ``tensorboard --logdir FOLDER``.
+    """Write each record's numbers for TensorBoard, by step: ``tensorboard --logdir FOLDER``.
 
-    :param folder: of the event files. Those of a run that is gone on with are followed by others,
-        which say where.
-    :raises ModuleNotFoundError: if the package is not there.
+    :param folder: for the event files. A resumed run writes further files there, which hide the
+        steps after the checkpoint.
+    :raises ModuleNotFoundError: if the package ``tensorboard`` is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import TensorBoard
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=[TensorBoard(folder)])
+        ...     len(list(Path(folder).glob("events.out.*")))
+        1
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -184,7 +243,7 @@ class TensorBoard:
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.writer is None:
-            # What was written of later steps, before the run was stopped, is hidden.
+            # This hides later steps that were written before the run was stopped.
             self.writer = self.make(str(self.folder), purge_step=record["step"])
         for name, value in record.items():
             if name not in {"epoch", "step"}:
@@ -196,6 +255,25 @@ class Draw:
     """Draw figures in the first record after each ``every`` epochs, into ``folder/epoch-N``.
 
     :param draw: called with the runner and that folder; see :func:`inference.figures.save_figures`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import Draw
+        >>> from inference.figures import training_curves
+        >>> from ppl_models import VAE, SharedMLP
+        >>> def draw(run, folder):
+        ...     training_curves(run.history, ["layer_1"]).savefig(folder / "curves.png")
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     callbacks = [Draw(folder, draw, every=2)]
+        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=callbacks)
+        ...     [path.parent.name for path in Path(folder).rglob("*.png")]
+        ['epoch-00002']
     """
 
     def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
@@ -220,17 +298,29 @@ class Draw:
 
 
 class StopEarly:
-    """End training when a number of the record has not become better for a while.
+    """End training when a number in the record has stopped improving.
 
-    Parameters are left as they are then. A number on held-out data comes from an :class:`Evaluate`
-    before it.
+    The parameters are those of that moment, not the best ones. To stop by a number on held-out
+    data, put an :class:`Evaluate` before this callback.
 
-    :param measure: its name in the record; records without it are passed over.
-    :param patience: records without an improvement before the end.
-    :param threshold: what counts as an improvement, in the measure's unit.
-    :param larger_is_better: as for an ELBO, and not for an objective.
-    :raises ValueError: if ``patience`` is below 1 or ``threshold`` no number; in a record, if that
-        and all before it lack the measure, and these are more than ``patience``.
+    :param measure: the number's name in the record; records without it are skipped.
+    :param patience: records without an improvement before training ends.
+    :param threshold: the least improvement that counts, in the measure's unit.
+    :param larger_is_better: true for an ELBO, false for an objective.
+    :raises ValueError: if ``patience`` is below 1 or ``threshold`` is not a number; during
+        training, if more than ``patience`` records have come and none holds the measure.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import StopEarly
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> stop = StopEarly("elbo", patience=2, threshold=100.0)  # more than two epochs can bring
+        >>> runner.fit(x, epochs=10, progress=False, callbacks=[stop]).epoch
+        3
     """
 
     def __init__(
@@ -274,16 +364,29 @@ class StopEarly:
 
 
 class ReduceOnPlateau:
-    """Multiply the rate by ``factor`` when the objective has not fallen for a while (PyTorch's
+    """Multiply the learning rate by ``factor`` when the objective has stopped falling (PyTorch's
     scheduler of that name).
 
-    It looks at the objective of each record, a mean over the logging interval, and notes the rate
-    as ``lr``.
+    It follows the objective of each record, a mean over the logging interval, and adds the rate to
+    the record as ``lr``.
 
-    :param patience: records without an improvement before the rate falls.
-    :param threshold: what counts as an improvement, in nats per datum.
+    :param patience: records without an improvement before the rate is reduced.
+    :param threshold: the least improvement that counts, in nats per datum.
     :raises ValueError: if ``factor`` is not between 0 and 1, ``patience`` is below 1 or
-        ``threshold`` no number.
+        ``threshold`` is not a number.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.callbacks import ReduceOnPlateau
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner = SVIRunner(model, VaDEGuide(model), lr=0.001)
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> reduce = ReduceOnPlateau(factor=0.5, patience=5)
+        >>> runner.fit(x, epochs=2, progress=False, callbacks=[reduce]).history[-1]["lr"]
+        0.001
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:
@@ -315,7 +418,7 @@ class ReduceOnPlateau:
         return {"scheduler": {name: value for name, value in state.items() if _plain(value)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # The scheduler itself needs the run's optimiser, which the next record brings.
+        # The scheduler needs the run's optimiser, which is available at the next record.
         self.scheduler, self.resumed = None, dict(state["scheduler"] or {})
 
 

@@ -1,4 +1,4 @@
-"""What the processes of one run have to say to each other; of most runs there is only one."""
+"""Communication between the processes of one run; most runs have only one process."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ T = TypeVar("T")
 class SingleProcess:
     """The only process of a run.
 
-    :ivar rank: this one's number.
-    :ivar sync_every: steps from one time that all tell each other what they want to the next.
+    :ivar rank: this process's number.
+    :ivar sync_every: steps between exchanges about checkpoints and signals.
     """
 
     rank = 0
@@ -36,80 +36,80 @@ class SingleProcess:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first process, which alone reports, writes and calls back."""
+        """Whether this is the first process, which alone reports, writes and runs callbacks."""
         return self.rank == 0
 
     def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
-        """Refuse what does not fit.
+        """Check that all processes are about to train alike.
 
-        :raises ValueError: if processes are about to train with other data, parts or seeds than
-            the first.
+        :raises ValueError: if the processes' data, parts or seeds differ.
         """
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
-        """This process's part of a batch, and what its objective counts in the mean over
-        processes.
-        """
+        """This process's part of a batch, and its objective's weight in the mean over processes."""
         return batch, 1.0
 
     def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
-        """The gradient of the whole batch's objective; returns that objective, detached.
+        """Compute the gradient of the whole batch's objective; return that objective, detached.
 
-        :param loss: the part's.
-        :param counts: as :meth:`shard` said.
-        :param parameters: that learn.
+        :param loss: the objective of this process's part.
+        :param counts: the weight that :meth:`shard` returned.
+        :param parameters: the trainable parameters.
         """
         loss.backward()
         return loss.detach()
 
     def maximum(self, wanted: int) -> int:
-        """The largest number that any process gives."""
+        """The largest value of any process."""
         return wanted
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives in the first process, for all; if it fails there, all fail."""
+        """Run ``work`` in the first process and return its result in all; if it fails there, all
+        fail.
+        """
         return work()
 
     def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-        """What each process gives."""
+        """The values of every process."""
         return [values]
 
     def broadcast_run(self, run: Run) -> None:
-        """Let all have what callbacks may have changed in the first process, parameters, rates and
-        such.
+        """Copy what callbacks may have changed in the first process, such as parameters and rates,
+        to all.
         """
 
     def fresh_random_state(self, run: Run) -> list[Tensor]:
-        """Random streams that no other process has."""
+        """Random streams that differ from those of all other processes."""
         with seeded(derive_seed(run.seed, self.rank, run.step), run.device):
             return random_state(run.device)
 
 
 class DataParallel(SingleProcess):
-    """Several processes that train one run, each on its part of every batch, by Lightning Fabric.
+    """Several processes that train one run with Lightning Fabric, each on its part of every batch.
 
-    Each process gives ``fit`` the same: all data (or a loader of all, in the same order), parts and
-    seed. Rows (or groups) of a batch go to the processes in turn. Each process's objective is the
-    mean over its own; they are weighed such that the mean of their gradients over processes is,
-    with the same draws, the gradient of the whole batch. What an objective says of several rows at
-    once it says of each part's: batch normalisation is over a part, and so are the pairs of
+    Each process passes the same arguments to ``fit``: all data (or a loader of all data, in the
+    same order), parts and seed. Rows (or groups) of a batch are assigned to the processes in turn.
+    Each process's objective is the mean over its own rows. The objectives are weighted so that,
+    with the same draws, the mean of their gradients over processes is the gradient of the whole
+    batch. Whatever an objective computes from several rows at once, it computes from each part's
+    rows: batch normalisation is over a part, and so are the pairs of
     :class:`~guides.SimilarContentGuide`.
 
-    Of the Fabric its processes and what they say to each other are used; precision is the runner's,
-    and gradients are added in one order however often a run is stopped.
+    Only the Fabric's processes and their communication are used; precision is the runner's.
+    Gradients are added in a fixed order, however often a run is stopped.
 
-    :param fabric: launched.
-    :raises ValueError: if it is no Fabric, was not launched, or its device is another than the
+    :param fabric: a launched Fabric.
+    :raises ValueError: if it is not a Fabric, was not launched, or its device differs from the
         runner's.
     """
 
-    # An exchange costs as much as it takes to reach the farthest machine.
+    # An exchange takes as long as reaching the farthest machine.
     sync_every = 10
 
     def __init__(self, fabric: Fabric, run: Run) -> None:
         if not hasattr(fabric, "global_rank") or isinstance(fabric, type):
             raise ValueError(
-                f"fabric must be a Fabric of Lightning's, such as Fabric(devices=2), got {fabric!r}"
+                f"fabric must be a Lightning Fabric, such as Fabric(devices=2), got {fabric!r}"
             )
         if not getattr(fabric, "_launched", True):
             raise ValueError(
@@ -136,9 +136,7 @@ class DataParallel(SingleProcess):
         if "group" in batch.given:
             return self._shard_of_groups(batch)
         n = len(range(self.rank, len(batch), self.size))
-        mine = (
-            batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]
-        )  # counts nothing
+        mine = batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]  # has weight 0
         return mine, self.size * n / len(batch)
 
     def _shard_of_groups(self, batch: Observed) -> tuple[Observed, float]:
@@ -160,7 +158,9 @@ class DataParallel(SingleProcess):
         for p, part in zip(
             parameters, mean[:-1].split([p.numel() for p in parameters]), strict=True
         ):
-            p.grad = torch.empty_like(p).copy_(part.view(p.shape))  # in memory as the parameter is
+            p.grad = torch.empty_like(p).copy_(
+                part.view(p.shape)
+            )  # in the parameter's memory layout
         return mean[-1]
 
     def maximum(self, wanted: int) -> int:
@@ -170,7 +170,7 @@ class DataParallel(SingleProcess):
         value, error = None, None
         try:
             value = work() if self.is_first else None
-        except Exception as raised:  # whatever it is, the others are not to wait for this process
+        except Exception as raised:  # any error: the other processes must not wait for this one
             error = raised
         told: Any = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
         if error is not None:
@@ -183,7 +183,7 @@ class DataParallel(SingleProcess):
         return list(zip(*(self._all(value) for value in values), strict=True))
 
     def _all(self, value: Tensor) -> Tensor:
-        """``[processes, ...]``"""
+        """The value of every process: ``[processes, ...]``."""
         stack = value.new_zeros((self.size, *value.shape))
         stack[self.rank] = value
         gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")

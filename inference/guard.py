@@ -1,6 +1,4 @@
-"""What happens where an objective or its gradient is no longer finite, and how long a gradient may
-be.
-"""
+"""What to do when an objective or gradient is not finite, and the limit on the gradient's norm."""
 
 from __future__ import annotations
 
@@ -18,17 +16,23 @@ ACTIONS = ("stop", "skip", "halve")
 
 
 class Guard(Options):
-    """Looks at every step before it is taken, without reading anything back to the host.
+    """Checks every step before it is taken, without reading anything back to the host.
 
-    A step whose objective or gradient is not finite is not taken: parameters, moments and running
-    statistics stay. Then, by ``action``: ``"stop"`` takes no further step, and ``fit`` raises at
-    the next logging interval; ``"skip"`` goes on with the next batch; ``"halve"`` does so too and
-    halves the rate at the logging interval. Records have the number as ``skipped``.
+    A step whose objective or gradient is not finite is not taken: parameters, optimiser moments and
+    running statistics stay as they were. What follows depends on ``action``: ``"stop"`` takes no
+    further step, and ``fit`` raises at the next logging interval; ``"skip"`` continues with the
+    next batch; ``"halve"`` also halves the learning rate at the logging interval. Records hold the
+    number of such steps as ``skipped``.
 
-    :param action: one of these.
-    :param max_norm: gradients longer than this, over all parameters, are cut to it; without it none
-        is.
+    :param action: ``"stop"``, ``"skip"`` or ``"halve"``.
+    :param max_norm: gradients with a larger norm, over all parameters, are scaled down to it; by
+        default none are.
     :raises ValueError: if ``action`` is unknown or ``max_norm`` is not positive.
+
+    Example:
+        >>> from inference import Guard
+        >>> Guard("skip", max_norm=10)
+        Guard(action='skip', max_norm=10.0)
     """
 
     def __init__(self, action: str = "stop", max_norm: float | None = None) -> None:
@@ -36,7 +40,7 @@ class Guard(Options):
         self.max_norm = max_norm if max_norm is None else check_positive("max_norm", max_norm)
 
     def is_faulty(self, loss: Tensor, norms: Tensor) -> Tensor:
-        """Whether a step is faulty, a truth value.
+        """Whether a step is faulty, as a boolean tensor.
 
         :param loss: the objective, a scalar.
         :param norms: of each parameter's gradient.
@@ -44,6 +48,6 @@ class Guard(Options):
         return ~(loss.isfinite() & norms.isfinite().all())
 
     def clip(self, gradients: Sequence[Tensor], norms: Tensor) -> None:
-        """Cut the whole gradient to ``max_norm``, in place."""
+        """Scale the whole gradient down to ``max_norm``, in place."""
         if self.max_norm is not None:
             torch._foreach_mul_(list(gradients), (self.max_norm / norms.norm()).clamp(max=1.0))

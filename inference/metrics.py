@@ -1,4 +1,4 @@
-"""How well clusters and latents match what is known: labels for facets, sources for latents."""
+"""How well clusters match known labels, and latents match known sources."""
 
 from __future__ import annotations
 
@@ -39,18 +39,24 @@ def cluster_accuracy(
     method: str = "majority",
     map_from: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> float:
-    """Share of data whose cluster stands for their label, in [0, 1].
+    """Share of data whose cluster is mapped to their label, in [0, 1].
 
     :param labels: true classes ``[N]``, integers.
     :param clusters: predicted clusters ``[N]``, integers; their number need not be that of the
         classes.
-    :param method: ``"majority"``: each cluster stands for its commonest label, the usual choice
-        where clusters outnumber classes (MFCVAE, E.5); ``"hungarian"``: the best one-to-one
-        assignment, where a cluster without a class of its own counts as wrong.
-    :param map_from: labels and clusters of another split that fix what each cluster stands for.
-        Without it the map is fitted on the data that are scored, as the papers do, which flatters
-        many small clusters.
-    :raises ValueError: for arrays of unequal length, no data, or an unknown method.
+    :param method: ``"majority"``: each cluster is mapped to its most common label, the usual choice
+        if clusters outnumber classes (MFCVAE, E.5); ``"hungarian"``: the best one-to-one
+        assignment, in which the data of a cluster without a class count as wrong.
+    :param map_from: labels and clusters of another split, on which the map is fitted. By default it
+        is fitted on the data that are scored, as in the papers, which favours many small clusters.
+    :raises ValueError: if lengths differ, there are no data, or the method is unknown.
+
+    Example:
+        >>> from inference.metrics import cluster_accuracy
+        >>> cluster_accuracy([0, 0, 1, 1], [5, 5, 3, 2])
+        1.0
+        >>> cluster_accuracy([0, 0, 1, 1], [5, 5, 3, 2], "hungarian")
+        0.75
     """
     labels, clusters = _paired(labels, clusters)
     known_labels, known_clusters = (labels, clusters) if map_from is None else _paired(*map_from)
@@ -63,8 +69,13 @@ def cluster_accuracy(
 
 
 def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority") -> dict[Any, Any]:
-    """What each cluster stands for: ``{cluster: label}``, by ``"majority"`` or ``"hungarian"``; see
-    above.
+    """The label of each cluster: ``{cluster: label}``, by ``"majority"`` or ``"hungarian"``; see
+    :func:`cluster_accuracy`.
+
+    Example:
+        >>> from inference.metrics import cluster_map
+        >>> cluster_map([0, 0, 1, 1], [5, 5, 3, 2])
+        {2: 1, 3: 1, 5: 0}
     """
     labels, clusters = _paired(labels, clusters)
     counts = contingency_matrix(labels, clusters)  # [classes, clusters]
@@ -81,11 +92,18 @@ def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority"
 def clustering_scores(
     labels: ArrayLike, clusters: ArrayLike, map_from: tuple[ArrayLike, ArrayLike] | None = None
 ) -> dict[str, float]:
-    """Every score of one clustering side by side, all in [0, 1] but ``ari``, which chance makes 0.
+    """All scores of one clustering; all are in [0, 1] except ``ari``, which is 0 on average for
+    random clusters.
 
     ``accuracy`` (majority, map fitted on the scored data), ``accuracy_hungarian``, ``nmi``,
-    ``ari``; and ``accuracy_train_map`` where ``map_from`` gives labels and clusters of the training
+    ``ari``; and ``accuracy_train_map`` if ``map_from`` gives labels and clusters of the training
     split.
+
+    Example:
+        >>> from inference.metrics import clustering_scores
+        >>> scores = clustering_scores([0, 0, 1, 1], [1, 1, 0, 0])
+        >>> {name: round(score, 3) for name, score in scores.items()}
+        {'accuracy': 1.0, 'accuracy_hungarian': 1.0, 'nmi': 1.0, 'ari': 1.0}
     """
     scores = {
         "accuracy": cluster_accuracy(labels, clusters),
@@ -105,13 +123,21 @@ def probe_accuracy(
     test_labels: ArrayLike,
     seed: int = 0,
 ) -> float:
-    """Test accuracy of a classifier that sees only ``z``: what a facet knows (MFCVAE, Table 1).
+    """Test accuracy of a classifier that sees only ``z``: what a facet encodes (MFCVAE, Table 1).
 
-    scikit-learn's ``MLPClassifier`` at its defaults, one hidden layer of 100 units, as in the
-    paper.
+    The classifier is scikit-learn's ``MLPClassifier`` with its defaults, one hidden layer of 100
+    units, as in the paper.
 
     :param train_z: latents ``[N, d]``.
     :raises ValueError: if shapes do not fit, or a latent is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import probe_accuracy
+        >>> labels = np.arange(2000) % 2
+        >>> z = 10 * labels[:, None] + np.random.default_rng(0).normal(size=(2000, 1))
+        >>> probe_accuracy(z[:1000], labels[:1000], z[1000:], labels[1000:])
+        1.0
     """
     _check_latents(train_z, train_labels)
     _check_latents(test_z, test_labels, np.shape(train_z)[1])
@@ -122,9 +148,9 @@ def probe_accuracy(
 
 @dataclass(frozen=True)
 class ClassifierScores:
-    """What a classifier reads from latents.
+    """How well a classifier predicts labels from latents.
 
-    :ivar accuracy: share of the test data that it gets right.
+    :ivar accuracy: share of the test data that it classifies correctly.
     :ivar conditional_entropy: its cross-entropy on the test data, in bits: an upper bound on
         H(label given z).
     """
@@ -141,14 +167,24 @@ def classifier_scores(
 ) -> list[ClassifierScores]:
     """A classifier's scores on several test sets, after ML-VAE's supplement 3.
 
-    Two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear layers" may also be
-    read as one hidden layer): scikit-learn's ``MLPClassifier``, latents scaled to the training
-    set's mean and deviation, trained until its loss stands still; there is no validation set.
+    The classifier has two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear
+    layers" may also be read as one hidden layer). It is scikit-learn's ``MLPClassifier``, with
+    latents scaled to the training set's mean and deviation, trained until its loss stops falling;
+    there is no validation set.
 
     :param train_z: latents ``[N, d]``.
-    :param test: latents ``[M, d]`` and labels ``[M]`` of each test set, with labels that the
-        training set has.
+    :param test: latents ``[M, d]`` and labels ``[M]`` of each test set; every label must occur in
+        the training set.
     :raises ValueError: if shapes do not fit or a label is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import classifier_scores
+        >>> labels = np.arange(40) % 2
+        >>> z = labels[:, None] + np.random.default_rng(0).normal(0, 0.01, (40, 1))
+        >>> (scores,) = classifier_scores(z[:30], labels[:30], [(z[30:], labels[30:])])
+        >>> scores.accuracy
+        1.0
     """
     _check_latents(train_z, train_labels)
     known = np.unique(np.asarray(train_labels)).tolist()
@@ -166,7 +202,7 @@ def classifier_scores(
 
 
 def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> None:
-    """:raises ValueError: if these are no latents ``[N, d]`` with N labels, or d is not ``dim``."""
+    """:raises ValueError: unless these are latents ``[N, d]`` with N labels, and d is ``dim``."""
     z, labels = np.asarray(z), np.asarray(labels)
     if (
         z.ndim != 2
@@ -180,8 +216,8 @@ def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> N
         )
     if z.dtype.kind not in "buif" or not np.isfinite(z).all():
         raise ValueError(
-            "latents hold NaN, infinity or no numbers: drop those rows from them and from the "
-            "labels"
+            "latents hold NaN, infinity or values that are not numbers: drop those rows from both "
+            "latents and labels"
         )
 
 
@@ -189,14 +225,22 @@ def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pear
     """Mean absolute correlation of matched coordinates (MCC), in [0, 1].
 
     Coordinates are matched by the assignment that maximises the sum of absolute correlations. A
-    latent that is constant tells nothing, and counts as a correlation of 0. The match is made on
-    the data that are scored, which flatters few data; :func:`held_out_correlation` does not.
+    constant latent counts as a correlation of 0. The match is made on the data that are scored, so
+    the score is too high if data are few; :func:`held_out_correlation` avoids this.
 
     :param sources: ``[N, d]``.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
     :raises ValueError: if shapes differ, fewer than two data are given, a number is not finite, a
         source is constant, or the method is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import mean_correlation
+        >>> sources = np.random.default_rng(0).normal(size=(100, 2))
+        >>> latents = sources[:, ::-1] * [2.0, -3.0]  # permuted, scaled and flipped
+        >>> round(mean_correlation(sources, latents), 3)
+        1.0
     """
     s, z = _matching_columns(sources, latents, method)
     correlation = np.abs(_correlations(s, z, method))
@@ -205,10 +249,10 @@ def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pear
 
 @dataclass(frozen=True)
 class HeldOutCorrelation:
-    """Mean correlation of matched coordinates, on the data that made the match and on others.
+    """Mean correlation of matched coordinates, on the data used for matching and on held-out data.
 
-    :ivar in_sample: in [0, 1]; flattered by the match.
-    :ivar out_of_sample: in [-1, 1]; 0 on average where there is nothing to match.
+    :ivar in_sample: in [0, 1]; biased upwards by the match.
+    :ivar out_of_sample: in [-1, 1]; 0 on average if sources and latents are unrelated.
     """
 
     in_sample: float
@@ -222,28 +266,37 @@ def held_out_correlation(
     align: bool = False,
     num_variates: int | None = None,
 ) -> HeldOutCorrelation:
-    """MCC with the map from latents to sources found on the first half of the data and scored on
+    """MCC with the map from latents to sources fitted on the first half of the data and scored on
     both halves.
 
-    The map is a match of coordinates with their signs and, where ``align``, a linear one before it:
-    both sides are brought to their canonical variates (scikit-learn's CCA), so that models which
+    The map matches coordinates with their signs. With ``align`` a linear map comes first: both
+    sides are transformed to their canonical variates (scikit-learn's CCA), so that models that
     differ by an invertible linear map correlate perfectly (Willetts and Paige, *I Don't Need u*,
     4.2).
 
     :param sources: ``[N, d]``, true sources or another model's latents, in random order.
     :param latents: ``[N, d]``.
     :param method: ``"pearson"`` or ``"spearman"``.
-    :param num_variates: of the canonical variates, the best correlated first, those that count; all
-        d where not given. The paper's authors keep 20 of 50, 90 or 200, which leaves out the
-        latents that a model does not use.
-    :raises ValueError: as :func:`mean_correlation`; if a source is constant in a half; and, to
-        align, if a half has fewer data than 2 d, or there are fewer variates than asked for.
+    :param num_variates: how many canonical variates count, the best correlated first; all d by
+        default. The paper's authors keep 20 of 50, 90 or 200, which leaves out the latents that a
+        model does not use.
+    :raises ValueError: as :func:`mean_correlation`; also if a source is constant in a half; and,
+        with ``align``, if a half has fewer data than 2 d, or fewer than ``num_variates`` variates
+        exist.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.metrics import held_out_correlation
+        >>> sources = np.random.default_rng(0).normal(size=(100, 2))
+        >>> latents = sources @ [[1.0, 2.0], [-1.0, 1.0]]  # an invertible linear map
+        >>> round(held_out_correlation(sources, latents, align=True).out_of_sample, 3)
+        1.0
     """
     s, z = _matching_columns(sources, latents, method)
     half = len(s) // 2
     if half < 2 or any((np.ptp(part, axis=0) == 0).any() for part in (s[:half], s[half:])):
         raise ValueError(
-            f"each half of the {len(s)} data needs two rows or more, and no source constant in it"
+            f"each half of the {len(s)} data needs at least two rows and no constant source"
         )
     if align:
         if half < 2 * s.shape[1]:
@@ -254,7 +307,7 @@ def held_out_correlation(
         kept = s.shape[1] if num_variates is None else check_count("num_variates", num_variates)
         if kept > s.shape[1]:
             raise ValueError(
-                f"{s.shape[1]} coordinates have as many canonical variates, fewer than {kept}"
+                f"{s.shape[1]} coordinates have only as many canonical variates, fewer than {kept}"
             )
         map_ = CCA(n_components=kept, max_iter=5000).fit(z[:half], s[:half])
         z, s = map_.transform(z, s)
@@ -291,7 +344,9 @@ def _matching_columns(
 
 
 def _correlations(s: np.ndarray, z: np.ndarray, method: str) -> np.ndarray:
-    """Of every column of ``s`` with every one of ``z``: ``[d, d]``; 0 for a constant column."""
+    """Correlation of every column of ``s`` with every column of ``z``: ``[d, d]``; 0 for a constant
+    column.
+    """
     dead = np.ptp(z, axis=0) == 0
     if method == "spearman":
         s, z = rankdata(s, axis=0), rankdata(z, axis=0)
@@ -307,7 +362,7 @@ def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndar
     for name, values in (("labels", labels), ("clusters", clusters)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise ValueError(
-                f"{name} hold NaN or infinity, which are no classes: drop those from both"
+                f"{name} hold NaN or infinity, which are not classes: drop those rows from both"
             )
     if labels.shape != clusters.shape or labels.ndim != 1 or not len(labels):
         raise ValueError(

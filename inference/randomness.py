@@ -1,5 +1,5 @@
-"""Random streams that are ours for a while and the caller's again afterwards; what differs between
-devices is here.
+"""Random streams that are seeded within a context and restored afterwards, for every kind of
+device.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = [
 
 
 def derive_seed(*numbers: int) -> int:
-    """One seed of several numbers; seeds of other numbers, or of more of them, have nothing in
-    common with it.
+    """One seed derived from several numbers; other numbers, or more of them, give an unrelated
+    seed.
     """
     words = [word for number in numbers for word in divmod(number % 2**64, 2**32)]
     return int(np.random.SeedSequence([len(numbers), *words]).generate_state(1, np.uint64)[0])
@@ -35,7 +35,7 @@ def derive_seed(*numbers: int) -> int:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Within this context draws on the CPU and on ``device`` start from ``seed``; other devices are
-    not touched.
+    not affected.
     """
     kept = random_state(device)
     try:
@@ -47,24 +47,24 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """The streams of the CPU and of ``device``."""
+    """The states of the random streams of the CPU and of ``device``."""
     return [generator.get_state() for generator in _generators(device)]
 
 
 def set_random_state(state: list[Tensor], device: torch.device) -> None:
-    """Let the streams go on from what :func:`random_state` gave."""
+    """Restore the streams to the states that :func:`random_state` returned."""
     for generator, stream in zip(_generators(device), state, strict=False):
         generator.set_state(stream)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until ``device`` has done what it was told, before a clock is read."""
+    """Wait until ``device`` has finished its work, so that time can be measured."""
     if device.type != "cpu":
         torch.get_device_module(device).synchronize()
 
 
 def usable_device(device: Any) -> torch.device:
-    """:raises ValueError: if there is no such device, or nothing can be read back from it."""
+    """:raises ValueError: if the device does not exist or cannot be read from."""
     device = check_device("device", device)
     try:
         float(torch.zeros((), device=device))
@@ -76,7 +76,7 @@ def usable_device(device: Any) -> torch.device:
 
 
 def _generators(device: torch.device) -> list[Generator]:
-    """Those that draw on ``device`` where no other is named, the CPU's first."""
+    """The default generators for ``device``, the CPU's first."""
     if device.type == "cpu":
         return [torch.default_generator]
     if device.type == "mps":

@@ -1,4 +1,4 @@
-"""One training run: what it trains, what trains it, and how far it has come."""
+"""One training run: its model and guide, its optimiser and settings, and its progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ppl_models.precision import network_precision
 __all__ = ["Callback", "Run", "check_part", "check_settings"]
 
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
-# Parts of a run that a saved run describes: of which kind they are, and an example.
+# Parts of a run that a saved run describes: the type of each, and an example.
 PARTS: dict[str, tuple[type, str]] = {
     "guide": (FacetGuide, "a guide, such as VaDEGuide(model)"),
     "schedule": (Schedule, "such as WarmUp(1000)"),
@@ -33,21 +33,21 @@ PARTS: dict[str, tuple[type, str]] = {
 
 
 class Run:
-    """What the training loop, the guard, checkpoints and processes speak of.
+    """The state of a run, which the training loop, guard, checkpoints and processes share.
 
     :param loss: the objective of a model and a guide.
     :param lr: Adam's rate.
-    :param schedule: weights of the terms over the steps; ``None`` for the ELBO.
-    :param seed: of the shuffling and of every draw while training.
-    :param device: where to train; ``None`` for where the model is.
+    :param schedule: weights of the ELBO's terms over the steps; ``None`` for all at 1.
+    :param seed: of the shuffling and of every draw during training.
+    :param device: where to train; ``None`` for the model's device.
     :param precision: of the networks, ``"float32"`` or ``"bf16"``.
-    :param guard: what happens at a step that is not finite; ``None`` for ``Guard()``.
+    :param guard: what to do at a step that is not finite; ``None`` for ``Guard()``.
     :param optimizer: see :func:`~inference.optimizers.build_optimizer`.
-    :raises ValueError: naming an option that cannot be.
+    :raises ValueError: if an option is invalid, naming it.
 
-    :ivar history: one record per logging interval.
+    :ivar history: one record for each logging interval.
     :ivar epoch: passes over the data so far.
-    :ivar step: optimiser steps so far; the schedule goes by them.
+    :ivar step: optimiser steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
     """
 
@@ -86,7 +86,9 @@ class Run:
 
     @contextmanager
     def while_training(self) -> Iterator[None]:
-        """This run's precision and random streams, and the caller's again afterwards."""
+        """Use this run's precision and random streams within the context, then restore the
+        caller's.
+        """
         with seeded(self.seed, self.device), network_precision(PRECISIONS[self.precision]):
             set_random_state(self._random_state, self.device)
             try:
@@ -95,7 +97,7 @@ class Run:
                 self._random_state = random_state(self.device)
 
     def description(self) -> dict[str, Any]:
-        """What runs of a kind have in common, in JSON types."""
+        """What runs that can be trained together have in common, in JSON types."""
         objective = self.loss.objective
         return {
             "guide and model": _described(self.guide),
@@ -111,7 +113,7 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, history and progress; the random streams are the caller's."""
+        """Parameters, optimiser, history and progress; the caller saves the random streams."""
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -122,7 +124,7 @@ class Run:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Resume from what :meth:`state_dict` returned."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         moments = {
             int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()
@@ -139,18 +141,18 @@ Callback = Callable[[Run, dict[str, Any]], None]
 
 
 def check_settings(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]:
-    """:raises ValueError: naming what cannot be."""
+    """:raises ValueError: if a setting is invalid, naming it."""
     precision = check_one_of("precision", precision, PRECISIONS)
     return check_positive("lr", lr), check_seed("seed", seed), precision
 
 
 def check_part(name: str, part: Any) -> Any:
-    """:raises ValueError: if that is no guide, schedule or guard, as ``name`` says."""
+    """:raises ValueError: if the part is not the guide, schedule or guard that ``name`` says."""
     return check_kind(name, part, *PARTS[name])
 
 
 def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimiser's moments, in memory as their parameter lies, which fused steps rely on."""
+    """An optimiser's moments, in their parameter's memory layout, which fused steps rely on."""
     return {
         name: torch.empty_like(parameter).copy_(value)
         if isinstance(value, Tensor) and value.shape == parameter.shape
@@ -162,7 +164,7 @@ def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:
 def _described(guide: FacetGuide) -> Any:
     try:
         return to_config(guide)
-    except TypeError:  # parts of a user's own, told apart by their weights
+    except TypeError:  # a user's own parts, distinguished by their weights
         return type(guide).__name__
 
 

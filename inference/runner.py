@@ -41,33 +41,46 @@ __all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
 class SVIRunner(Run):
     """Fits any model with any guide that suits it, by stochastic variational inference.
 
-    The data lie on the device as they are (8-bit images as uint8); a step gathers a shuffled
-    mini-batch there, takes one objective and one fused Adam step, and reads nothing back to the
-    host.
+    The data stay on the device in their own type (8-bit images as uint8). Each step gathers a
+    shuffled mini-batch there, computes one objective, takes one fused Adam step, and reads nothing
+    back to the host.
 
     :param model: the generative program.
     :param guide: a guide built for ``model``.
     :param objective: any of Pyro's ELBOs; by default the one that suits the guide.
     :param lr: Adam's rate.
-    :param schedule: weights of the terms over the steps; by default all 1, the ELBO.
-    :param seed: of the shuffling and of every draw while fitting (the networks were drawn before:
-        seed those with ``pyro.set_rng_seed``), from 0 to 2**32 - 1. The caller's random state is
-        left as it was.
-    :param device: where to train, such as ``"cpu"`` or ``"cuda"``; by default where the model is.
-    :param precision: ``"float32"``, or ``"bf16"`` for networks under autocast; latents and
+    :param schedule: weights of the ELBO's terms over the steps; by default all are 1.
+    :param seed: of the shuffling and of every draw during fitting, from 0 to 2**32 - 1. Networks
+        are initialised earlier: seed them with ``pyro.set_rng_seed``. The caller's random state is
+        not changed.
+    :param device: where to train, such as ``"cpu"`` or ``"cuda"``; by default the model's device.
+    :param precision: ``"float32"``, or ``"bf16"`` to run the networks under autocast; latents and
         densities stay float32.
-    :param guard: what happens where an objective is no longer finite, and how long gradients may
-        be; by default ``Guard()``, which stops.
-    :param optimizer: fused Adam where not given; else what is called with the parameters and
-        ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's,
-        which brings its own rates. One that is not fused reads back to the host in each step
-        whether the step was finite.
-    :raises ValueError: if the parts do not belong together or an option is unknown.
+    :param guard: what to do when an objective is not finite, and the limit on the gradient's norm;
+        by default ``Guard()``, which stops.
+    :param optimizer: fused Adam by default; else a factory that is called with the parameters and
+        ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's
+        optimisers, which has its own rates. One that is not fused reads back to the host in each
+        step whether the step was finite.
+    :raises ValueError: if the parts do not fit together or an option is unknown.
 
-    :ivar history: one record per logging interval, see :meth:`fit`.
+    :ivar history: one record for each logging interval; see :meth:`fit`.
     :ivar epoch: passes over the data so far.
-    :ivar step: optimiser steps so far; the schedule goes by them.
+    :ivar step: optimiser steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from ppl_models import SharedMLP, GaussianMixture, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> runner = SVIRunner(model, VaDEGuide(model), seed=1)
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> runner.fit(x, epochs=2, progress=False)
+        SVIRunner(VaDE, VaDEGuide, lr=0.0005, seed=1, precision='float32', epoch=2)
+        >>> runner.history[-1]["step"], runner.guide.predict(x)["cluster"].shape
+        (2, (20,))
     """
 
     def __init__(
@@ -102,40 +115,42 @@ class SVIRunner(Run):
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
 
-        Every ``log_every`` epochs a record goes to :attr:`history`: ``epoch``, ``step``,
-        ``seconds``; ``objective`` (mean over the interval's steps, weights as scheduled); ``elbo``,
-        ``reconstruction``, ``kl_z_NAME`` and ``kl_c_NAME`` (every weight at 1, gates as scheduled,
-        on 2,048 rows drawn once); all in nats per datum; and ``mutual_information_NAME``, of x and
-        the facet's cluster where it is inferred, in nats.
+        Every ``log_every`` epochs a record is added to :attr:`history`. It holds ``epoch``,
+        ``step``, ``seconds``; ``objective`` (mean over the interval's steps, with the scheduled
+        weights); ``elbo``, ``reconstruction``, ``kl_z_NAME`` and ``kl_c_NAME`` (with every weight
+        at 1 and the scheduled gates, on 2,048 rows drawn once), all in nats per datum; and
+        ``mutual_information_NAME``, between x and each inferred cluster, in nats.
 
-        A second call goes on where the first ended, the schedule and the random streams included.
+        A second call continues where the first one ended, including the schedule and the random
+        streams.
 
-        :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file, of
-            which batches are read. A PyTorch ``DataLoader`` gives batches of x alone, mappings with
-            ``"x"`` and what the model takes, or x first and then that, in its order; what is left
-            over, such as labels, is not used.
-        :param batch_size: at most this many rows a step, or about as many on average where groups
-            are dealt; the last batch of an epoch may be smaller. 512 where not given; a loader has
-            its own.
-        :param callbacks: called with this runner and each new record, which they may add to;
-            whatever they draw or compute, training is the same, unless they set the model's
-            parameters. One that sets ``runner.should_stop`` ends training after the record.
-        :param progress: show a bar.
-        :param batches: how data are dealt: :class:`~inference.Groups` for models that take groups,
-            else :class:`~inference.Rows`. Where groups are dealt in parts, the history is of parts
-            too.
-        :param checkpoints: where to write the state of this call now and then, and to go on from;
+        :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file and is
+            read batch by batch. A PyTorch ``DataLoader`` yields x alone, mappings with ``"x"`` and
+            the model's other inputs, or x followed by those inputs in the model's order; further
+            items, such as unused labels, are ignored.
+        :param batch_size: rows in a step, at most, or on average when batches are made of groups;
+            the last batch of an epoch may be smaller. By default 512; a loader has its own.
+        :param callbacks: called with this runner and each new record, to which they may add
+            entries. What they draw or compute does not affect training, unless they change the
+            model's parameters. A callback that sets ``runner.should_stop`` ends training after the
+            record.
+        :param progress: whether to show a progress bar.
+        :param batches: how to form batches: :class:`~inference.Groups` for models that take groups,
+            else :class:`~inference.Rows`. If groups are split into parts, the history describes
+            these parts.
+        :param checkpoints: where to write the state of this call at intervals, and to resume from;
             see :class:`~inference.Checkpoints`.
-        :param fabric: of Lightning Fabric, launched, to train in several processes, each of which
-            calls this; see :class:`~inference.distributed.DataParallel`. ``batch_size`` is of all
-            together; the first process alone shows progress, calls back and writes checkpoints.
-        :param capture: record the step as one CUDA graph and play it again, see
-            :class:`~inference.training.cuda_graph.CUDAGraphStep`: for small networks on a CUDA
-            device, whose steps take as long as their kernels take to be launched.
-        :param given: what the model takes beside x, one entry per datum, such as ``label``.
-        :raises ValueError: before training, if data or sizes do not fit; nothing is changed then.
-        :raises FloatingPointError: at a logging interval, if the guard says so: a step's objective
-            or gradient was not finite. Parameters are as they were before that step.
+        :param fabric: a launched Lightning Fabric, to train in several processes, each of which
+            calls this method; see :class:`~inference.distributed.DataParallel`. ``batch_size`` then
+            counts the rows of all processes together. Only the first process shows progress, runs
+            callbacks and writes checkpoints.
+        :param capture: record the step as one CUDA graph and replay it; see
+            :class:`~inference.training.cuda_graph.CUDAGraphStep`. It helps small networks on a CUDA
+            device, for which launching kernels takes as long as running them.
+        :param given: further inputs of the model, one entry per datum, such as ``label``.
+        :raises ValueError: before training, if data or sizes do not fit; then nothing has changed.
+        :raises FloatingPointError: at a logging interval, if a step's objective or gradient was not
+            finite and the guard stops the run. The parameters are those before that step.
         """
         how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric, capture)
         train(self.plan(x, epochs, *how, **given))
@@ -155,8 +170,8 @@ class SVIRunner(Run):
         capture: bool = False,
         **given: Any,
     ) -> FitPlan:
-        """What :meth:`fit` would do with these arguments, validated; nothing is trained, and
-        nothing changed.
+        """Validate the arguments of :meth:`fit` and return what it would do; nothing is trained or
+        changed.
 
         :raises ValueError: as :meth:`fit` does before training.
         """
@@ -173,7 +188,7 @@ class SVIRunner(Run):
         if self.device.type != "cuda" or fabric is not None:
             where = "several processes" if fabric is not None else f"the device is {self.device}"
             raise ValueError(
-                f"capture=True is for one process on a CUDA device, and here {where}: leave it out"
+                f"capture=True is for one process on a CUDA device, but here {where}: leave it out"
             )
         return CUDAGraphStep
 
@@ -181,7 +196,7 @@ class SVIRunner(Run):
         """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``;
         returns it.
 
-        Each file is complete or absent: it is written beside its place and moved there.
+        Each file is complete or absent: it is written under a temporary name and then renamed.
         """
         config = {
             "guide": to_config(self.guide),
@@ -203,19 +218,19 @@ class SVIRunner(Run):
         device: str | torch.device | None = None,
         optimizer: OptimizerFactory | PyroOptim | None = None,
     ) -> SVIRunner:
-        """Build again what :meth:`save` wrote: ``runner.model`` and ``runner.guide`` hold the
-        fitted parameters.
+        """Rebuild the runner that :meth:`save` wrote: ``runner.model`` and ``runner.guide`` hold
+        the fitted parameters.
 
-        The optimiser and the random streams start afresh, and the objective is the guide's own
+        The optimiser and the random streams start anew, and the objective is the guide's default
         unless given. No pickled code is read.
 
-        :param guide: the guide (and so the model) to fill, for parts of your own that a checkpoint
-            cannot name.
-        :param schedule: likewise.
-        :param optimizer: to train on with; a saved run does not have it.
+        :param guide: the guide (with its model) to load the parameters into, if it has custom parts
+            that a checkpoint cannot name.
+        :param schedule: the schedule, if it is a custom one.
+        :param optimizer: for further training; a saved run does not hold it.
         :raises FileNotFoundError: if a file is missing.
-        :raises ValueError: if a file is truncated, foreign, or does not fit the guide; nothing is
-            changed then.
+        :raises ValueError: if a file is truncated, of another kind, or does not fit the guide; then
+            nothing has changed.
         """
         config, state, history = read_checkpoint(Path(folder))
         with blamed_on(Path(folder) / "config.json"):
@@ -243,7 +258,7 @@ class SVIRunner(Run):
 
 
 def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> Any:
-    """A part of a run: the user's own, else what the description says."""
+    """A part of a run: the user's if given, else the one in the saved description."""
     if own is not None:
         return check_part(name, own)
     built = from_config(config[name])
@@ -252,7 +267,7 @@ def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> An
 
 
 def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path) -> None:
-    """:raises ValueError: if weights are not the guide's, or no numbers to compute with."""
+    """:raises ValueError: if the weights do not fit the guide, or are not finite numbers."""
     expected = {name: tuple(tensor.shape) for name, tensor in guide.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if expected != found:

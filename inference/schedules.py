@@ -1,8 +1,8 @@
-"""Annealing: how the weight of each facet's terms, and its way into the decoder, change over the
+"""Annealing: how the weights of each facet's KL terms, and its gate in the decoder, change over the
 steps.
 
-A schedule is bound to a run once; then it is a function of the step, computed on the device, so
-that nothing is read back to the host while training.
+A schedule is bound to a run once. It is then a function of the step, computed on the device, so
+that training reads nothing back to the host.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
     "Weights",
 ]
 
-#: The step to the weights of the KL terms ``[J, 2]`` and the gates ``[J]``.
+#: A function from the step to the weights of the KL terms ``[J, 2]`` and the gates ``[J]``.
 Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class AbruptFadeInWarning(UserWarning):
-    """A facet is let in so fast that it is likely to die."""
+    """A facet is faded in so fast that it is likely to die."""
 
 
 class Schedule(Options):
@@ -43,7 +43,7 @@ class Schedule(Options):
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
         """The weights as a function of the step (a scalar tensor on the model's device).
 
-        :param total_steps: steps of the whole run, those of earlier calls of ``fit`` included.
+        :param total_steps: steps of the whole run, including those of earlier calls of ``fit``.
         :raises ValueError: if the schedule does not fit the model or cannot finish within the run.
         """
 
@@ -53,9 +53,16 @@ class Constant(Schedule):
 
     Binding raises ``ValueError`` if the model has no such site.
 
-    :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7),
-        others staying at 1; at least 0.
+    :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7);
+        the others stay at 1; at least 0.
     :raises ValueError: if a weight is negative.
+
+    Example:
+        >>> from inference import Constant
+        >>> Constant(4.0)  # a beta-VAE
+        Constant(weight=4.0)
+        >>> Constant({"z_class": 2}).weight
+        {'z_class': 2}
     """
 
     def __init__(self, weight: float | Mapping[str, float] = 1.0) -> None:
@@ -71,6 +78,15 @@ class WarmUp(Schedule):
     """Every KL term's weight rises linearly from 0 to 1 over the first ``steps`` steps.
 
     :param steps: at least 1.
+
+    Example:
+        >>> import torch
+        >>> from inference import WarmUp
+        >>> from ppl_models import VAE
+        >>> weights = WarmUp(100).bind(VAE((6,), 2), steps_per_epoch=10, total_steps=200)
+        >>> kl_weights, gates = weights(torch.tensor(50))
+        >>> kl_weights.tolist(), gates.tolist()
+        ([[0.5, 0.5]], [1.0])
     """
 
     def __init__(self, steps: int) -> None:
@@ -83,20 +99,30 @@ class WarmUp(Schedule):
 
 
 class CoolDown(Schedule):
-    r"""Weights fall from above 1 to 1 over the first ``steps`` steps, by the same factor in each.
+    r"""Weights fall from above 1 to 1 over the first ``steps`` steps, by the same factor in each
+    step.
 
     .. math:: \beta_t = \beta_0^{1 - t / T}
 
-    What a latent may say is dear at first and costs what it should in the end: it learns what no
-    other latent tells cheaper. In ML-VAE the style would know the group else, which the content
-    tells all members at once.
+    At first, using a latent is expensive; in the end it has its normal cost. So the latent learns
+    only what no other latent can encode at a lower cost. Without this, the style in ML-VAE would
+    encode the group as well, which the content encodes once for all members.
 
-    Binding raises ``ValueError`` if the model has no such site or the run is shorter.
+    Binding raises ``ValueError`` if the model has no such site or the run is shorter than
+    ``steps``.
 
-    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``, others staying
+    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``; the others stay
         at 1; at least 1.
     :param steps: T, at least 1.
     :raises ValueError: if a weight is below 1.
+
+    Example:
+        >>> import torch
+        >>> from inference import CoolDown
+        >>> from ppl_models import VAE
+        >>> weights = CoolDown(16.0, 100).bind(VAE((6,), 2), steps_per_epoch=10, total_steps=200)
+        >>> [round(weights(torch.tensor(step))[0][0, 0].item(), 3) for step in (0, 50, 100, 150)]
+        [16.0, 4.0, 1.0, 1.0]
     """
 
     def __init__(self, start: float | Mapping[str, float], steps: int) -> None:
@@ -110,25 +136,35 @@ class CoolDown(Schedule):
 
 
 class ProgressiveFadeIn(Schedule):
-    r"""Train the deepest facet first, then let in the others one after the other (MFCVAE, D.3, Eq.
+    r"""Train the deepest facet first, then fade in the others one after the other (MFCVAE, D.3, Eq.
     88 to 92).
 
     Facet j's weight :math:`\alpha_j` multiplies its KL terms and its rung in the decoder: 1 for the
     deepest facet, and for each shallower one 0 until its phase starts, then rising linearly to 1
     within ``fade_steps``.
 
-    Binding raises ``ValueError`` if the number of phases is not that of the facets, if the run is
-    shorter than the phases together, or if a fade-in is longer than its phase.
+    Binding raises ``ValueError`` if the number of phases differs from that of the facets, if the
+    run is shorter than all phases together, or if a fade-in is longer than its phase.
 
-    :param epochs: length of each phase, the deepest facet's first; one entry per facet. MNIST in
-        the paper: (201, 201).
-    :param fade_steps: optimiser steps from 0 to 1. MNIST in the paper: 15,000. A facet let in
-        within a few hundred steps tends to die: its KL goes to 0 before the decoder has learned to
-        use it.
-    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper. There the
-        latents of a waiting facet drift with the encoder's first layers, and know much of what the
-        facets before them know when their turn comes; held to the prior (0.5 in Li et al.,
-        *Progressive learning and disentanglement*, 2020) they start from nothing.
+    :param epochs: length of each phase, starting with the deepest facet's; one entry per facet. The
+        paper uses (201, 201) for MNIST.
+    :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. A facet that is
+        faded in within a few hundred steps tends to die: its KL goes to 0 before the decoder has
+        learned to use it.
+    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper. With 0,
+        the latents of a waiting facet drift with the encoder's first layers, and already encode
+        much of what the earlier facets encode when their phase starts. Held to the prior (0.5 in Li
+        et al., *Progressive learning and disentanglement*, 2020), they start from nothing.
+
+    Example:
+        >>> import torch
+        >>> from inference import ProgressiveFadeIn
+        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> model = MFCVAE((6,), {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)})
+        >>> schedule = ProgressiveFadeIn((10, 20), fade_steps=1000)
+        >>> weights = schedule.bind(model, steps_per_epoch=100, total_steps=3000)
+        >>> [weights(torch.tensor(step))[1].tolist() for step in (0, 1500, 3000)]
+        [[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]
     """
 
     def __init__(
@@ -136,7 +172,7 @@ class ProgressiveFadeIn(Schedule):
     ) -> None:
         if not isinstance(epochs, Sequence) or isinstance(epochs, str) or not epochs:
             raise ValueError(
-                f"epochs has the length of each phase, such as (201, 201), got {epochs!r}"
+                f"epochs must hold the length of each phase, such as (201, 201), got {epochs!r}"
             )
         self.epochs = tuple(check_count("each phase of epochs", length) for length in epochs)
         self.fade_steps = check_count("fade_steps", fade_steps)
@@ -156,13 +192,12 @@ class ProgressiveFadeIn(Schedule):
             _check_end(self.fade_steps, length * steps_per_epoch, "a facet's fade-in", "its phase")
         if J > 1 and self.fade_steps < 1000:
             warnings.warn(
-                f"fade_steps={self.fade_steps} is abrupt: facets let in faster than about 1000 "
-                "steps tend to die; "
-                "watch their mutual information in the history",
+                f"fade_steps={self.fade_steps} is abrupt: facets that fade in within fewer than "
+                "about 1000 steps tend to die; watch their mutual information in the history",
                 AbruptFadeInWarning,
                 stacklevel=2,
             )
-        # Shallow to deep; the deepest facet, last, is in from before the first step.
+        # Shallow to deep; the deepest facet, which is last, is fully in before the first step.
         starts = [sum(self.epochs[:phase]) * steps_per_epoch for phase in range(J)][::-1]
         starts[-1] = -self.fade_steps
         start = torch.tensor(starts, dtype=model.gates.dtype, device=model.gates.device)
@@ -185,7 +220,7 @@ def _checked(
 
 
 def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tensor:
-    """``[J, 2]``: the same for all, or 1 but for those that are given by site."""
+    """``[J, 2]``: the same for all, or 1 except for the sites that are given."""
     if not isinstance(weight, Mapping):
         return torch.full_like(model.kl_weights, weight)
     weights = torch.ones_like(model.kl_weights)

@@ -1456,12 +1456,12 @@ SCHEDULES = [
         (
             "type: epochs",
             lambda: ProgressiveFadeIn(201),
-            "has the length of each phase, .* got 201",
+            "must hold the length of each phase, .* got 201",
         ),
         (
             "empty: epochs",
             lambda: ProgressiveFadeIn(()),
-            r"has the length of each phase, .* got \(\)",
+            r"must hold the length of each phase, .* got \(\)",
         ),
         ("range: fade", lambda: ProgressiveFadeIn((5, 5), 0), f"fade_steps {COUNT}, got 0"),
         ("range: waiting", lambda: ProgressiveFadeIn((5,), 9, 2), r"within \[0, 1\], got 2"),
@@ -1664,22 +1664,22 @@ RUNS = [
         (
             "missing: batch",
             lambda: loaded(X, collate_fn=lambda rows: None),
-            "batches have no x, but .*: name it 'x'",
+            "batches have no x, only .*: name it 'x'",
         ),
         (
             "empty: batch",
             lambda: loaded(X, collate_fn=lambda rows: ()),
-            "batches have no x, but .*: name it 'x'",
+            "batches have no x, only .*: name it 'x'",
         ),
         (
             "missing: batches",
             lambda: loaded(X, batch_sampler=Unkept()),
-            "no batch, though its length says 3",
+            "no batch, though its length is 3",
         ),
         (
             "missing: x of a loader",
             lambda: loaded([{1: x} for x in TENSOR]),
-            r"batches have no x, but \['1'\]",
+            r"batches have no x, only \['1'\]",
         ),
         (
             "nan: x of a loader",
@@ -1690,22 +1690,22 @@ RUNS = [
         (
             "type: callbacks",
             lambda: fit(callbacks=["a"]),
-            "each of callbacks is called with .*, got 'a'",
+            "each callback must be a function of .*, got 'a'",
         ),
         (
             "type: callback class",
             lambda: fit(callbacks=[StopEarly]),
-            "each of callbacks is called with .* got <class",
+            "each callback must be a function of .* got <class",
         ),
         (
             "type: one callback",
             lambda: fit(callbacks=print),
-            r"in a sequence, such as \[callback\], got <built-in",
+            r"be a sequence, such as \[callback\], got <built-in",
         ),
         (
             "type: no callbacks",
             lambda: fit(callbacks=None),
-            r"callbacks must be in a sequence, .* got None",
+            r"callbacks must be a sequence, .* got None",
         ),
         (
             "type: batches",
@@ -1725,7 +1725,7 @@ RUNS = [
         (
             "type: fabric",
             lambda: fit(fabric="x"),
-            "fabric must be a Fabric of Lightning's, .* got 'x'",
+            "fabric must be a Lightning Fabric, .* got 'x'",
         ),
         ("nan: parameters", lambda: fit(spoilt), "Real.., but found invalid values"),
     ),
@@ -1734,7 +1734,7 @@ RUNS = [
         (
             "misfit: groups",
             lambda: fit(mlvae, group=LABEL, batches=Rows()),
-            r"deal them by batches=Groups\(\)",
+            r"use batches=Groups\(\)",
         ),
     ),
     *of(
@@ -1797,7 +1797,7 @@ RUNS = [
         "JSONLines",
         "file: a folder",
         lambda run: fit(callbacks=[JSONLines(run / "checkpoints")]),
-        "checkpoints is a folder, and a file for records is needed",
+        "checkpoints is a folder, but a file for records is needed",
     ),
     *of(
         "JSONLines",
@@ -1805,14 +1805,14 @@ RUNS = [
         (
             "missing: folder",
             lambda: fit(callbacks=[JSONLines("new/a")]),
-            "there is no folder new for a: make it",
+            "there is no folder new for a: create it",
         ),
     ),
     Row(
         "Draw",
         "file: no folder",
         lambda run: fit(callbacks=[Draw(run / "notes.txt", print, 1)]),
-        "notes.txt is a file, and a folder for figures is needed",
+        "notes.txt is a file, but a folder for figures is needed",
     ),
     *of(
         "Draw",
@@ -1842,7 +1842,7 @@ RUNS = [
         "TensorBoard",
         "file: no folder",
         lambda run: fit(callbacks=[tensorboard(run / "notes.txt")]),
-        "notes.txt is a file, and a folder for events is needed",
+        "notes.txt is a file, but a folder for events is needed",
     ),
     *of(
         "ReduceOnPlateau",
@@ -1909,7 +1909,7 @@ RUNS = [
         (
             "type: loader",
             lambda: fit_together([runner()], DataLoader(TENSOR), 1),
-            "take data, no DataLoader: train",
+            "take arrays, not a DataLoader: train",
         ),
         (
             "type: one runner",
@@ -1919,7 +1919,7 @@ RUNS = [
         (
             "type: no callbacks",
             lambda: fit_together([runner()], X, 1, callbacks=lambda runner: None),
-            "callbacks must be in a sequence, .* got None",
+            "callbacks must be a sequence, .* got None",
         ),
         (
             "misfit: one guide",
@@ -2011,7 +2011,7 @@ RUNS = [
         (
             "misfit: guide",
             lambda: neighbor_start(runner(), X, 1),
-            "take a VaDEGuide with a label_weight above 0",
+            "use a VaDEGuide with a label_weight above 0",
         ),
         ("unknown: facet", lambda: neighbor_start(runner(), X, 1, "hue"), "unknown facet 'hue'"),
         (
@@ -2033,7 +2033,7 @@ RUNS = [
         (
             "misfit: label",
             lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}),
-            "give one of both",
+            "give only one of them",
         ),
         (
             "misfit: run",
@@ -2157,8 +2157,7 @@ RUNS = [
         (
             "misfit: groups",
             lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
-            "for all members of a group, so that a datum has no ELBO of its own: take "
-            "inference.elbo",
+            "for all members of a group, so a datum has no ELBO of its own: use inference.elbo",
         ),
     ),
     *of(
@@ -2233,7 +2232,7 @@ SELECTION = [
         (
             "empty: candidates",
             lambda: select({}),
-            "candidates are functions of a seed, or fitted runs, by name",
+            "candidates must be functions of a seed, or fitted runs, by name",
         ),
         ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
         (
@@ -2255,7 +2254,7 @@ SELECTION = [
         (
             "shape: numbers of runs",
             lambda: select({"a": [guide()], "b": [guide(), runner()]}),
-            r"as many runs of each candidate are needed, got \{'a': 1, 'b': 2\}",
+            r"each candidate must have the same number of runs, got \{'a': 1, 'b': 2\}",
         ),
         (
             "type: what is built",
@@ -2300,13 +2299,13 @@ SELECTION = [
         (
             "shape: errors",
             lambda: one_standard_error([0, -1], [0]),
-            "as many differences as errors are needed",
+            "differences and errors must be equally many",
         ),
-        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "all finite, got"),
+        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "and finite, got"),
         (
             "range: no best",
             lambda: one_standard_error([-2, -1], [1, 1]),
-            "to the best, which has 0",
+            "from the best must be at most 0, one of them 0",
         ),
         ("range: errors", lambda: one_standard_error([-2, 0], [-1, 1]), "and errors at least 0"),
         (
@@ -2662,7 +2661,7 @@ FIGURES = [
         (
             "misfit: model",
             lambda: facet_overview(vae(), X, SHAPE),
-            "has no clusters that are inferred|nothing",
+            "has no inferred clusters",
         ),
     ),
     *of(
@@ -2775,7 +2774,7 @@ FIGURES = [
         (
             "shape: one datum",
             lambda: facet_swaps(guide(), X[:1], "digit", SHAPE),
-            "a pair takes two data",
+            "a pair needs two data",
         ),
         (
             "range: pairs",
@@ -2851,7 +2850,7 @@ FIGURES = [
         (
             "misfit: model",
             lambda: class_samples(guide(), SHAPE),
-            "MFCVAE has no classes that its decoder",
+            "MFCVAE's decoder reads no class",
         ),
         (
             "range: scale",
@@ -2865,7 +2864,7 @@ FIGURES = [
         (
             "misfit: blocks",
             lambda: kl_by_class(KL, LABEL, 3),
-            "4 latents, which are no blocks of block_dim=3",
+            "4 latents, which cannot be split into blocks of block_dim=3",
         ),
         ("nan: kl", lambda: kl_by_class(KL * NAN, LABEL, 2), "kl holds NaN"),
     ),
@@ -2918,7 +2917,7 @@ FIGURES = [
         (
             "shape: pair",
             lambda: latent_interpolation(mlvae(), X, SHAPE),
-            r"a pair is two data, .* \(5, 6\)",
+            r"pair must hold two data, .* \(5, 6\)",
         ),
         ("range: steps", lambda: latent_interpolation(mlvae(), X[:2], SHAPE, 0), f"steps {COUNT}"),
     ),
@@ -3223,7 +3222,7 @@ def resumed(run: Path, lr: float = 5e-4, **options: Any) -> None:
     options.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CheckpointWarning)  # says why a checkpoint is passed over
+        warnings.simplefilter("ignore", CheckpointWarning)  # says why a checkpoint is skipped
         saved_runner(lr).fit(
             X, **{**SIZES, "checkpoints": Checkpoints(run / "checkpoints", resume=True), **options}
         )
@@ -3265,7 +3264,7 @@ def restate(change: Callable[[dict], Any]) -> Callable[[Path], None]:
 
 
 def resumes(
-    fault: str, damage: Callable[[Path], Any], message: str = "no checkpoint in .* is whole"
+    fault: str, damage: Callable[[Path], Any], message: str = "no checkpoint in .* is complete"
 ) -> Row:
     return Row("Checkpoints", fault, resumed, message, ValueError, damage)
 
@@ -3317,13 +3316,13 @@ RESUMING = [
         "Checkpoints.check",
         "misfit: not resumed",
         lambda run: Checkpoints(run / "checkpoints"),
-        "go on from it with resume=True",
+        "resume it with resume=True",
     ),
     Row(
         "Checkpoints",
         "file: no folder",
         lambda run: Checkpoints(run / "config.json"),
-        "is a file, and a folder for check",
+        "is a file, but a folder for check",
     ),
     *of(
         "Checkpoints",
@@ -3758,7 +3757,7 @@ SEEN: list[tuple[str, Any, str]] = [
     (
         "shape: images",
         np.zeros((3, 5, 2)),
-        r"data of shape \(5, 2\), but those fitted to had \(5,\)",
+        r"data of shape \(5, 2\), but the training data had \(5,\)",
     ),
 ]
 
@@ -3798,7 +3797,7 @@ ESTIMATORS = [
             f"n_clusters of 'facet_1' {COUNT}, got 2.5",
         ),
         ("misfit: n_clusters", facets(n_clusters=[2, 2, 2]), "one for each of the 2 facets, got"),
-        ("huge: n_clusters", facets(n_clusters=31), "is to have 31 clusters, but of 30 data"),
+        ("huge: n_clusters", facets(n_clusters=31), "cannot have 31 clusters: only 27 of 30 data"),
         ("range: n_latents", facets(n_latents=[3, -1]), f"n_latents of 'facet_1' {COUNT}, got -1"),
         ("misfit: n_latents", facets(n_latents=[3]), "one for each of the 2 facets, got"),
         ("huge: n_latents", facets(n_latents=HUGE), f"n_latents of 'facet_0' {MANY}"),
@@ -3817,7 +3816,7 @@ ESTIMATORS = [
         (
             "huge: labels",
             facets(facets=1, labels=[10**8] * 30),
-            "is to have 100000001 clusters, but of 30 data",
+            "cannot have 100000001 clusters: only 27 of 30 data",
         ),
         (
             "missing: facet of labels",
@@ -3899,12 +3898,12 @@ ESTIMATORS = [
         (
             "misfit: one class",
             classifier(y=np.zeros(30, int)),
-            "y has 1 class, and two at least are needed",
+            "y has 1 class, but at least two are needed",
         ),
         (
             "misfit: no class",
             classifier(y=np.full(30, -1)),
-            "y has 0 classes, and two at least are needed",
+            "y has 0 classes, but at least two are needed",
         ),
         ("type: y", classifier(y=np.linspace(0, 1, 30)), "Unknown label type: continuous"),
         (

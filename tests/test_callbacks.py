@@ -178,7 +178,7 @@ def test_records_without_room_are_written_when_there_is_some(tmp_path: Path) -> 
             path.rmdir()
 
     with pytest.warns(
-        UserWarning, match="a record is not in .*metrics.jsonl .* and training goes on"
+        UserWarning, match="a record could not be written to .*metrics.jsonl .*; training continues"
     ):
         fitted = runner().fit(X, epochs=5, callbacks=[room, JSONLines(path)], **SIZES)
     assert [json.loads(line) for line in path.read_text().splitlines()] == fitted.history
@@ -204,7 +204,7 @@ def test_two_processes_do_not_write_into_one_folder(
     first = fork.Process(target=hold, args=(tmp_path, held, end))
     first.start()
     assert held.wait(60)
-    with pytest.raises(ValueError, match="is being written by another process: wait for its end"):
+    with pytest.raises(ValueError, match="is being written by another process: wait until it ends"):
         runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
     first.kill()
     first.join()

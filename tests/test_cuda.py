@@ -116,14 +116,14 @@ def test_a_step_that_cannot_be_recorded_says_so(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("build", [mlvae, two_facets])
 def test_batches_of_no_one_size_are_refused(build: Any) -> None:
-    with pytest.raises(ValueError, match="takes batches of one size"):
+    with pytest.raises(ValueError, match="needs batches of one size"):
         fit(CUDAGraphStep, build, batch_size=8 if build is mlvae else N + 1)
 
 
 def test_other_devices_are_refused() -> None:
     guide = two_facets()
     with pytest.raises(
-        ValueError, match="is for one process on a CUDA device, and here the device is cpu"
+        ValueError, match="is for one process on a CUDA device, but here the device is cpu"
     ):
         SVIRunner(guide.model, guide).fit(torch.rand(N, 6), epochs=1, capture=True)
 

@@ -152,7 +152,7 @@ def test_stacks_of_images(shape: tuple[int, ...], eight_bit: bool) -> None:
     images_of, clusters = found.sample(30, noise=False)
     assert images_of.shape == (30, *shape)
     assert clusters.shape == (30, 2)
-    with pytest.raises(ValueError, match="those fitted to had"):
+    with pytest.raises(ValueError, match="the training data had"):
         found.predict(x[..., :-1])
 
 

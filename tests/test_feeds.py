@@ -204,7 +204,7 @@ REFUSED = [
     (
         lambda: DataLoader([{"image": x} for x in X], batch_size=4),
         {},
-        r"have no x, but \['image'\]: name it 'x'",
+        r"have no x, only \['image'\]: name it 'x'",
     ),
     (
         lambda: DataLoader([{"x": x, "group": 1} for x in X], batch_size=4),
@@ -214,7 +214,7 @@ REFUSED = [
     (
         lambda: shuffled(num_workers=1, persistent_workers=True),
         {},
-        "make it with persistent_workers=False",
+        "create it with persistent_workers=False",
     ),
     (
         shuffled,
@@ -239,7 +239,7 @@ def test_a_loader_that_does_not_fit_is_refused_before_training(
 
 
 def test_runs_side_by_side_take_no_loader() -> None:
-    with pytest.raises(ValueError, match="take data, no DataLoader"):
+    with pytest.raises(ValueError, match="take arrays, not a DataLoader"):
         fit_together([runner()], shuffled(), epochs=1, progress=False)  # type: ignore[arg-type]
 
 

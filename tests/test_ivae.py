@@ -277,13 +277,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: FitMixtures(X, 9).check(SVIRunner((g := build()).model, g)),
-        "not started from clusters",
+        "cannot start from clusters",
     ),
     (lambda: cluster_gallery(build(), X, "label", (2, 3)), "has no clusters to draw"),
     (lambda: IVAE((6,), 0, 2), "num_labels must be an integer of at least 1"),
-    (lambda: cold_start(build(), X), "not started from clusters"),
-    (lambda: fit_mixtures(build(), X), "not started from clusters"),
-    (lambda: warm_start(SVIRunner((g := build()).model, g), X, 1), "not started from clusters"),
+    (lambda: cold_start(build(), X), "cannot start from clusters"),
+    (lambda: fit_mixtures(build(), X), "cannot start from clusters"),
+    (lambda: warm_start(SVIRunner((g := build()).model, g), X, 1), "cannot start from clusters"),
 ]
 
 

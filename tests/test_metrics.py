@@ -156,7 +156,7 @@ def test_the_best_variates_alone_leave_out_what_is_not_shared() -> None:
         0.6, abs=0.05
     )
     with pytest.raises(
-        ValueError, match="5 coordinates have as many canonical variates, fewer than 6"
+        ValueError, match="5 coordinates have only as many canonical variates, fewer than 6"
     ):
         held_out_correlation(one, other, align=True, num_variates=6)
 
@@ -171,8 +171,8 @@ def test_too_few_data_to_align_are_refused() -> None:
 @pytest.mark.parametrize(
     ("sources", "words"),
     [
-        (np.eye(3), "each half of the 3 data needs two rows"),
-        (np.repeat([[1.0, 2], [3, 5]], 4, 0), "no source constant in it"),
+        (np.eye(3), "each half of the 3 data needs at least two rows"),
+        (np.repeat([[1.0, 2], [3, 5]], 4, 0), "and no constant source"),
         (np.full((8, 2), np.nan), "hold NaN or infinity"),
     ],
 )

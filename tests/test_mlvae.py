@@ -589,7 +589,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: SVIRunner((g := build()).model, g).fit(X, 1, group=GROUP, batches=Rows()),
-        "Rows would cut the groups",
+        "Rows would split the groups",
     ),
     (
         lambda: SVIRunner((g := VaDEGuide(VAE((6,), 2))).model, g).fit(X, 1, batches=Groups()),

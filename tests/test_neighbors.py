@@ -148,7 +148,7 @@ def test_the_elbo_is_without_the_lesson() -> None:
         (0.0, {}, r"VaDEGuide\(model, label_weight=30\)"),
         (30.0, {"batch_size": 0}, "batch_size"),
         (30.0, {"bach_size": 5}, "bach_size"),
-        (30.0, {"label": {"digit": [0] * 50}}, "give one of both"),
+        (30.0, {"label": {"digit": [0] * 50}}, "give only one of them"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_any_work(

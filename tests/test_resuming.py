@@ -210,16 +210,16 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
 
     unbroken = fit(checkpoints=Checkpoints(tmp_path))
     DAMAGE[damage](tmp_path / "step-0000000009")
-    with pytest.raises(ValueError, match=r"whole|damaged|Expecting"):
+    with pytest.raises(ValueError, match=r"incomplete|damaged|Expecting"):
         read(tmp_path / "step-0000000009")
-    with pytest.warns(CheckpointWarning, match="step-0000000009 is passed over"):
+    with pytest.warns(CheckpointWarning, match="step-0000000009 is skipped"):
         resumed = fit(checkpoints=Checkpoints(tmp_path, resume=True))
     same(unbroken, resumed)
     for path in Checkpoints(tmp_path, resume=True).written():
         DAMAGE[damage](path)
     with (
         pytest.warns(CheckpointWarning),
-        pytest.raises(ValueError, match="is whole: give another folder"),
+        pytest.raises(ValueError, match="is complete: give another folder"),
     ):
         fit(checkpoints=Checkpoints(tmp_path, resume=True))
 
@@ -241,10 +241,8 @@ def test_a_state_that_lacks_something_is_passed_over(way: tuple, tmp_path: Path)
     again, _, _ = start(two_facets)
     weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
     with (
-        pytest.warns(
-            CheckpointWarning, match=f"is passed over: it is not whole: .* lacks '{last}'"
-        ),
-        pytest.raises(ValueError, match="is whole: give another folder"),
+        pytest.warns(CheckpointWarning, match=f"is skipped: it is incomplete: .* lacks '{last}'"),
+        pytest.raises(ValueError, match="is complete: give another folder"),
     ):
         again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
     assert (again.epoch, again.history, again.optimizer.state_dict()["state"]) == (0, [], {})
@@ -326,7 +324,7 @@ def test_a_damaged_one_does_not_crowd_out_a_whole_one(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "step-0000000006")
     fake = tmp_path / "step-0000009999"
     fake.mkdir()
-    with pytest.warns(CheckpointWarning, match="step-0000009999 is passed over"):
+    with pytest.warns(CheckpointWarning, match="step-0000009999 is skipped"):
         fit(3, checkpoints=Checkpoints(tmp_path, keep=1, resume=True))
     read(tmp_path / "step-0000000009")
 
@@ -366,7 +364,7 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("differs in guard", lambda folder: refit(folder, guard=Guard("skip"))),
     ("differs in callbacks", lambda folder: refit(folder, callbacks=[Evaluate(lambda runner: {})])),
     (
-        "is a file, and a folder for checkpoints is needed",
+        "is a file, but a folder for checkpoints is needed",
         lambda folder: Checkpoints(a_file(folder)),
     ),
     ("differs in runners", lambda folder: refit(folder, seed=1)),

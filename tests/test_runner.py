@@ -200,7 +200,7 @@ def test_divergence_stops_the_run_and_says_where() -> None:
 def test_a_dead_facet_is_warned_of() -> None:
     guide = small()
     with pytest.warns(
-        DeadFacetWarning, match="facet 'style' ended with .* so it tells nothing about the data"
+        DeadFacetWarning, match="facet 'style' ended with .* so it encodes nothing about the data"
     ):
         SVIRunner(guide.model, guide, lr=1e-9).fit(
             torch.full((40, 6), 0.5), epochs=1, progress=False

@@ -255,7 +255,7 @@ def test_what_is_frozen_stays_whatever_was_learned_before() -> None:
 def test_callbacks_in_the_form_of_fit_or_shared_are_refused() -> None:
     group = runners(two_facets, 2)
     with pytest.raises(
-        ValueError, match="callbacks must be a function that gives a runner its own"
+        ValueError, match="callbacks must be a function that returns a runner's callbacks"
     ):
         fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)  # type: ignore[arg-type]
     shared = ReduceOnPlateau()

@@ -1,4 +1,4 @@
-"""Runs on disk: saved ones, and checkpoints of those in progress."""
+"""Runs on disk: saved runs, and checkpoints of runs in progress."""
 
 from inference.checkpoints.periodic import Checkpoints, CheckpointWarning, remove_checkpoints
 

@@ -1,5 +1,5 @@
-"""Files that are whole or absent: written beside their place, flushed to the disk, and only then
-moved there.
+"""Files that are complete or absent: written under a temporary name, flushed to the disk, and then
+renamed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = [
 ]
 
 DIGESTS = "digests.json"
-# Seconds that one waits for a process that is about to end.
+# Seconds to wait for a process that is about to end.
 WAIT = 5.0
 LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
 
 
 def check_folder(folder: Path, what: str) -> None:
-    """:raises ValueError: if something else is in the place of a folder for ``what``."""
+    """:raises ValueError: if the path exists and is not a folder."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, and a folder for {what} is needed")
+        raise ValueError(f"{folder} is a file, but a folder for {what} is needed")
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write several files into place, once all of them are on the disk.
+    """Write several files and rename them once all of them are on the disk.
 
-    A disk that fills up leaves the old files as they were.
+    If the disk fills up, the old files stay unchanged.
     """
     temporaries: dict[Path, Path] = {}
     try:
@@ -56,8 +56,8 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a folder of files with their digests, all of it or nothing; one that is there goes when
-    this one is.
+    """Write a folder of files with their digests, completely or not at all; it replaces an existing
+    one.
     """
     digests = json.dumps({name: _digest(content) for name, content in contents.items()}).encode()
     mark = f"{platform.node()}-{os.getpid()}"
@@ -83,16 +83,16 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
-    """What :func:`write_folder` wrote.
+    """Read what :func:`write_folder` wrote.
 
-    :raises ValueError: if it is not whole, or damaged.
+    :raises ValueError: if it is incomplete or damaged.
     """
     try:
         digests = json.loads((folder / DIGESTS).read_text())
         contents = {name: (folder / name).read_bytes() for name in digests}
         damaged = [name for name, content in contents.items() if digests[name] != _digest(content)]
     except (FileNotFoundError, NotADirectoryError, TypeError) as error:
-        raise ValueError(f"it is not whole: {error}") from error
+        raise ValueError(f"it is incomplete: {error}") from error
     if damaged:
         raise ValueError(f"{' and '.join(damaged)} is damaged")
     return contents
@@ -100,13 +100,12 @@ def read_folder(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Within this context no other process is in it for the same folder, which is made where it is
-    not there.
+    """Lock a folder, which is created if missing, against other processes within this context.
 
-    The system lets go of the folder however this process ends; its ``.lock`` stays, and means
-    nothing by itself.
+    The system releases the lock however this process ends; the file ``.lock`` stays and has no
+    effect by itself.
 
-    :raises ValueError: if another one is in it, and stays so for some seconds.
+    :raises ValueError: if another process holds the lock for some seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=WAIT)
@@ -114,7 +113,7 @@ def held(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise ValueError(
-            f"{folder} is being written by another process: wait for its end, or give another "
+            f"{folder} is being written by another process: wait until it ends, or give another "
             "folder"
         ) from None
     except NotImplementedError:  # a file system without locks
@@ -127,10 +126,10 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def remove_left_over(folder: Path, pattern: str) -> None:
-    """What processes of this machine that are gone had begun to write; what they had set aside
-    comes back.
+    """Remove what ended processes of this machine left unfinished, and restore what they had moved
+    aside.
 
-    :param pattern: of the folders' names.
+    :param pattern: pattern of the folders' names.
     """
     for path in folder.glob(f".{pattern}.tmp"):
         found = LEFT_OVER.fullmatch(path.name)
@@ -150,7 +149,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Make the names in a folder last, where folders can be opened."""
+    """Flush the names in a folder to the disk, if the system can open folders."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

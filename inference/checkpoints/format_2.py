@@ -1,4 +1,4 @@
-"""Checkpoints as an earlier version wrote them, brought to the present layout."""
+"""Conversion of checkpoints of an earlier version to the current format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ppl_models.configurable import with_public_names
 __all__ = ["upgraded"]
 
 STEP_TYPES = {"Alone": "SingleRunStep", "Together": "VmappedStep", "Captured": "CUDAGraphStep"}
-# What callbacks remembered, by their type.
+# The state of callbacks, by their type.
 CALLBACKS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Draw": lambda done: {"done": done},
     "Evaluate": lambda done: {"done": done},

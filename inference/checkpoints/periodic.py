@@ -1,8 +1,8 @@
-"""Checkpoints of a run that is going on, so that it can be stopped at any time and go on as if it
-never had been.
+"""Checkpoints of a run in progress, so that it can be stopped at any time and resumed with the same
+result.
 
-When they are written and read, and how a run is stopped; what is in them is in
-:mod:`inference.checkpoints.training_state`.
+This module says when they are written and read, and how a run is stopped; their content is defined
+in :mod:`inference.checkpoints.training_state`.
 """
 
 from __future__ import annotations
@@ -42,26 +42,40 @@ NAME = re.compile(r"step-\d{10,}")
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written, or one that is damaged was passed over."""
+    """A checkpoint could not be written, or a damaged one was skipped."""
 
 
 class Checkpoints:
-    """Write the state of a run now and then; with ``resume``, go on from the last whole checkpoint.
+    """Write the state of a run at intervals; with ``resume``, resume from the last complete
+    checkpoint.
 
-    For one call of ``fit``, made again as it was: same parts, data, sizes and seed. What is
-    restored are parameters, optimiser, history, random streams, the place within the pass over the
-    data, and callbacks that say how (see :mod:`inference.callbacks`); on the CPU the resumed run
-    ends bit for bit where it would have ended. SIGTERM and SIGINT (Ctrl-C) write a checkpoint after
-    the step and end the process; a second one ends it at once.
+    A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
+    data, sizes and seed. It restores parameters, optimiser, history, random streams, the position
+    within the pass over the data, and callbacks that have a state (see :mod:`inference.callbacks`).
+    On the CPU the resumed run ends with bit-identical results. SIGTERM and SIGINT (Ctrl-C) write a
+    checkpoint after the current step and end the process; a second signal ends it at once.
 
-    :param folder: of the checkpoints, ``step-N`` each; made where it is not there.
-    :param epochs: passes between checkpoints, or ``None``; one more is written at the end of the
-        call.
-    :param seconds: also after so many seconds, within a pass.
-    :param keep: the last so many are kept.
-    :param resume: go on from the last whole checkpoint, where there is one.
-    :raises ValueError: if a number is not positive, or the folder holds checkpoints already and
+    :param folder: for the checkpoints ``step-N``; created if missing.
+    :param epochs: passes between checkpoints, or ``None``; the end of the call writes one as well.
+    :param seconds: also write one after this many seconds, within a pass.
+    :param keep: how many of the last checkpoints to keep.
+    :param resume: whether to resume from the last complete checkpoint, if there is one.
+    :raises ValueError: if a number is not positive, or the folder already holds checkpoints and
         ``resume`` is not set.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import Checkpoints, SVIRunner
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder, resume=True)
+        ...     _ = runner.fit(x, epochs=2, progress=False, checkpoints=checkpoints)
+        ...     [path.name for path in checkpoints.written()]
+        ['step-0000000001', 'step-0000000002']
     """
 
     def __init__(
@@ -82,16 +96,15 @@ class Checkpoints:
         self.check()
 
     def check(self) -> None:
-        """Refuse what does not fit.
+        """Check the folder.
 
-        :raises ValueError: if the folder is a file, or has checkpoints that are not to be gone
-            on from.
+        :raises ValueError: if the folder is a file, or has checkpoints but ``resume`` is not set.
         """
         check_folder(self.folder, "checkpoints")
         if not self.resume and self.written():
             raise ValueError(
                 f"{self.folder} has checkpoints of a run, the last one at "
-                f"{self.written()[-1].name}: go on from it "
+                f"{self.written()[-1].name}: resume it "
                 "with resume=True, or give another folder"
             )
 
@@ -112,9 +125,10 @@ class Checkpoints:
         call: Mapping[str, Any],
         processes: SingleProcess,
     ) -> Iterator[CheckpointWriter]:
-        """For the training loop: what it tells of its progress, while signals are listened to.
+        """The writer that the training loop reports its progress to; handles signals within the
+        context.
 
-        :param call: what makes this call of ``fit`` what it is, in JSON types.
+        :param call: what identifies this call of ``fit``, in JSON types.
         """
         with ExitStack() as stack:
             processes.on_first(lambda: self._begin(stack))
@@ -125,11 +139,11 @@ class Checkpoints:
                 yield writer
                 writer.leave(
                     processes.maximum(writer.wants()), writer.written
-                )  # asked to after the last step
+                )  # a signal after the last step
 
 
 class Resumable(Protocol):
-    """Keeps count of the steps that were skipped, in a form that can be written down."""
+    """Counts skipped steps, in a form that can be saved."""
 
     @property
     def stopped(self) -> bool: ...
@@ -140,7 +154,7 @@ class Resumable(Protocol):
 
 
 class NoCheckpoints:
-    """In place of a writer where no checkpoints are asked for."""
+    """Replaces the writer if no checkpoints are requested."""
 
     def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
         """Nothing is restored."""
@@ -153,7 +167,7 @@ class NoCheckpoints:
 
 
 class CheckpointWriter:
-    """One call's checkpoints: of several processes the first one reads and writes, for all."""
+    """Reads and writes one call's checkpoints; among several processes, only the first one does."""
 
     def __init__(
         self,
@@ -166,16 +180,16 @@ class CheckpointWriter:
         self.checkpoints, self.runs, self.callbacks, self.call = checkpoints, runs, callbacks, call
         self.processes = processes
         self.signal, self.written = 0, False
-        self.whole: list[Path] = []  # of this call, and known to be
+        self.whole: list[Path] = []  # of this call, known to be complete
         self.wrote = time.monotonic()
 
     def asked_to_stop(self, number: int, frame: Any) -> None:
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # a second one is not listened to
+            signal.signal(each, signal.SIG_DFL)  # a second signal ends the process
         self.signal = number
 
     def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Resume runs, callbacks, trackers and random streams from the last whole checkpoint."""
+        """Resume runs, callbacks, trackers and random streams from the last complete checkpoint."""
         state = self.processes.on_first(self.last)
         if state is None:
             return
@@ -187,15 +201,15 @@ class CheckpointWriter:
             if self.processes.is_first:
                 _load_callbacks(callbacks, of["callbacks"])
         at.load_state_dict(state["progress"])
-        # A process more than there were then starts a stream of its own.
+        # A process beyond the earlier number of processes starts its own stream.
         rank, lead = self.processes.rank, self.runs[0]
         random = state["random"][rank] if rank < len(state["random"]) else None
         set_random_state(random or self.processes.fresh_random_state(lead), lead.device)
 
     def last(self) -> dict[str, Any] | None:
-        """The last whole checkpoint to go on from.
+        """The last complete checkpoint.
 
-        :raises ValueError: if it is of another run, or there are only damaged ones.
+        :raises ValueError: if it belongs to another run, or there are only damaged ones.
         """
         written = self.checkpoints.written() if self.checkpoints.resume else []
         for path in reversed(written):
@@ -203,29 +217,28 @@ class CheckpointWriter:
                 state = read(path)
                 check_complete(state)
             except (OSError, ValueError) as error:
-                warnings.warn(f"{path} is passed over: {error}", CheckpointWarning, stacklevel=7)
+                warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
                 continue
             then = state["call"]
             if differing := sorted(
                 k for k in self.call.keys() | then.keys() if self.call.get(k) != then.get(k)
             ):
                 raise ValueError(
-                    f"{path} is of another run, which differs in {' and '.join(differing)}: call "
-                    "fit as it was called "
-                    "then, or give another folder"
+                    f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
+                    "call fit as it was called then, or give another folder"
                 )
             self.whole = [path]
             return state
         if written:
             raise ValueError(
-                f"no checkpoint in {self.checkpoints.folder} is whole: give another folder to "
+                f"no checkpoint in {self.checkpoints.folder} is complete: give another folder to "
                 "start anew"
             )
         return None
 
     def wants(self) -> int:
-        """The signal that this process got; 1 where the first process has a checkpoint due; else
-        0.
+        """The signal that this process received; 1 if a checkpoint is due in the first process;
+        else 0.
         """
         every = self.checkpoints.seconds
         due = (
@@ -234,8 +247,8 @@ class CheckpointWriter:
         return self.signal or int(due)
 
     def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Write where it is time, and leave where it was asked for; of several processes all do at
-        the same step.
+        """Write a checkpoint if one is due, and end if a signal asked for it; all processes do so
+        at the same step.
         """
         if self.runs[0].step % self.processes.sync_every:
             return
@@ -243,8 +256,8 @@ class CheckpointWriter:
         self.leave(wanted, self.write(at, trackers) if wanted else False)
 
     def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
-        """Write where an epoch's checkpoint is due or it is the last one, and leave where it was
-        asked for.
+        """Write a checkpoint if one is due or the call ends, and end the process if a signal asked
+        for it.
         """
         every = self.checkpoints.epochs
         wanted = self.processes.maximum(self.wants())
@@ -252,11 +265,11 @@ class CheckpointWriter:
         self.leave(wanted, self.write(at, trackers) if due else False)
 
     def write(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> bool:
-        """One more checkpoint, and whether it was written; where it cannot be, a warning, and those
-        before it stay.
+        """Write a checkpoint and return whether it was written; if not, warn and keep the earlier
+        ones.
         """
         self.wrote = time.monotonic()
-        if any(tracker.stopped for tracker in trackers):  # what cannot go on is not written
+        if any(tracker.stopped for tracker in trackers):  # a stopped run cannot be resumed
             return False
         random = self.processes.gather(random_state(self.runs[0].device))
         self.written = self.processes.on_first(
@@ -270,9 +283,9 @@ class CheckpointWriter:
         trackers: Sequence[Resumable],
         random: Sequence[Sequence[Tensor]],
     ) -> dict[str, Any]:
-        """Everything that a run goes on from.
+        """Everything that a run needs to resume.
 
-        :param random: the streams of each process.
+        :param random: the random streams of each process.
         """
         runs = [
             {
@@ -290,10 +303,10 @@ class CheckpointWriter:
         path = self.checkpoints.folder / f"step-{step:010d}"
         try:
             write(path, state)
-        except (OSError, TypeError) as error:  # no room, or a record that JSON cannot hold
+        except (OSError, TypeError) as error:  # disk full, or a record that JSON cannot hold
             warnings.warn(
-                f"no checkpoint was written at step {step} ({error}): earlier ones stay, and "
-                "training goes on",
+                f"no checkpoint was written at step {step} ({error}): earlier ones are kept, and "
+                "training continues",
                 CheckpointWarning,
                 stacklevel=7,
             )
@@ -311,7 +324,7 @@ class CheckpointWriter:
         if wanted <= 1:
             return
         lead = self.runs[0]
-        kept = f"the checkpoint is in {self.checkpoints.folder}, resume goes on from it"
+        kept = f"the checkpoint is in {self.checkpoints.folder}; use resume=True to continue"
         if self.processes.is_first:
             print(
                 f"{signal.Signals(wanted).name}: stopped at epoch {lead.epoch}, step {lead.step}; "
@@ -322,7 +335,7 @@ class CheckpointWriter:
 
 
 def _remembered(callback: Any) -> Any:
-    """What a callback is to go on from, if it says."""
+    """A callback's state, if it has one."""
     return callback.state_dict() if callable(getattr(callback, "state_dict", None)) else None
 
 
@@ -333,7 +346,7 @@ def _load_callbacks(callbacks: Sequence[Any], states: Sequence[Any]) -> None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the oldest first; what else is there is none of ours."""
+    """The checkpoints in a folder, the oldest first; other files are ignored."""
     return sorted(
         path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()
     )
@@ -343,6 +356,16 @@ def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints in a folder and in those below it, and nothing else.
 
     :raises ValueError: if another process is writing them.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from inference.checkpoints import remove_checkpoints
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "step-0000000001").mkdir()
+        ...     remove_checkpoints(Path(folder))
+        ...     (Path(folder) / "step-0000000001").exists()
+        False
     """
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         if found := checkpoints_in(below):
@@ -353,8 +376,8 @@ def remove_checkpoints(folder: Path) -> None:
 
 @contextmanager
 def _listening(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Within this context the handler gets SIGTERM and SIGINT; only the main thread can be given
-    any.
+    """Within this context the handler gets SIGTERM and SIGINT; signals can only be handled in the
+    main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,5 +1,5 @@
-"""A run on disk: a description, numbers and a history; each file whole or absent, none of them
-code.
+"""A run on disk: a description, weights and a history; each file is complete or absent, and none
+contains code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ppl_models.checks import check_keys, is_index
 
 __all__ = ["blamed_on", "read_checkpoint", "write_checkpoint"]
 
-FORMAT = 2  # 1 had other names for the networks' layers
+FORMAT = 2  # format 1 had other names for the networks' layers
 
 
 def write_checkpoint(
@@ -45,7 +45,7 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], li
     """Description, tensors and history of the checkpoint in ``folder``.
 
     :raises FileNotFoundError: if the folder or one of its files is missing.
-    :raises ValueError: if a file is truncated or not what it should be.
+    :raises ValueError: if a file is truncated or has the wrong content.
     """
     for name in ("config.json", "weights.safetensors", "history.jsonl"):
         if not (folder / name).is_file():
@@ -76,7 +76,7 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], li
 
 @contextmanager
 def blamed_on(path: Path) -> Iterator[None]:
-    """Within this context a ValueError is for what a file holds, and says so."""
+    """Within this context a ValueError is raised again as an error in this file."""
     try:
         yield
     except ValueError as error:
@@ -84,7 +84,7 @@ def blamed_on(path: Path) -> Iterator[None]:
 
 
 def _check_config(config: dict[str, Any]) -> None:
-    """:raises ValueError: if a part is missing, or is not what it should be."""
+    """:raises ValueError: if a part is missing or invalid."""
     check_keys("it", config, ("guide", "schedule", "runner", "progress"))
     settings = ("lr", "seed", "precision")
     if unknown := sorted(check_keys("runner", config["runner"], settings).keys() - set(settings)):

@@ -1,7 +1,8 @@
-"""What a checkpoint of a run in progress holds: JSON and safetensors, both read back without code.
+"""The content of a checkpoint of a run in progress: JSON and safetensors, both read without running
+code.
 
-It is a folder, whole or absent (see :mod:`inference.checkpoints.atomic_files`). Its files' digests
-are in it, so that one that was damaged later is not taken for a whole one.
+It is a folder that is complete or absent (see :mod:`inference.checkpoints.atomic_files`). It
+contains its files' digests, so that later damage is detected.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from ppl_models.checks import check_keys, check_kind
 
 __all__ = ["TrainingProgress", "check_complete", "read", "write"]
 
-FORMAT = 3  # 2 had a layout of its own, which can still be read
-# What a state holds: of the call, of how far it is, of each run, and random streams by process.
+FORMAT = 3  # format 2 had another layout, which can still be read
+# Parts of a state: the call, its progress, each run, and random streams by process.
 PARTS = ("call", "progress", "runs", "random")
 OF_RUN = ("run", "non_finite", "callbacks")
 RUN = ("epoch", "step", "should_stop", "history", "weights", "optimizer")
 NON_FINITE = ("in_a_row", "count", "first", "norms")
-# Stands in the JSON for a tensor, by its name among the tensors.
+# Marks the place of a tensor in the JSON, with its name among the tensors.
 TENSOR = "@tensor"
 
 
 @dataclass
 class TrainingProgress:
-    """How far a call of ``fit`` is.
+    """The progress of a call of ``fit``.
 
     :ivar logged: the step of the last record.
-    :ivar total_loss: objectives since the last record, summed, by run.
-    :ivar epoch: whole passes in this call.
-    :ivar batches: batches of the pass that is going on.
-    :ivar stopped: whether the call ended before its last epoch, as a callback asked for.
+    :ivar total_loss: each run's sum of objectives since the last record.
+    :ivar epoch: complete passes in this call.
+    :ivar batches: batches taken in the current pass.
+    :ivar stopped: whether a callback ended the call before its last epoch.
     """
 
     logged: int
@@ -54,16 +55,16 @@ class TrainingProgress:
 
     @property
     def seconds(self) -> float:
-        """That the call has taken, in all the processes that carried it on."""
+        """Seconds that the call has taken, including before it was resumed."""
         return self.before + time.monotonic() - self.started
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the clock."""
+        """Everything except the clock."""
         plain = {name: getattr(self, name) for name in ("epoch", "batches", "logged", "stopped")}
         return plain | {"seconds": self.seconds, "total_loss": self.total_loss}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Resume from what :meth:`state_dict` returned."""
         for name in ("epoch", "batches", "logged", "stopped"):
             setattr(self, name, state[name])
         self.total_loss = state["total_loss"].to(self.total_loss)
@@ -71,9 +72,9 @@ class TrainingProgress:
 
 
 def write(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint, completely or not at all.
 
-    :param state: JSON types, and tensors anywhere among them.
+    :param state: JSON types, with tensors anywhere among them.
     """
     tensors: dict[str, Tensor] = {}
     plain = _without_tensors({"format": FORMAT, **state}, "", tensors)
@@ -87,9 +88,9 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What :func:`write` wrote, or an earlier version of it.
+    """Read what :func:`write`, or an earlier version of it, wrote.
 
-    :raises ValueError: if it is not whole, or of another format.
+    :raises ValueError: if it is incomplete or has another format.
     """
     contents = read_folder(folder)
     try:
@@ -98,14 +99,14 @@ def read(folder: Path) -> dict[str, Any]:
         if state["format"] == 2:
             return upgraded(state, tensors)
         if state["format"] != FORMAT:
-            raise ValueError(f"its format is {state['format']}, and {FORMAT} is needed")
+            raise ValueError(f"its format is {state['format']}, but {FORMAT} is needed")
         return _with_tensors(state, tensors)
     except (KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(f"it is not whole: {error}") from error
+        raise ValueError(f"it is incomplete: {error}") from error
 
 
 def check_complete(state: Mapping[str, Any]) -> None:
-    """:raises ValueError: naming the first thing that a run goes on from and that is not there."""
+    """:raises ValueError: if something that a run needs to resume is missing, naming the first."""
     try:
         check_keys("state.json", state, PARTS)
         progress = ("epoch", "batches", "logged", "stopped", "seconds", "total_loss")
@@ -120,7 +121,7 @@ def check_complete(state: Mapping[str, Any]) -> None:
             check_keys(f"the weights of run {i}", of["run"]["weights"], tuple(then["weights"]))
             check_keys(f"its run {i}", of["non_finite"], NON_FINITE)
     except ValueError as error:
-        raise ValueError(f"it is not whole: {error}") from error
+        raise ValueError(f"it is incomplete: {error}") from error
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -137,7 +138,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What :func:`_without_tensors` took apart."""
+    """``value`` with the tensors that :func:`_without_tensors` removed."""
     if isinstance(value, dict) and value.keys() == {TENSOR}:
         return tensors[value[TENSOR]]
     if isinstance(value, dict | list):
@@ -151,7 +152,7 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _number(value: Any) -> Any:
-    """A number of NumPy's or torch's as Python's, for JSON."""
+    """A NumPy or torch number as a Python number, for JSON."""
     if callable(getattr(value, "item", None)) and value.shape == ():
         return value.item()
     raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")

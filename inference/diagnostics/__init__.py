@@ -1,6 +1,6 @@
-"""Is an ELBO estimator right, how good is it, and how tight is the bound?
+"""Is an ELBO estimator unbiased, how noisy is it, and how tight is the bound?
 
-Draws, exact values for small models, tests that state their power, comparisons, and importance
+Draws, exact values for small models, tests with a stated power, comparisons, and importance
 weights.
 """
 

@@ -1,4 +1,4 @@
-"""Several estimators of one loss side by side: bias, noise and cost."""
+"""Several estimators of one loss compared: bias, noise and cost."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["EstimatorReport", "compare_estimators"]
 
 @dataclass(frozen=True)
 class EstimatorReport:
-    """One estimator against a reference; nats per datum throughout, gradients in nats per datum and
-    unit of parameter.
+    """One estimator compared with a reference. Losses are in nats per datum, gradients in nats per
+    datum and unit of the parameter.
 
-    :ivar bias: of the loss, with :attr:`bias_error`, its standard error, the reference's included.
+    :ivar bias: of the loss; :attr:`bias_error` is its standard error, including the reference's.
     :ivar variance: of one draw of the loss.
     :ivar gradient_variance: trace of the covariance of one draw of the gradient.
-    :ivar signal_to_noise: norm of the mean gradient over the root of that trace.
+    :ivar signal_to_noise: norm of the mean gradient divided by the square root of that trace.
     :ivar cosine: between the mean gradient and the reference's.
-    :ivar milliseconds: of one gradient, the median.
-    :ivar efficiency: 1 / (gradient variance x seconds): what a second of work buys.
+    :ivar milliseconds: median time of one gradient.
+    :ivar efficiency: 1 / (gradient variance x seconds): the precision gained per second.
     """
 
     bias: float
@@ -47,14 +47,14 @@ class EstimatorReport:
 
 @dataclass(frozen=True)
 class Reference:
-    """What estimators are compared with: a value with its standard error, and a gradient."""
+    """The reference of a comparison: a value with its standard error, and a gradient."""
 
     value: float
     error: float
     gradient: GradientMoments
 
 
-# Gradients that are timed, of which the median counts.
+# Number of gradients that are timed; the median counts.
 REPEATS = 21
 
 
@@ -69,24 +69,39 @@ def compare_estimators(
 ) -> dict[str, EstimatorReport]:
     """Bias, variance, gradient and cost of several estimators of one loss on the same batch.
 
-    Gradients are compared over the parameters that the reference has: a learned baseline's own are
-    left out.
+    Gradients are compared over the reference's parameters; those of a learned baseline are left
+    out.
 
-    :param estimators: by name; all of the same modules.
-    :param x: ``[B, *x_shape]``, a tensor where the losses are.
-    :param reference: what they estimate: an exact value, differentiable, such as
-        :func:`exact_objective`; or, where that is out of reach, an unbiased estimator, which is
-        drawn ten times as often.
-    :param num_draws: of each loss; a tenth as many of its gradient.
-    :param seed: of all draws; the caller's random state is left as it was.
-    :param chunk: draws that are held at once, at most.
-    :param given: what the losses take beside x, such as ``label``.
+    :param estimators: losses by name; all of the same modules.
+    :param x: ``[B, *x_shape]``, a tensor on the losses' device.
+    :param reference: what they estimate: an exact, differentiable value, such as that of
+        :func:`exact_objective`; or, if that is infeasible, an unbiased estimator, of which ten
+        times as many draws are taken.
+    :param num_draws: draws of each loss; a tenth as many of its gradient.
+    :param seed: of all draws; the caller's random state is not changed.
+    :param chunk: most draws to compute at once.
+    :param given: inputs of the losses other than x, such as ``label``.
     :raises ValueError: if ``num_draws`` is below 1, or there are no estimators.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, ScoreFunction
+        >>> from inference import Loss
+        >>> from inference.diagnostics import compare_estimators
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> enumerated = AmortizedGuide(model)
+        >>> drawn = AmortizedGuide(model, discrete=ScoreFunction())
+        >>> losses = {"enumerated": Loss(model, enumerated), "drawn": Loss(model, drawn)}
+        >>> x, reference = torch.zeros(5, 6), losses["enumerated"]
+        >>> reports = compare_estimators(losses, x, reference, num_draws=20)
+        >>> {name: report.gradient_variance > 0 for name, report in reports.items()}
+        {'enumerated': True, 'drawn': True}
     """
     check_size("num_draws", num_draws)
     if not isinstance(estimators, Mapping) or not estimators:
         raise ValueError(
-            f'estimators are losses by name, such as {{"a": Loss(model, guide)}}, got '
+            f'estimators must be losses by name, such as {{"a": Loss(model, guide)}}, got '
             f"{estimators!r}"
         )
     if not isinstance(reference, Loss) and not (
@@ -155,6 +170,6 @@ def _gradient_milliseconds(loss: nn.Module, x: Tensor, **given: Tensor) -> float
         for _ in range(REPEATS):
             started = time.perf_counter()
             torch.autograd.grad(loss(x, **given), parameters, allow_unused=True)
-            synchronize(x.device)  # kernels may only be launched by now
+            synchronize(x.device)  # kernels may still be running
             times.append(time.perf_counter() - started)
     return 1e3 * sorted(times)[REPEATS // 2]

@@ -1,7 +1,7 @@
-"""Independent draws of a loss, and moments of its gradient.
+"""Independent draws of a loss, and the moments of its gradient.
 
-An estimator is anything like :class:`~inference.objectives.Loss`: a module that maps a batch to
-nats per datum.
+An estimator is any module like :class:`~inference.objectives.Loss`, which maps a batch to nats per
+datum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ppl_models.modes import evaluating
 
 __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
 
-# Rows that go through the networks at once: enough to keep the machine busy, few enough for its
+# Rows to pass through the networks at once: enough to keep the device busy, few enough for its
 # memory.
 ROWS = 16_384
 
@@ -37,16 +37,26 @@ def loss_draws(
 ) -> Tensor:
     """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
 
-    Drawn side by side with ``torch.vmap``; Pyro's checks are off meanwhile.
+    The draws are vectorised with ``torch.vmap``; Pyro's checks are off meanwhile.
 
-    For our own objectives: Pyro's read tensors in ways that cannot be mapped over.
+    Only for this library's objectives: Pyro's read tensors in ways that cannot be vectorised.
 
-    :param x: ``[B, *x_shape]``, a tensor where the loss is.
+    :param x: ``[B, *x_shape]``, a tensor on the loss's device.
     :param num_draws: at least 1.
-    :param seed: of the draws; the caller's random state is left as it was.
-    :param chunk: draws that are held at once, at most; by default as many as make 16,384 rows.
-    :param given: what the loss takes beside x, such as ``label``.
-    :raises ValueError: if a number is below 1, or ``x`` is no tensor.
+    :param seed: of the draws; the caller's random state is not changed.
+    :param chunk: most draws to compute at once; by default as many as make 16,384 rows.
+    :param given: inputs of the loss other than x, such as ``label``.
+    :raises ValueError: if a number is below 1, or ``x`` is not a tensor.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import Loss
+        >>> from inference.diagnostics import loss_draws
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> loss_draws(Loss(model, VaDEGuide(model)), torch.zeros(5, 6), num_draws=100).shape
+        torch.Size([100])
     """
     check_size("num_draws", num_draws)
     _check_loss(loss, x)
@@ -61,8 +71,8 @@ class GradientMoments:
     """Mean and variance of each parameter's gradient over independent draws.
 
     :ivar mean: ``{parameter: tensor of its shape}``.
-    :ivar variance: likewise, of one draw.
-    :ivar num_draws: draws that they were estimated from.
+    :ivar variance: of one draw, in the same form.
+    :ivar num_draws: number of draws used for the estimates.
     """
 
     mean: dict[str, Tensor]
@@ -76,12 +86,12 @@ class GradientMoments:
 
     @property
     def signal_to_noise(self) -> float:
-        """Norm of the mean gradient over the root of :attr:`trace`."""
+        """Norm of the mean gradient divided by the square root of :attr:`trace`."""
         return self.norm / math.sqrt(max(self.trace, 1e-300))
 
     @property
     def norm(self) -> float:
-        """Norm of the mean gradient, less what the draws' own noise adds to it."""
+        """Norm of the mean gradient, corrected for the noise of the draws."""
         squared = float(_flat(self.mean).square().sum()) - self.trace / self.num_draws
         return math.sqrt(max(squared, 0.0))
 
@@ -94,10 +104,11 @@ class GradientMoments:
         return GradientMoments(mean, variance, self.num_draws)
 
     def cosine(self, reference: GradientMoments) -> float:
-        """Cosine between the mean gradient and the mean of ``reference``, of other draws or exact.
+        """Cosine between the mean gradient and that of ``reference``, which is exact or of other
+        draws.
 
-        Both norms without the draws' own noise, so that an unbiased gradient has a cosine of 1,
-        give or take.
+        Both norms are corrected for the noise of the draws, so that an unbiased gradient has a
+        cosine of about 1.
         """
         product = float(_flat(self.mean) @ _flat(reference.of(self.mean).mean))
         return product / max(self.norm * reference.of(self.mean).norm, 1e-300)
@@ -108,12 +119,24 @@ def gradient_moments(
 ) -> GradientMoments:
     """Moments of the loss's gradient over independent draws, in one pass.
 
-    :param x: ``[B, *x_shape]``, a tensor where the loss is.
+    :param x: ``[B, *x_shape]``, a tensor on the loss's device.
     :param num_draws: at least 1.
-    :param seed: of the draws; the caller's random state is left as it was.
-    :param chunk: gradients that are held at once, at most.
-    :param given: what the loss takes beside x, such as ``label``.
-    :raises ValueError: if a number is below 1, or ``x`` is no tensor.
+    :param seed: of the draws; the caller's random state is not changed.
+    :param chunk: most gradients to compute at once.
+    :param given: inputs of the loss other than x, such as ``label``.
+    :raises ValueError: if a number is below 1, or ``x`` is not a tensor.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import Loss
+        >>> from inference.diagnostics import gradient_moments
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> loss = Loss(model, VaDEGuide(model))
+        >>> moments = gradient_moments(loss, torch.zeros(5, 6), num_draws=20)
+        >>> moments.trace > 0, moments.num_draws
+        (True, 20)
     """
     check_size("num_draws", num_draws)
     check_count("chunk", chunk)
@@ -143,7 +166,7 @@ def _check_loss(loss: nn.Module, x: Tensor) -> None:
     )
     if not isinstance(x, Tensor) or not x.numel():
         raise ValueError(
-            f"x must be a tensor with a datum at least, got {type(x).__name__}: give "
+            f"x must be a tensor with at least one datum, got {type(x).__name__}: give "
             "torch.as_tensor(x)"
         )
 
@@ -151,10 +174,10 @@ def _check_loss(loss: nn.Module, x: Tensor) -> None:
 def merged_moments(
     count: int, mean: Tensor, spread: Tensor, draws: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean and sum of squares about it, of ``count`` draws that have them and of ``draws`` ``[n,
-    ...]`` together.
+    """Mean, and sum of squared deviations from it, of ``count`` earlier draws together with
+    ``draws`` ``[n, ...]``.
 
-    Chan's update: the moments of two sets make those of their union.
+    Chan's update: combines the moments of two sets into those of their union.
     """
     n, new_mean = len(draws), draws.mean(0)
     delta = new_mean - mean

@@ -19,20 +19,27 @@ from ppl_models.priors import Mixture
 __all__ = ["exact_objective", "gauss_hermite"]
 
 
-# Beyond, the polynomials' roots take minutes.
+# With more nodes, the polynomials' roots take minutes.
 MAX_NODES = 1000
 
 
 def gauss_hermite(
     num_nodes: int, dim: int, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, Tensor]:
-    """Nodes ``[M, dim]`` and weights ``[M]`` that integrate against a standard normal, ``M =
+    """Nodes ``[M, dim]`` and weights ``[M]`` for integrals over a standard normal, with ``M =
     num_nodes ** dim``.
 
     Exact for polynomials of degree up to ``2 num_nodes - 1`` in each coordinate.
 
-    :raises ValueError: if a number is below 1, or the grid has more nodes than could be summed
-        over.
+    :raises ValueError: if a number is below 1, or the grid has too many nodes to sum over.
+
+    Example:
+        >>> from inference.diagnostics import gauss_hermite
+        >>> nodes, weights = gauss_hermite(5, dim=2)
+        >>> nodes.shape, weights.shape
+        (torch.Size([25, 2]), torch.Size([25]))
+        >>> round(float(weights @ nodes[:, 0] ** 4), 6)  # the fourth moment of a standard normal
+        3.0
     """
     count = check_count("dim", dim) * math.log(check_count("num_nodes", num_nodes))
     if num_nodes > MAX_NODES or count > math.log(MAX_SIZE):
@@ -50,18 +57,29 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     """The expected loss of ``guide`` on ``x``, in nats per datum, by quadrature over z and
     enumeration over c.
 
-    With the model's current weights (MFCVAE, Eq. 58 and 89). For a guide that relaxes its clusters
-    it is the loss that exact clusters would give. The cost grows as ``num_nodes`` to the power of
-    all latent dimensions together, and for shared responsibilities of L draws to L times a facet's:
-    for tests on small models. Differentiable, so it gives exact gradients as well. Use smooth
-    activations (``"tanh"``, ``"elu"``): at the kinks of ReLU quadrature converges slowly, and its
-    gradients are wrong in the second digit.
+    It uses the model's current weights (MFCVAE, Eq. 58 and 89). For a guide that relaxes its
+    clusters it is the loss with exact clusters. The cost grows as ``num_nodes`` to the power of all
+    latent dimensions together, and for responsibilities shared by L draws to the power of L times a
+    facet's: this is for tests on small models. The value is differentiable, which gives exact
+    gradients. Use smooth activations (``"tanh"``, ``"elu"``): quadrature converges slowly at the
+    kinks of ReLU, and its gradients are then wrong in the second digit.
 
     :param x: ``[B, *x_shape]`` in the model's dtype; use float64.
-    :raises ValueError: for a guide whose facets depend on one another given x, such as
-        ``LadderGuide``; for a model that takes more than x; and if a facet's KL terms for z and c
-        have different weights and its clusters follow from z: the responsibilities are not the
-        optimal q(c given x) then, and this formula does not hold.
+    :raises ValueError: if the guide's facets depend on one another given x, as in ``LadderGuide``;
+        if the model takes more than x; or if a facet's KL terms for z and c have different weights
+        and its clusters follow from z: then the responsibilities are not the optimal q(c given x),
+        and this formula does not hold.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference.diagnostics import exact_objective
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> prior, network = GaussianMixture(2, 1), SharedMLP((8,), activation="tanh")
+        >>> model = VaDE((6,), prior, network=network).double()
+        >>> value = exact_objective(model, VaDEGuide(model).double(), torch.zeros(5, 6).double())
+        >>> value.shape, value.requires_grad
+        (torch.Size([]), True)
     """
     check_guide(guide)
     if model.takes or not guide.factorizes:
@@ -72,7 +90,8 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
         )
     if guide.model is not model:
         raise ValueError(
-            "the guide was built for another model: build it anew, for example VaDEGuide(model)"
+            "the guide was built for another model: build one for this model, "
+            "such as VaDEGuide(model)"
         )
     x = model.prepare(as_data(x, model))
     heads = guide.heads(x)
@@ -97,15 +116,13 @@ def _facet_kl(
 def _kl_of_responsibilities(
     guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_nodes: int
 ) -> Tensor:
-    """One facet's KL where q(c given x) follows from the draws of z, or c is summed out:
-    ``[B]``.
-    """
+    """One facet's KL if q(c given x) follows from the draws of z, or c is summed out: ``[B]``."""
     if weights[0] != weights[1]:
         raise ValueError(
             f"each facet's two KL weights must be equal, got {weights.tolist()} for {name!r}"
         )
     q, prior = guide.latent_posterior(name, head), guide.model.priors[name]
-    # A mixture whose clusters are summed out draw by draw is a mixture with one draw.
+    # If clusters are summed out for each draw, one draw is enough.
     shares = isinstance(prior, Mixture) and not guide.options.get("marginal")
     draws = guide.num_samples if shares else 1
     nodes, node_weights = (
@@ -121,7 +138,7 @@ def _kl_of_responsibilities(
 def _kl_of_given_clusters(
     guide: AmortizedGuide, prior: Mixture, name: str, head: Tensor, weights: Tensor, num_nodes: int
 ) -> Tensor:
-    """One facet's KL where a network gives q(c given x): ``[B]``."""
+    """One facet's KL if a network gives q(c given x): ``[B]``."""
     branch_probs, q = _branches(guide, name, head)
     nodes, node_weights = (
         t.to(head.device) for t in gauss_hermite(num_nodes, prior.dim, head.dtype)
@@ -132,7 +149,7 @@ def _kl_of_given_clusters(
         "m,mrbk->rbk", node_weights, prior.log_joint(z) - log_weights
     )  # given every cluster
     q_c = guide.cluster_probs(name, head)
-    # A branch of z belongs to one cluster, or the only branch to all.
+    # Each branch of z belongs to one cluster, or a single branch to all.
     clusters = (
         torch.eye(prior.num_components, dtype=q_c.dtype, device=q_c.device).unsqueeze(1)
         if len(branch_probs) > 1
@@ -144,8 +161,8 @@ def _kl_of_given_clusters(
 
 
 def _branches(guide: FacetGuide, name: str, head: Tensor) -> tuple[Tensor, DiagonalNormal]:
-    """q(z given x) as R Normals and their probabilities: ``[R, B]``, and batch ``[R, B]`` with
-    event ``[d]``.
+    """q(z given x) as R Normals: their probabilities ``[R, B]``, and the Normals with batch ``[R,
+    B]`` and event ``[d]``.
     """
     q = guide.latent_posterior(name, head)
     if isinstance(q, torch.distributions.MixtureSameFamily) and isinstance(

@@ -1,4 +1,4 @@
-"""How far a fitted posterior is from the true one: importance-weighted bounds, and the tail of the
+"""How far a fitted posterior is from the true one: importance-weighted bounds and the tail of the
 weights.
 """
 
@@ -20,22 +20,31 @@ from ppl_models.modes import evaluating
 
 __all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
 
-# Draws and data that are decoded at once.
+# Draws and data to decode at once.
 CHUNK, BATCH = 16, 1024
 
 
 @torch.no_grad()
 def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int) -> Tensor:
-    r"""log p(x, z) - log q(z given x) for draws of z from any guide, clusters summed out:
-    ``[num_draws, N]``, nats.
+    r"""log p(x, z) - log q(z given x) for draws of z from a guide, with clusters summed out:
+    ``[num_draws, N]``, in nats.
 
-    The mean over draws is the marginal form's ELBO, the log of the mean of their exponentials
-    estimates log p(x).
+    The mean over draws estimates the ELBO with clusters summed out; the log of the mean of their
+    exponentials estimates log p(x).
 
     :param x: ``[N, *x_shape]``.
     :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's
-        facets depend on one another given x (``LadderGuide``) or on more than x: the density of its
-        draws is not at hand.
+        facets depend on one another given x (``LadderGuide``) or on more than x: then the density
+        of its draws is not available.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.diagnostics import log_importance_weights
+        >>> from ppl_models import VAE, SharedMLP
+        >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
+        >>> log_importance_weights(guide, np.random.default_rng(0).random((20, 6)), 100).shape
+        torch.Size([100, 20])
     """
     check_guide(guide)
     check_size("num_draws", num_draws)
@@ -72,11 +81,19 @@ def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dic
     """IWAE's bound for each number of draws in ``sizes``, in nats per datum (Burda et al., 2016,
     Eq. 8).
 
-    What is gained from one draw to many is what the posterior loses. The draws are cut into as many
-    groups as there are, so small sizes are averages over many.
+    The gain from one draw to many shows how much the posterior loses. For each size the draws are
+    split into as many groups as possible, so small sizes are averages over many groups.
 
-    :param log_weights: ``[num_draws, N]``, of :func:`log_importance_weights`.
+    :param log_weights: ``[num_draws, N]``, from :func:`log_importance_weights`.
     :raises ValueError: if there are fewer draws than a size asks for.
+
+    Example:
+        >>> import torch
+        >>> from inference.diagnostics import importance_weighted_bounds
+        >>> log_weights = torch.log(torch.tensor([[1.0], [3.0]]))  # two draws for one sample
+        >>> bounds = importance_weighted_bounds(log_weights, [1, 2])
+        >>> {size: round(bound, 3) for size, bound in bounds.items()}
+        {1: 0.549, 2: 0.693}
     """
     _check_log_weights(log_weights)
     num_draws = len(log_weights)
@@ -99,17 +116,24 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     """Shape of the Pareto tail of each datum's importance weights: ``[N]`` (ArviZ's PSIS; Vehtari
     et al., 2024).
 
-    Up to about 0.7 importance sampling from the guide's posterior would work; beyond 1 the weights
-    have no mean to speak of: the posterior misses mass of the true one.
+    Up to about 0.7, importance sampling from the guide's posterior works; above 1 the weights have
+    no finite mean: the posterior misses mass of the true one.
 
     :param log_weights: ``[num_draws, N]``, at least 100 draws.
-    :raises ValueError: for fewer.
+    :raises ValueError: if there are fewer draws.
+
+    Example:
+        >>> import torch
+        >>> from inference.diagnostics import pareto_k
+        >>> log_weights = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+        >>> pareto_k(log_weights).shape
+        (3,)
     """
     _check_log_weights(log_weights)
     if len(log_weights) < 100:
         raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")
-    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. One draw that
-    # outweighs all others overflows on the way to its infinite k.
+    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. If one draw
+    # outweighs all others, k is infinite and the computation overflows.
     with np.errstate(all="ignore"):
         return array_stats.psislw(-log_weights.mT.double().cpu().numpy(), axis=-1)[1]
 

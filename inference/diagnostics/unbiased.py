@@ -1,4 +1,4 @@
-"""A test of an estimator's bias that states what it could have found."""
+"""A test of an estimator's bias with a stated power."""
 
 from __future__ import annotations
 
@@ -19,17 +19,24 @@ def assert_unbiased(
     false_alarm: float = 1e-6,
     power: float = 0.99,
 ) -> float:
-    """Fail if the mean of ``draws`` is not ``exact``, or if the draws are too few to have told.
+    """Fail if the mean of ``draws`` is not ``exact``, or if there are too few draws to tell.
 
-    A two-sided z-test, its standard error measured from the draws.
+    This is a two-sided z-test, with the standard error estimated from the draws.
 
     :param draws: independent draws ``[n]``.
-    :param detectable: the bias, in the draws' unit, that must be found with probability ``power``.
+    :param detectable: the bias, in the draws' unit, that the test must find with probability
+        ``power``.
     :param false_alarm: probability of failing an unbiased estimator.
     :returns: the z-score.
-    :raises ValueError: if a bias of ``detectable`` would have been missed too often: the test could
-        not have failed.
+    :raises ValueError: if the test would miss a bias of ``detectable`` too often.
     :raises AssertionError: if the draws are biased.
+
+    Example:
+        >>> import torch
+        >>> from inference.diagnostics import assert_unbiased
+        >>> draws = 3 + torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+        >>> abs(assert_unbiased(draws, exact=3.0, detectable=0.05)) < 5
+        True
     """
     check_kind("draws", draws, Tensor, "a tensor [n]")
     for name, value in (("detectable", detectable), ("false_alarm", false_alarm), ("power", power)):

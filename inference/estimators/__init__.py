@@ -1,4 +1,4 @@
-"""The models behind scikit-learn's interface, with what is not given chosen from the data."""
+"""The models with scikit-learn's interface; settings not given are chosen from the data."""
 
 from inference.estimators.classifier import SemiSupervisedClassifier
 from inference.estimators.clustering import FacetClustering, MultiFacetClustering

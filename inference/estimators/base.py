@@ -1,5 +1,5 @@
-"""What scikit-learn's conventions ask of every estimator here: checked data, fitted models that
-pickle without code.
+"""What every estimator here needs for scikit-learn: data checks, and fitted models that pickle
+without code.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from ppl_models.networks import Architecture
 
 __all__ = ["Chosen", "FacetEstimator", "RandomState", "drawn_seed"]
 
-#: What scikit-learn calls a random state.
+#: A random state, as scikit-learn defines it.
 RandomState = int | np.random.RandomState | None
 
-# What scikit-learn's check of data lets through.
+# What scikit-learn's data check accepts.
 ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 # Draws of the latents in a score.
 SCORE_DRAWS = 10
@@ -47,9 +47,9 @@ SCORE_DRAWS = 10
 
 @dataclass(frozen=True)
 class Chosen:
-    """How to fit: what every estimator lets a user choose.
+    """How to fit: the settings that all estimators have.
 
-    :ivar epochs: ``None`` where the estimator's own number of steps says it.
+    :ivar epochs: ``None`` to use the estimator's own number of steps.
     """
 
     likelihood: Likelihood
@@ -61,7 +61,7 @@ class Chosen:
     device: str
 
     def settings(self) -> dict[str, Any]:
-        """To be read."""
+        """The settings in a readable form."""
         return {
             "likelihood": repr(self.likelihood),
             "network": repr(self.network),
@@ -69,7 +69,9 @@ class Chosen:
         }
 
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
-        """Of each phase, for ``n`` data; see :func:`~inference.estimators.defaults.lengths`."""
+        """The length of each phase for ``n`` data; see
+        :func:`~inference.estimators.defaults.lengths`.
+        """
         return lengths(steps, -(-n // self.batch_size), self.epochs)
 
     def runner(
@@ -78,8 +80,8 @@ class Chosen:
         guide: Callable[[Any], FacetGuide],
         schedule: Schedule | None = None,
     ) -> SVIRunner:
-        """For a model that is built here, so that its networks follow the seed. The user's
-        likelihood is copied.
+        """A runner for a model that is built here, so that the seed determines its networks. The
+        user's likelihood is copied.
         """
         with seeded(self.seed, torch.device("cpu")):
             built = guide(model(copy.deepcopy(self.likelihood), self.network))
@@ -92,11 +94,11 @@ class FacetEstimator(BaseEstimator):
     """Base of the estimators: a runner's model and guide behind scikit-learn's methods.
 
     After ``fit`` they have ``runner_``, whose ``model`` and ``guide`` are the library's own,
-    ``settings_``, which says what was chosen from the data, ``encoding_``, how data come to the
-    model, and ``n_features_in_``.
+    ``settings_``, the settings that were chosen from the data, ``encoding_``, how data are
+    converted for the model, and ``n_features_in_``.
 
-    They pickle (and so go through joblib) without tensors on a device: a fitted model is written as
-    a checkpoint is, in JSON and safetensors, and comes back on the CPU.
+    They can be pickled (and so used with joblib) without tensors on a device: a fitted model is
+    written as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
     """
 
     likelihood: Likelihood | None
@@ -114,14 +116,15 @@ class FacetEstimator(BaseEstimator):
     def _new_data(self, X: Any) -> np.ndarray:
         """Training data as the model takes them.
 
-        :raises ValueError: if they are no array of numbers ``[N, ...]``, or fewer than two.
+        :raises ValueError: if they are not an array of numbers ``[N, ...]``, or there are fewer
+            than two.
         """
         return self._newly_encoded(validate_data(self, X, **ACCEPTED, ensure_min_samples=2))
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
-        """Training data that were looked at, as the model takes them.
+        """Validated training data, as the model takes them.
 
-        :raises ValueError: if the likelihood is none.
+        :raises ValueError: if ``likelihood`` is not a likelihood.
         """
         if self.likelihood is not None:
             check_kind(
@@ -134,12 +137,12 @@ class FacetEstimator(BaseEstimator):
         return self.encoding_.encode(X)
 
     def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
-        """What the user asked for, and for the rest what the data ask for.
+        """The user's settings, and for the rest those chosen from the data.
 
         :param dim: length of all latents together.
-        :param network: where none was asked for.
-        :raises ValueError: if a number is out of range, a part of a wrong kind, or the device not
-            there.
+        :param network: the one to use if the user gave none.
+        :raises ValueError: if a number is out of range, a part has the wrong type, or the device
+            does not exist.
         """
         likelihood = self.likelihood
         if self.network is not None:
@@ -165,15 +168,15 @@ class FacetEstimator(BaseEstimator):
         )
 
     def _seen_data(self, X: Any) -> np.ndarray:
-        """Data of a fitted estimator, in the user's units.
+        """Data for a fitted estimator, in the user's units.
 
-        :raises ValueError: if they are of another shape than those that it was fitted to.
+        :raises ValueError: if their shape differs from that of the training data.
         """
         check_is_fitted(self)
         X = validate_data(self, X, **ACCEPTED, reset=False)
         if X.shape[1:] != self.encoding_.x_shape:
             raise ValueError(
-                f"X has data of shape {X.shape[1:]}, but those fitted to had "
+                f"X has data of shape {X.shape[1:]}, but the training data had "
                 f"{self.encoding_.x_shape}"
             )
         if not self.runner_.model.likelihood.takes_missing and is_missing(X).any():
@@ -189,7 +192,7 @@ class FacetEstimator(BaseEstimator):
         return self.encoding_.encode(X)
 
     def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
-        """Note what was chosen, and say so where that is asked for."""
+        """Store the chosen settings, and print them if asked to."""
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
         self.settings_ = encoding | settings | chosen.settings()
         if self.verbose:
@@ -200,20 +203,20 @@ class FacetEstimator(BaseEstimator):
             )
 
     def _precise(self) -> FacetGuide:
-        """The guide in float64, so that what is said of a datum does not depend on which others are
-        asked for with it.
+        """The guide in float64, so that the result for a datum does not depend on the other data in
+        the same call.
 
-        In float32 sums round differently with the number of rows. (Where a device has no float64:
-        as it is.)
+        In float32, sums round differently with the number of rows. (On a device without float64 the
+        guide is used as it is.)
         """
         guide = self.runner_.guide
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The ELBO of ``X``, in nats per datum of the user's units: a lower bound on the mean
+        """The ELBO of ``X``, in nats per datum, in the user's units: a lower bound on the mean
         log-density.
 
-        It is estimated from ten draws of the latents, the same ones at each call.
+        It is estimated from ten draws of the latents, which are the same at each call.
 
         :param y: not used.
         """
@@ -248,7 +251,7 @@ class FacetEstimator(BaseEstimator):
         return np.where(missing, means, X).astype(X.dtype)
 
     def _features(self, X: np.ndarray, facets: Sequence[str], **given: Any) -> np.ndarray:
-        """Means of these facets' latents, side by side, of the data's own precision."""
+        """Means of these facets' latents, side by side, in the data's precision."""
         z = self._precise().embed(self.encoding_.encode(X), **given)
         return np.concatenate([z[name] for name in facets], 1).astype(
             X.dtype if X.dtype.kind == "f" else np.float32
@@ -282,7 +285,7 @@ class FacetEstimator(BaseEstimator):
             with (
                 tempfile.TemporaryDirectory() as folder,
                 seeded(0, torch.device("cpu")),
-            ):  # networks are drawn first
+            ):  # building the networks draws random numbers
                 for name, content in state["runner_"].items():
                     (Path(folder) / name).write_bytes(content)
                 state = state | {"runner_": SVIRunner.load(folder)}
@@ -290,8 +293,8 @@ class FacetEstimator(BaseEstimator):
 
 
 def drawn_seed(random_state: RandomState) -> int:
-    """A seed; with ``None`` from NumPy's global stream, as scikit-learn has it.
+    """A seed; with ``None``, from NumPy's global stream, as in scikit-learn.
 
-    :raises ValueError: if that is no random state.
+    :raises ValueError: if it is not a random state.
     """
     return int(check_random_state(random_state).randint(2**31 - 1))

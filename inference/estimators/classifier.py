@@ -1,4 +1,4 @@
-"""A classifier that learns from what has no label, too."""
+"""A classifier that also learns from data without labels."""
 
 from __future__ import annotations
 
@@ -20,33 +20,42 @@ from ppl_models.networks import Architecture
 
 __all__ = ["SemiSupervisedClassifier"]
 
-# Optimiser steps where no number of epochs is given.
+# Optimiser steps if no number of epochs is given.
 STEPS = 4000
 
 
 class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
-    """A classifier and a generative model of what it classifies (N-VAE,
+    """A classifier and a generative model of the data that it classifies (N-VAE,
     :class:`~ppl_models.nvae.NVAE`).
 
-    Data without a label (-1, as in scikit-learn's semi-supervised estimators) are seen as of every
-    class, each weighted by its probability. What is not given is chosen from the data as by
-    :class:`~inference.estimators.MultiFacetClustering`, and noted in ``settings_``.
+    Data without a label (-1, as in scikit-learn's semi-supervised estimators) count as members of
+    every class, weighted by its probability. Settings that are not given are chosen from the data
+    as in :class:`~inference.estimators.MultiFacetClustering`, and stored in ``settings_``.
 
     :param class_dim: length of each class's own latents.
     :param shared_dim: length of the latents that all classes share.
-    :param label_weight: of a known label's log-probability in the objective; by default the number
-        of entries of a datum, so that labels are not drowned by what there is to reconstruct.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are,
-        8-bit values divided by 255.
+    :param label_weight: weight of a known label's log-probability in the objective; by default the
+        number of entries of a datum, so that the reconstruction does not outweigh the labels.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged, except
+        that 8-bit values are divided by 255.
     :param network: such as ``ppl_models.SharedMLP((200, 400))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
-    :param batch_size: by default about a twentieth of the data, within 16 and 512.
-    :param learning_rate: Adam's.
-    :param random_state: of networks, draws and shuffling.
+    :param batch_size: by default about a twentieth of the data, between 16 and 512.
+    :param learning_rate: Adam's learning rate.
+    :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: print what is chosen.
+    :param verbose: whether to print the chosen settings.
 
-    :ivar classes_: labels that were seen, sorted, without -1.
+    :ivar classes_: the sorted labels seen in training, without -1.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import SemiSupervisedClassifier
+        >>> X = np.random.default_rng(0).normal(size=(60, 4))
+        >>> y = np.where(np.arange(60) < 10, X[:, 0] > 0, -1)  # 50 labels are unknown
+        >>> classifier = SemiSupervisedClassifier(epochs=2, random_state=0).fit(X, y)
+        >>> classifier.classes_, classifier.predict_proba(X).shape
+        (array([0, 1]), (60, 2))
     """
 
     def __init__(
@@ -80,10 +89,10 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """Learn from data and their labels.
 
         :param X: ``[N, D]``, or images; NaN where missing.
-        :param y: ``[N]``, labels of any kind, -1 where unknown: beside strings in an array of dtype
-            object.
-        :raises ValueError: before training, if something does not fit, or there are fewer than two
-            classes.
+        :param y: ``[N]``, labels of any type, -1 where unknown; to combine -1 with strings, use an
+            array of dtype object.
+        :raises ValueError: before training, if an argument does not fit, or there are fewer than
+            two classes.
         """
         X, y = validate_data(self, X, y, **ACCEPTED, ensure_min_samples=2)
         self.classes_, label = _classes(y)
@@ -119,9 +128,9 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
 
 def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, and of which of them each label is ``[N]``, -1 where unknown.
+    """The classes, and the index of each label's class ``[N]``, -1 where unknown.
 
-    :raises ValueError: if there are fewer than two, or they are no labels.
+    :raises ValueError: if there are fewer than two, or the values are not class labels.
     """
     if y.dtype.kind in "US" and (y.astype(str) == "-1").any():
         raise ValueError(
@@ -134,7 +143,7 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(classes) < 2:
         plural = "class" if len(classes) == 1 else "classes"
         raise ValueError(
-            f"y has {len(classes)} {plural}, and two at least are needed, beside -1 for unknown"
+            f"y has {len(classes)} {plural}, but at least two are needed, besides -1 for unknown"
         )
     labels = np.full(len(y), -1)
     labels[~unknown] = label

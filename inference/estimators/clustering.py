@@ -1,4 +1,4 @@
-"""Several clusterings of the same data, and one of them as a clusterer."""
+"""Several clusterings of the same data, and a view of one of them as a clusterer."""
 
 from __future__ import annotations
 
@@ -30,62 +30,67 @@ from ppl_models.networks import Architecture
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
 
-# Part of the data that is held out to end the last phase by, and how many of them there must be at
-# least.
+# Share of the data that is held out to stop the last phase early, and the fewest such data.
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
-# mixtures; and where facets are subspaces, of teaching these to the networks, and all with their
+# mixtures; and if facets are subspaces: training the networks on these, and all with their
 # mixtures.
-STEPS, TAUGHT_STEPS = (1000, 4000, 1500), (1000, 3000)
+STEPS, SUBSPACE_STEPS = (1000, 4000, 1500), (1000, 3000)
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
-    """Several clusterings of the same data at once, one a facet
+    """Several clusterings of the same data at once, one for each facet
     (:class:`~ppl_models.mfcvae.MFCVAE`).
 
-    What is not given is chosen from the data and noted in ``settings_``. The likelihood follows the
-    values: Bernoulli for binary ones, else a normal whose scale is that of what as many linear
-    latents leave unexplained (probabilistic PCA); 8-bit values are brought to [0, 1], other values
-    outside it are standardised, columns each by itself. Columns of real numbers start from
-    independent subspaces of the data, a facet each (ICA of as many principal components as are more
-    than chance); for images and values within [0, 1] the network is a ladder, convolutional for
-    ``[N, C, H, W]``, where facets enter one after the other, the deepest first, under a standard
-    normal prior. Then mixtures are fitted to the latents, their numbers of clusters chosen by BIC;
-    then all are trained together, until the ELBO of a tenth of the data, held out, rises no more.
+    Settings that are not given are chosen from the data and stored in ``settings_``. The likelihood
+    follows the values: Bernoulli for binary ones, else a normal whose scale is that of the residual
+    of an equal number of linear latents (probabilistic PCA). 8-bit values are scaled to [0, 1];
+    values outside [0, 1] are standardised, each column by itself. Columns of real numbers start
+    from independent subspaces of the data, one for each facet (ICA of the principal components that
+    exceed chance). For images and values within [0, 1] the network is a ladder, convolutional for
+    ``[N, C, H, W]``, and facets are faded in one after the other, the deepest first, under a
+    standard normal prior. Then mixtures are fitted to the latents, with numbers of clusters chosen
+    by BIC. Finally everything is trained together, until the ELBO of a held-out tenth of the data
+    stops rising.
 
-    Entries that are missing (NaN) are left out of the likelihood. Columns that vary in fewer
-    dimensions than subspaces are sought in are treated as images are.
+    Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
+    dimensions than the subspaces need are treated like images.
 
-    :param facets: how many, or their names, from shallow to deep: simple features leave the encoder
-        in shallow ones.
-    :param n_clusters: of each facet: a number for all, or one for each, ``None`` to choose.
-    :param n_latents: length of each facet's latent vector, likewise; where they are found as
-        subspaces, the sum counts.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are
-        (8-bit values divided by 255), and facets let in by their depth.
-    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet, which
-        are then let in by their depth.
-    :param epochs: passes over the data, all phases together; else 1,000 optimiser steps to teach
-        the subspaces and at most 3,000 for all together, or 1,000 for the first facet, 4,000 for
-        each further one and at most 1,500 for all.
-    :param batch_size: by default about a twentieth of the data, within 16 and 512.
-    :param learning_rate: Adam's.
-    :param early_stopping: hold out a tenth of the data to end the last phase by, where that is 20
-        or more.
-    :param random_state: of networks, draws and shuffling.
+    :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
+        features.
+    :param n_clusters: one number for all facets, or one for each; ``None`` to choose from the data.
+    :param n_latents: length of each facet's latent vector, in the same form; if facets are found as
+        subspaces, only the sum counts.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged (8-bit
+        values are divided by 255), and facets are faded in by depth.
+    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
+        are then faded in by depth.
+    :param epochs: passes over the data, all phases together. By default, with subspaces: 1,000
+        optimiser steps to train the networks on them and at most 3,000 for all together; else 1,000
+        for the first facet, 4,000 for each further one and at most 1,500 for all together.
+    :param batch_size: by default about a twentieth of the data, between 16 and 512.
+    :param learning_rate: Adam's learning rate.
+    :param early_stopping: whether to hold out a tenth of the data, if that is 20 or more, to stop
+        the last phase early.
+    :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: print what is chosen.
+    :param verbose: whether to print the chosen settings.
 
-    :ivar facet_names_: shallow to deep.
+    :ivar facet_names_: names of the facets, shallow to deep.
     :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
-        the largest to the smallest, and those that no training datum is in are left out; in a facet
-        with labels, by these.
-    :ivar clusters_: the mixture's components that these are, an array for each facet.
+        the largest to the smallest, without the empty ones; in a facet with known labels, by these
+        labels.
+    :ivar clusters_: the mixture component of each cluster, an array for each facet.
 
-    Example::
-
-        found = MultiFacetClustering(("style", "digit"), random_state=0).fit(X)
-        found.labels_[:, 1], found.facet("digit").predict(X)
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import MultiFacetClustering
+        >>> X = np.random.default_rng(0).normal(size=(60, 4))
+        >>> found = MultiFacetClustering(("style", "digit"), n_clusters=3, epochs=4, random_state=0)
+        >>> found.fit(X).labels_.shape  # a clustering for each facet
+        (60, 2)
+        >>> found.facet("digit").predict(X).shape
+        (60,)
     """
 
     def __init__(
@@ -123,11 +128,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param X: ``[N, D]``, array, data frame or memory map, or images ``[N, H, W]``, ``[N, C, H,
             W]``; NaN where missing.
         :param y: not used.
-        :param labels: clusters that are known: for each facet that has any, by name, integers
-            ``[N]`` from 0, -1 where unknown; or those alone where there is one facet. They are the
-            numbers of these clusters then.
-        :raises ValueError: before training, if something does not fit, or there are fewer data than
-            clusters.
+        :param labels: known clusters: for each facet that has any, by name, integers ``[N]`` from
+            0, -1 where unknown; with a single facet, the integers alone. They become the numbers of
+            these clusters.
+        :raises ValueError: before training, if an argument does not fit, or there are fewer data
+            than clusters.
         """
         names = _facet_names(self.facets)
         x = self._new_data(X)
@@ -157,8 +162,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def facet(self, name: str | int) -> FacetClustering:
         """One facet as a clusterer, which shares this estimator's model.
 
-        :param name: or the facet's number, from the shallowest, 0; -1 is the deepest.
-        :raises ValueError: for a facet that there is not.
+        :param name: the facet's name, or its number from the shallowest, 0; -1 is the deepest.
+        :raises ValueError: if the facet is unknown.
         """
         check_is_fitted(self)
         view = FacetClustering(self, name, self.random_state)
@@ -174,13 +179,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._predicted(self._encoded(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each cluster: ``[N, J, K]``, K the largest number of any facet, 0 for what
-        a facet has not.
+        """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
+        any facet; 0 for clusters that a facet does not have.
         """
         return self._probabilities(self._encoded(X))
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
-        """``labels_`` after a fit."""
+        """Fit, then return ``labels_``."""
         return self.fit(X, y, labels=labels).labels_
 
     def transform(self, X: Any) -> np.ndarray:
@@ -189,7 +194,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._features(X, self.facet_names_)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of what :meth:`transform` gives: a facet's and a number.
+        """Names of the columns of :meth:`transform`: the facet's name and a number.
 
         :param input_features: not used.
         """
@@ -204,13 +209,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         cluster: int | None = None,
         noise: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw data, in the user's units ``[n, ...]``, and the clusters that they were drawn from
-        ``[n, J]``.
+        """Draw data in the user's units ``[n, ...]``, and return them with their clusters ``[n,
+        J]``.
 
-        :param facet: one whose cluster is chosen, as ``labels_`` numbers it.
-        :param noise: draw from the likelihood, too; else its mean is given, which is better to look
-            at.
-        :raises ValueError: for a facet or cluster that there is not.
+        :param facet: the facet whose ``cluster`` is fixed, by its number in ``labels_``.
+        :param noise: whether to draw from the likelihood as well; else its mean is returned, which
+            gives clearer images.
+        :raises ValueError: if the facet or cluster is unknown.
         """
         check_is_fitted(self)
         check_size("n_samples", n_samples)
@@ -264,7 +269,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             if dim <= rank(x):
                 chosen = self._chosen(x, dim, default_plain_network(shape))
                 return SubspaceStrategy(
-                    shape, names, chosen, chosen.lengths(len(x), TAUGHT_STEPS), dim
+                    shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim
                 )
         chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
         alone, further, together = STEPS
@@ -279,7 +284,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _split(
         self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows to train on, all that have a label among them, and rows to hold out where there are
+        """Rows to train on, including all that have a label, and rows to hold out if there are
         enough.
         """
         rows = np.arange(len(x))
@@ -291,7 +296,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return np.setdiff1d(rows, held_out), held_out
 
     def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
-        """Which component each cluster is."""
+        """Set ``clusters_``, the component of each cluster."""
         self.clusters_ = []
         for name, log_joint in self._log_joints(x).items():
             sizes = np.bincount(log_joint.argmax(-1), minlength=log_joint.shape[-1])
@@ -315,7 +320,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             }
 
     def _probabilities(self, x: np.ndarray) -> np.ndarray:
-        """Among the components in use."""
+        """Probabilities among the components in use."""
         each = [
             softmax(log_joint[:, ours], axis=-1)
             for log_joint, ours in zip(self._log_joints(x).values(), self.clusters_, strict=True)
@@ -328,15 +333,23 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
 
 class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
-    """One facet of a :class:`MultiFacetClustering`, as scikit-learn's clusterers are.
+    """One facet of a :class:`MultiFacetClustering`, as a scikit-learn clusterer.
 
-    :param estimator: which finds the facets; a clone of it is fitted. By default one with a single
-        facet.
+    :param estimator: the estimator that finds the facets; a clone of it is fitted. By default one
+        with a single facet.
     :param facet: its name or number; -1 is the deepest.
-    :param random_state: for the clone, in place of its own.
+    :param random_state: replaces that of the clone, if given.
 
-    :ivar estimator_: the fitted one.
+    :ivar estimator_: the fitted clone.
     :ivar labels_: clusters of the training data ``[N]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import FacetClustering, MultiFacetClustering
+        >>> X = np.random.default_rng(0).normal(size=(60, 4))
+        >>> both = MultiFacetClustering(("style", "digit"), n_clusters=3, epochs=4, random_state=0)
+        >>> FacetClustering(both, "digit").fit_predict(X).shape
+        (60,)
     """
 
     def __init__(
@@ -416,7 +429,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
 def _facet_names(facets: int | Sequence[str]) -> list[str]:
     """Names of the facets, shallow to deep.
 
-    :raises ValueError: if that is neither a number nor names.
+    :raises ValueError: if ``facets`` is neither a number nor names.
     """
     if (
         isinstance(facets, Sequence)
@@ -435,7 +448,7 @@ def _facet_names(facets: int | Sequence[str]) -> list[str]:
 
 
 def _facet_index(names: Sequence[str], facet: str | int) -> int:
-    """:raises ValueError: for a facet that there is not."""
+    """:raises ValueError: if the facet is unknown."""
     if facet in names:
         return list(names).index(str(facet))
     if (
@@ -448,9 +461,9 @@ def _facet_index(names: Sequence[str], facet: str | int) -> int:
 
 
 def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
-    """What was asked for of each facet, ``None`` where nothing was.
+    """The option's value for each facet, ``None`` if it was not given.
 
-    :raises ValueError: if that is no number, or not one for each.
+    :raises ValueError: if it is neither one number nor one for each facet.
     """
     each = (
         list(value)
@@ -469,9 +482,9 @@ def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
 
 
 def _at_least(classes: int, facet: str, number: int | None) -> int:
-    """How many clusters a facet with labels gets.
+    """The number of clusters of a facet with labels.
 
-    :raises ValueError: if fewer were asked for than there are classes.
+    :raises ValueError: if fewer are requested than there are classes.
     """
     if number is not None and number < classes:
         raise ValueError(
@@ -482,24 +495,24 @@ def _at_least(classes: int, facet: str, number: int | None) -> int:
 
 
 def _check_enough(n: int, numbers: Mapping[str, int | None]) -> None:
-    """Refuse what does not fit.
+    """Check that there are enough data for the clusters.
 
-    :raises ValueError: if there are more clusters than data to train on, where some of ``n`` are
-        held out.
+    :raises ValueError: if there are more clusters than training data, of which some of the ``n``
+        are held out.
     """
     most = n - int(HELD_OUT * n)
     for name, number in numbers.items():
         if number is not None and number > most:
             raise ValueError(
-                f"facet {name!r} is to have {number} clusters, but of {n} data {most} are to "
-                "train on: give fewer"
+                f"facet {name!r} cannot have {number} clusters: only {most} of {n} data are used "
+                "for training; give fewer clusters"
             )
 
 
 def _known(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
-    """Known clusters by facet, of those that have any.
+    """Known clusters, by name of the facets that have any.
 
-    :raises ValueError: if they do not fit.
+    :raises ValueError: if they do not fit the data or the facets.
     """
     if labels is None:
         return {}

@@ -1,6 +1,4 @@
-"""How a user's array becomes what a model is fitted to: what kind of values it has, and their
-scale.
-"""
+"""How a user's array is converted for a model: the kind of its values, and their scale."""
 
 from __future__ import annotations
 
@@ -23,10 +21,10 @@ __all__ = [
     "residual_scale",
 ]
 
-# Rows that are looked at where a rough number will do.
+# Rows to use when a rough estimate is enough.
 SOME_ROWS = 5000
-# Standard deviation of what the latents leave unexplained, in units of the data's own: less would
-# make the reconstruction all that counts, more would leave the latents nothing to say.
+# Bounds on the residual's standard deviation, in units of the data's own: with less, only the
+# reconstruction would count; with more, the latents would have nothing to encode.
 RESIDUAL_SHARE = (0.1, 0.6)
 
 
@@ -34,11 +32,11 @@ RESIDUAL_SHARE = (0.1, 0.6)
 class Encoding:
     """The map between a user's values and a model's.
 
-    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` where
-        a likelihood was chosen for them.
+    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` if
+        the user chose a likelihood.
     :ivar x_shape: shape of one datum.
-    :ivar loc: what is subtracted, and
-    :ivar scale: what is then divided by, arrays that broadcast against a datum.
+    :ivar loc: what is subtracted first.
+    :ivar scale: what the data are then divided by; both are arrays that broadcast against a datum.
     :ivar missing: share of the entries that are missing.
     """
 
@@ -57,11 +55,11 @@ class Encoding:
         return X.astype(np.float32)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """What a model gives, in the user's units."""
+        """A model's output in the user's units."""
         return x * self.scale + self.loc
 
     def log_volume(self, X: np.ndarray) -> np.ndarray:
-        """log of the factor between densities of x and of the user's values, in nats for each datum
+        """Log of the ratio between densities of x and of the user's values, in nats, for each datum
         ``[N]``.
         """
         each = np.broadcast_to(np.log(self.scale), X.shape)
@@ -69,13 +67,13 @@ class Encoding:
 
 
 def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
-    """What kind of values ``X`` ``[N, ...]`` has; as they are where a likelihood was chosen for
-    them, but for 8 bits.
+    """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only 8-bit values are
+    converted.
 
-    Real columns are standardised each by itself, real images all by one mean and deviation.
+    Real columns are standardised one by one, real images by a common mean and deviation.
     """
-    there = X[~is_missing(X)]
-    values = _kind(X, there)
+    observed = X[~is_missing(X)]
+    values = _kind(X, observed)
     if likelihood is not None and values != "8-bit":
         values = "as given"
     loc, scale = np.zeros(1), np.ones(1)
@@ -84,30 +82,32 @@ def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
     elif values == "real":
         axis = 0 if X.ndim == 2 else None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of columns of which nothing is there
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # of columns whose entries are all missing
             loc, scale = (
                 np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float)))
                 for f in (np.nanmean, np.nanstd)
             )
-        # A constant is left as it is, and so is what differs by rounding alone.
+        # Columns that are constant, up to rounding, are not scaled.
         scale = np.where(
             scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0
         )
-    return Encoding(values, X.shape[1:], loc, scale, 1 - len(there) / X.size)
+    return Encoding(values, X.shape[1:], loc, scale, 1 - len(observed) / X.size)
 
 
-def _kind(X: np.ndarray, there: np.ndarray) -> str:
-    if not len(there):
+def _kind(X: np.ndarray, observed: np.ndarray) -> str:
+    if not len(observed):
         return "real"
-    if X.dtype == bool or np.isin(there, (0, 1)).all():
+    if X.dtype == bool or np.isin(observed, (0, 1)).all():
         return "binary"
     if X.dtype == np.uint8:
         return "8-bit"
-    return "unit interval" if there.min() >= 0 and there.max() <= 1 else "real"
+    return "unit interval" if observed.min() >= 0 and observed.max() <= 1 else "real"
 
 
 def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
-    """Bernoulli for binary data; else a normal, as wide as what ``dim`` linear latents leave
+    """Bernoulli for binary data; else a normal with the scale of what ``dim`` linear latents leave
     unexplained.
 
     :param x: encoded data.
@@ -120,8 +120,8 @@ def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
 
 
 def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
-    """The likelihood, for data of which entries are missing; encoders see the mean of the others in
-    their place.
+    """The likelihood, extended if entries are missing; encoders see the mean of the observed
+    entries in their place.
     """
     if likelihood.takes_missing or not is_missing(x).any():
         return likelihood
@@ -133,7 +133,7 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999),
     within bounds.
 
-    Missing entries take their column's mean, which has no part in the deviation.
+    Missing entries take their column's mean, and do not count in the deviation.
 
     :param x: ``[N, ...]``.
     """

@@ -1,6 +1,4 @@
-"""What is chosen for a user who chooses nothing: networks, latents, how long to train, how many
-clusters.
-"""
+"""Default settings: networks, latents, length of training, numbers of clusters."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ __all__ = [
     "rank",
 ]
 
-# Part of a further facet's phase in which it is let in.
+# Share of a further facet's phase in which it is faded in.
 FADE = 0.6
-# Numbers of clusters that are tried.
+# Numbers of clusters to try.
 NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
-# Data for each cluster, at least, and data that the number is chosen on, at most.
+# Fewest data for each cluster, and most data that the number is chosen on.
 ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
 
 
@@ -43,9 +41,9 @@ ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
 class Lengths:
     """Epochs of each phase of a fit.
 
-    :ivar alone: of each facet's phase without mixtures, the deepest facet's first.
-    :ivar fade_steps: steps in which a further facet is let in.
-    :ivar together: with mixtures.
+    :ivar alone: for each facet's phase without mixtures, the deepest facet's first.
+    :ivar fade_steps: steps in which a further facet is faded in.
+    :ivar together: for the phase with mixtures.
     """
 
     alone: tuple[int, ...]
@@ -54,10 +52,10 @@ class Lengths:
 
 
 def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> Lengths:
-    """So many steps in each phase, or so many epochs in these proportions; at least an epoch in
-    each.
+    """Convert steps of each phase to epochs, or divide ``epochs`` in the same proportions; each
+    phase has at least one epoch.
 
-    :param steps: of each facet's phase without mixtures, and of the phase with them.
+    :param steps: of each facet's phase without mixtures, then of the phase with them.
     """
     per_epoch = steps_per_epoch if epochs is None else sum(steps) / epochs
     *alone, together = (max(1, round(each / per_epoch)) for each in steps)
@@ -66,12 +64,12 @@ def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> L
 
 
 def epochs_of(steps: int, n: int, batch_size: int) -> int:
-    """As many passes over ``n`` data as have so many steps."""
+    """The number of passes over ``n`` data that has about this many steps."""
     return max(1, round(steps / -(-n // batch_size)))
 
 
 def default_batch_size(n: int) -> int:
-    """A power of 2 near a twentieth of the data, within 16 and 512."""
+    """A power of 2 near a twentieth of the data, between 16 and 512."""
     return int(np.clip(2 ** round(log2(max(n / 20, 1))), 16, 512))
 
 
@@ -81,7 +79,7 @@ def default_dims(x_shape: Sequence[int], num_facets: int) -> int:
 
 
 def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
-    """A ladder with its last rungs for the facets: convolutional for images ``(C, H, W)`` of 16
+    """A ladder whose last rungs belong to the facets; convolutional for images ``(C, H, W)`` of 16
     pixels or more.
     """
     levels = max(num_facets, 2)
@@ -99,23 +97,25 @@ def default_plain_network(x_shape: Sequence[int]) -> MLP:
 
 
 def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
-    """About three units for each entry on the first level, within 64 and 512, and twice as many on
-    each further one.
+    """About three units for each entry on the first level, between 64 and 512, and twice as many on
+    each further level.
     """
     first = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
     return [first * 2**level for level in range(levels)]
 
 
 def likeliest_number(z: np.ndarray, covariance: str, seed: int) -> int:
-    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``, 2
-    at least.
+    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``,
+    at least 2.
     """
     bic = _bic(z, covariance, seed)
     return min(list(bic)[1:], key=bic.__getitem__)
 
 
 def clarity(z: np.ndarray, seed: int) -> float:
-    """By how much BIC prefers clusters in the latents ``[N, d]`` to a single normal."""
+    """How much better (lower) the BIC of clusters in the latents ``[N, d]`` is than that of a
+    single normal.
+    """
     bic = _bic(z, "full", seed)
     return bic.pop(1) - min(bic.values())
 
@@ -127,7 +127,7 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", ConvergenceWarning
-        )  # of numbers that are too large, which BIC refuses
+        )  # for numbers that are too large, which BIC does not choose
         return {
             k: GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed)
             .fit(z)
@@ -137,17 +137,16 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
 
 
 def rank(x: np.ndarray) -> int:
-    """In how many dimensions data ``[N, D]`` vary, as far as single precision tells."""
+    """The number of dimensions in which data ``[N, D]`` vary, in single precision."""
     rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
     return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
 
 
 def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` are more than chance, within
-    bounds.
+    """How many principal components of standardised ``x`` ``[N, D]`` exceed chance, within bounds.
 
-    Those whose variance exceeds that of nineteen in twenty data sets with the same columns, each
-    shuffled by itself (parallel analysis; Horn, 1965).
+    A component counts if its variance exceeds the 95 % quantile over data sets whose columns are
+    shuffled independently (parallel analysis; Horn, 1965).
     """
     rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
     rng = np.random.default_rng(seed)

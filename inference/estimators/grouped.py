@@ -1,4 +1,4 @@
-"""What the members of a group share, and what each has for itself, as features."""
+"""Features of what the members of a group share, and of what is each member's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ppl_models.networks import Architecture
 
 __all__ = ["ContentStyleTransformer"]
 
-# Optimiser steps where no number of epochs is given.
+# Optimiser steps if no number of epochs is given.
 STEPS = 4000
 # In the order of the features.
 PARTS = ("content", "style")
@@ -28,26 +28,34 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     """Features in two parts: the content of each datum's group, and the datum's own style (ML-VAE,
     :class:`~ppl_models.mlvae.MLVAE`).
 
-    ``groups`` go with the data, one integer for each: in training they say what is shared, and when
-    data are transformed all members of a group tell of its content together. Without them each
-    datum is a group of its own. To send them through a pipeline, scikit-learn's metadata routing is
-    to be switched on and they are to be asked for: ``set_fit_request(groups=True)``,
+    ``groups`` are given with the data, one integer for each datum. In training they say which data
+    share their content; in ``transform`` all members of a group contribute to its content. Without
+    them each datum is a group of its own. To pass them through a pipeline, enable scikit-learn's
+    metadata routing and request them: ``set_fit_request(groups=True)``,
     ``set_transform_request(groups=True)``.
 
-    What is not given is chosen from the data as by
-    :class:`~inference.estimators.MultiFacetClustering`, and noted in ``settings_``.
+    Settings that are not given are chosen from the data as in
+    :class:`~inference.estimators.MultiFacetClustering`, and stored in ``settings_``.
 
     :param content_dim: length of the content.
     :param style_dim: length of the style.
-    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then taken as they are,
-        8-bit values divided by 255.
+    :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged, except
+        that 8-bit values are divided by 255.
     :param network: such as ``ppl_models.MLP((200,))``.
     :param epochs: passes over the data; by default about 4,000 optimiser steps.
-    :param batch_size: by default about a twentieth of the data, within 16 and 512.
-    :param learning_rate: Adam's.
-    :param random_state: of networks, draws and shuffling.
+    :param batch_size: by default about a twentieth of the data, between 16 and 512.
+    :param learning_rate: Adam's learning rate.
+    :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: print what is chosen.
+    :param verbose: whether to print the chosen settings.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators import ContentStyleTransformer
+        >>> X, groups = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) // 3
+        >>> parts = ContentStyleTransformer(content_dim=2, style_dim=1, epochs=2, random_state=0)
+        >>> parts.fit_transform(X, groups=groups).shape
+        (60, 3)
     """
 
     def __init__(
@@ -81,7 +89,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param X: ``[N, D]``, or images; NaN where missing.
         :param y: not used.
         :param groups: the group of each datum, integers ``[N]``.
-        :raises ValueError: before training, if something does not fit.
+        :raises ValueError: before training, if an argument does not fit.
         """
         x = self._new_data(X)
         small = default_dims(x.shape[1:], 2)
@@ -104,8 +112,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     def transform(self, X: Any, *, groups: Any = None) -> np.ndarray:
         """Means of content and style, side by side: ``[N, content_dim + style_dim]``.
 
-        :param groups: the group of each datum, integers ``[N]``, of any values, seen in training or
-            not.
+        :param groups: the group of each datum, integers ``[N]``; any values, whether seen in
+            training or not.
         """
         X = self._seen_data(X)
         return self._features(X, PARTS, group=_groups(groups, len(X)))
@@ -118,8 +126,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         return self._bound(X, group=_groups(groups, len(X)))
 
     def impute(self, X: Any, *, groups: Any = None) -> np.ndarray:
-        """``X`` with each missing entry filled by its mean given the others of its group, in the
-        user's units.
+        """``X`` with each missing entry replaced by its mean given the observed entries of its
+        group, in the user's units.
 
         :param X: ``[N, ...]``, NaN where missing.
         """

@@ -28,19 +28,20 @@ from ppl_models import MFCVAE, GaussianMixture, StandardNormal
 
 __all__ = ["FitStrategy", "LadderStrategy", "SubspaceStrategy"]
 
-# Fits of each mixture, of which the likeliest is taken.
+# Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
-# Looks at the held-out data in the last phase, and how many of them without an improvement end it.
+# Evaluations on the held-out data in the last phase, and how many of them without an improvement
+# end it.
 LOOKS, PATIENCE = 30, 5
-# Draws of the latents at each look.
+# Draws of the latents at each evaluation.
 DRAWS = 5
 
 
 @dataclass(frozen=True)
 class FitStrategy(ABC):
-    """A warm start and what follows, for any number of facets.
+    """A warm start and the training that follows, for any number of facets.
 
-    :param names: of the facets, shallow to deep.
+    :param names: names of the facets, shallow to deep.
 
     :cvar covariance: of the mixtures' components.
     """
@@ -56,7 +57,7 @@ class FitStrategy(ABC):
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         """The facets' latents under a standard normal prior.
 
-        :param label: clusters that are known, by facet; -1 where unknown.
+        :param label: known clusters, by facet; -1 where unknown.
         """
 
     def mixtures(
@@ -66,9 +67,9 @@ class FitStrategy(ABC):
         numbers: Mapping[str, int],
         label: Mapping[str, np.ndarray],
     ) -> SVIRunner:
-        """The same networks under mixtures, which are fitted to the latents."""
+        """A runner with the same networks and mixture priors, which are fitted to the latents."""
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
-        with seeded(self.chosen.seed, torch.device("cpu")):  # they start from draws
+        with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
             priors = {
                 name: GaussianMixture(numbers[name], dim, self.covariance)
                 for name, dim in dims.items()
@@ -87,7 +88,7 @@ class FitStrategy(ABC):
         held_out: np.ndarray | None,
         label: Mapping[str, np.ndarray],
     ) -> None:
-        """Everything at once, until the ELBO of data that are held out rises no more."""
+        """Train everything together, until the ELBO of held-out data stops rising."""
         epochs, callbacks = self.lengths.together, []
         log_every = max(1, epochs // LOOKS)
         if held_out is not None:
@@ -101,8 +102,8 @@ class FitStrategy(ABC):
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
     ) -> dict[str, int]:
-        """How many clusters each facet gets: as many as were asked for, or as the latents speak
-        for.
+        """How many clusters each facet has: the requested number, or the likeliest one given the
+        latents.
         """
         z = latents.embed(x)
         return {
@@ -131,8 +132,8 @@ class FitStrategy(ABC):
 
     def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
         with warnings.catch_warnings():
-            # Of few epochs, which the user has asked for; a facet that is dead in the end is told
-            # of then.
+            # Expected with few epochs, which the user asked for; the last phase warns if a facet is
+            # dead.
             for expected in (AbruptFadeInWarning, DeadFacetWarning):
                 warnings.simplefilter("ignore", expected)
             self._fit(runner, x, sum(self.lengths.alone))
@@ -141,7 +142,7 @@ class FitStrategy(ABC):
 
 @dataclass(frozen=True)
 class LadderStrategy(FitStrategy):
-    """Facets at their own depths of a ladder are let in one after the other, the deepest first
+    """Facets at different depths of a ladder are faded in one after the other, the deepest first
     (MFCVAE, D.3).
 
     :param dims: length of each facet's latent vector.
@@ -165,7 +166,7 @@ class LadderStrategy(FitStrategy):
 class SubspaceStrategy(FitStrategy):
     """Facets are independent subspaces of the data.
 
-    :param dim: length of all latents together.
+    :param dim: length of all facets' latents together.
     """
 
     covariance = "full"

@@ -1,13 +1,13 @@
-"""Facets as independent subspaces of the data: how columns of numbers are started.
+"""Facets as independent subspaces of the data: the warm start for columns of real numbers.
 
-In images the depth at which a facet leaves the encoder tells facets apart; between columns there is
-no such order. There the data's principal components are turned so that they are as independent as
-can be (ICA), and what still depends on each other goes into one facet: a facet's clusters depend on
-all of its coordinates, those of two facets do not (the model's own assumption, MFCVAE, Eq. 1). The
-networks are then taught these linear maps, to go on from.
+In images, facets are distinguished by the depth at which they leave the encoder; columns have no
+such order. For columns, the data's principal components are rotated to be as independent as
+possible (ICA), and coordinates that still depend on each other go into one facet: a facet's
+clusters depend on all of its coordinates, those of two facets do not (the model's own assumption,
+MFCVAE, Eq. 1). The networks are then trained on these linear maps, as a starting point.
 
-The latents of a plain VAE would not do in their place: its prior has pressed them towards a single
-normal, of which neither clusters nor independence can be read.
+The latents of a plain VAE cannot replace them: its prior has pressed them towards a single normal,
+which shows neither clusters nor independence.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ from ppl_models.modes import training
 
 __all__ = ["Subspaces", "independent_subspaces", "teach"]
 
-# Rows that dependence is measured on, at most.
+# Most rows that dependence is measured on.
 MAX_ROWS = 2000
-# Standard deviations, of the estimates for independent coordinates, above which two coordinates
-# depend on each other.
+# Two coordinates depend on each other if their dependence exceeds that of independent ones by this
+# many standard deviations.
 SIGNIFICANT = 4.0
-# In nats: of coordinates that do not depend on each other, so that these are weakly tied and not
-# apart.
+# Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
 
 
@@ -51,7 +50,7 @@ class Subspaces:
     """Linear maps from data ``[N, D]`` to the latents of each facet.
 
     :ivar loc: mean of the data ``[D]``.
-    :ivar maps: ``[d_j, D]`` each; what they give has mean 0 and variance 1.
+    :ivar maps: ``[d_j, D]`` each; their outputs have mean 0 and variance 1.
     """
 
     loc: np.ndarray
@@ -66,32 +65,32 @@ class Subspaces:
         return (x - self.loc) @ np.concatenate(self.maps).T
 
     def given_to(self, labels: Sequence[np.ndarray | None], x: np.ndarray) -> Subspaces:
-        """In another order: each facet that has labels gets the subspace in which these lie
-        furthest apart.
+        """The subspaces reordered: each facet that has labels gets the subspace in which its
+        classes are best separated.
 
-        :param labels: of each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet
-            without any.
+        :param labels: for each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet
+            without labels.
         """
         parts = np.split(self.sources(x), np.cumsum(self.dims)[:-1], axis=1)
         apart = [
-            [0.0 if label is None else _apart(z[label >= 0], label[label >= 0]) for z in parts]
+            [0.0 if label is None else _separation(z[label >= 0], label[label >= 0]) for z in parts]
             for label in labels
         ]
-        # Where nothing speaks for another order, this one.
+        # Keep the given order if nothing suggests another.
         _, order = linear_sum_assignment(np.array(apart) + 1e-6 * np.eye(len(parts)), maximize=True)
         return Subspaces(self.loc, [self.maps[place] for place in order])
 
     def variances(self, scale: float) -> np.ndarray:
-        """Of each latent given x ``[m]``, where x is a linear map of the latents and noise of
-        deviation ``scale``.
+        """Variance of each latent given x ``[m]``, if x is a linear map of the latents plus noise
+        of deviation ``scale``.
         """
         back = np.linalg.pinv(np.concatenate(self.maps))
         return 1 / (1 + (back**2).sum(0) / scale**2)
 
 
-def _apart(z: np.ndarray, label: np.ndarray) -> float:
-    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 where each datum is
-    a class.
+def _separation(z: np.ndarray, label: np.ndarray) -> float:
+    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 if each datum is a
+    class of its own.
     """
     classes, label = np.unique(label, return_inverse=True)
     if len(classes) == len(label):
@@ -102,11 +101,12 @@ def _apart(z: np.ndarray, label: np.ndarray) -> float:
 
 
 def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Subspaces:
-    """Split the space of ``dim`` principal components into so many subspaces.
+    """Split the space of ``dim`` principal components into ``number`` subspaces.
 
     :param x: ``[N, D]``, complete.
     :param dim: at least ``number``.
-    :returns: the subspace with the clearest clusters last, all the rest first.
+    :returns: the subspaces, ordered by how clear their clusters are: the clearest last, the
+        remaining coordinates first.
     """
     pca = PCA(dim, random_state=seed, whiten=True).fit(x)
     white = pca.transform(x)
@@ -114,7 +114,7 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", ConvergenceWarning
-        )  # where nothing is left but normal noise, to turn at will
+        )  # expected if only normal noise remains, which has no preferred rotation
         sources = ica.fit_transform(white)
     turned = ica.components_ @ (
         pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None]
@@ -129,8 +129,8 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """The group of each source ``[m]``, at least so many groups: those of one group depend on each
-    other.
+    """The group of each source ``[m]``, at least ``number`` groups; sources of one group depend on
+    each other.
     """
     m = sources.shape[1]
     if m == number:
@@ -151,7 +151,7 @@ def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
-    """Mutual information of each column of one with each of the other ``[m, m]``, nats, made
+    """Mutual information of each column of ``a`` with each of ``b`` ``[m, m]``, in nats, made
     symmetric.
     """
     each = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
@@ -161,12 +161,14 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 def teach(
     guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, chosen: Chosen
 ) -> None:
-    """Bring a guide's networks to the subspaces' maps, and back to the data.
+    """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
+    the data.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
     :param x: ``[N, D]``, as encoders read them.
-    :param scale: of what the subspaces leave unexplained; posteriors start as wide as it asks for.
-    :param chosen: its learning rate, batch size and seed.
+    :param scale: standard deviation of what the subspaces leave unexplained; it sets the
+        posteriors' first widths.
+    :param chosen: gives the learning rate, batch size and seed.
     """
     sources = torch.as_tensor(subspaces.sources(x.cpu().numpy())).to(x)
     variance = torch.as_tensor(subspaces.variances(scale)).to(x).split(subspaces.dims)
@@ -185,8 +187,8 @@ def teach(
 
 
 def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    """Of the posteriors' means from the sources, and of what is decoded from these from the
-    data.
+    """Squared distance between the posteriors' means and the sources, and between the decoded
+    sources and the data.
     """
     posterior = guide.encode(x).values()
     apart = [

@@ -1,4 +1,4 @@
-"""How well a fitted model and guide describe data: bounds, clusters, identifiability."""
+"""Evaluation of a fitted model and guide: bounds, clusters, identifiability."""
 
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.evaluation.identifiability import (

@@ -1,4 +1,4 @@
-"""Numbers that say how well a fitted model and guide describe data."""
+"""Numbers that measure how well a fitted model and guide describe data."""
 
 from __future__ import annotations
 
@@ -30,15 +30,27 @@ __all__ = ["elbo", "elbo_per_datum", "kl_by_dimension", "mutual_information"]
 def elbo(
     model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
 ) -> tuple[float, float]:
-    """Monte-Carlo estimate of the ELBO of ``x`` with every weight and gate at 1: mean and its
-    standard error.
+    """Monte-Carlo estimate of the ELBO of ``x`` with every weight and gate at 1: mean and standard
+    error.
 
-    Both in nats per datum. The error is that of the draws of the latents, for the data as given.
+    Both are in nats per datum. The error is due to the draws of the latents; the data are taken as
+    fixed.
 
     :param x: ``[N, *x_shape]``.
     :param num_draws: independent draws of the whole estimate, at least 2.
-    :param given: what the model takes beside x, one entry per datum.
+    :param given: inputs of the model other than x, one entry per datum.
     :raises ValueError: if the data do not fit the model or ``num_draws`` is below 2.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import elbo
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> bound, error = elbo(model, VaDEGuide(model), x, num_draws=10)
+        >>> bound < 0 < error
+        True
     """
     if check_size("num_draws", num_draws) < 2:
         raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
@@ -53,30 +65,40 @@ def elbo(
 def elbo_per_datum(
     model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
 ) -> np.ndarray:
-    """Monte-Carlo estimate of each datum's ELBO, nats, with every weight and gate at 1: ``[N]``,
-    the mean over draws.
+    """Monte-Carlo estimate of each datum's ELBO, in nats, with every weight and gate at 1: ``[N]``,
+    means over draws.
 
-    Its mean over data is that of :func:`elbo` on the same draws. What two models differ by is known
-    far better than what each has: take the difference datum by datum, and its standard error over
-    data.
+    Its mean over data is that of :func:`elbo` on the same draws. To compare two models, take the
+    difference for each datum and the standard error of its mean: the difference is known far better
+    than each model's ELBO.
 
     :param x: ``[N, *x_shape]``.
     :param num_draws: independent draws of the whole estimate, at least 1.
-    :param given: what the model takes beside x, one entry per datum.
+    :param given: inputs of the model other than x, one entry per datum.
     :raises ValueError: if the data do not fit the model, ``num_draws`` is below 1, or the members
-        of a group share a latent, whose terms are no single datum's.
+        of a group share a latent, whose terms belong to no single datum.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import elbo_per_datum
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> elbo_per_datum(model, VaDEGuide(model), x, num_draws=10).shape
+        (20,)
     """
     check_size("num_draws", num_draws)
     loss = Loss(model, guide)
     if model.shared:
         raise ValueError(
             f"{type(model).__name__} has one latent of facet {model.shared[0]!r} for all members "
-            "of a group, so that a "
-            "datum has no ELBO of its own: take inference.elbo, of whole groups"
+            "of a group, so a "
+            "datum has no ELBO of its own: use inference.elbo on whole groups"
         )
     data = guide.observed(x, given).to(model.gates.device)
     with _as_evaluated(guide):
-        # Added up as they come: a hundred draws of many data would fill the memory.
+        # A running sum: a hundred draws of many data would fill the memory.
         total = torch.zeros(len(data), dtype=model.gates.dtype, device=model.gates.device)
         for _ in range(num_draws):
             total += torch.cat(
@@ -87,8 +109,8 @@ def elbo_per_datum(
 
 @contextmanager
 def _as_evaluated(guide: FacetGuide) -> Iterator[None]:
-    """Within this context the objective of ``guide`` is its model's ELBO: no dropout, nothing
-    relaxed, weights at 1.
+    """Within this context the objective of ``guide`` is its model's ELBO: no dropout, no
+    relaxation, weights at 1.
     """
     model = guide.model
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
@@ -104,10 +126,10 @@ def _mean_elbo(loss: Loss, data: Observed) -> Tensor:
 
 
 def _elbo_by_datum(loss: Loss, batch: Observed) -> Tensor:
-    """One draw for each datum of a batch: ``[B]``.
+    """One draw of each datum's ELBO: ``[B]``.
 
-    The ELBO is linear in a weight of all of a datum's terms, so each datum's is its derivative by
-    that weight, whatever the objective sums and enumerates.
+    The ELBO is linear in a common weight of a datum's terms, so each datum's ELBO is the derivative
+    by that weight, whatever the objective sums over or enumerates.
     """
     weights = torch.ones(
         len(batch), dtype=loss.model.gates.dtype, device=batch.x.device, requires_grad=True
@@ -119,17 +141,27 @@ def _elbo_by_datum(loss: Loss, batch: Observed) -> Tensor:
 
 
 def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, float]:
-    """I(x; c_j) of every mixture facet, in nats: entropy of the mean responsibilities less their
-    mean entropy.
+    """I(x; c_j) of every mixture facet, in nats: the entropy of the mean responsibilities minus
+    their mean entropy.
 
-    It vanishes when a facet has died (its latent ignores x) *and* when all data share one cluster;
-    the entropy of the mean responsibilities alone would call the first of these healthy.
+    It is 0 if a facet has died (its latent ignores x) *and* if all data share one cluster; the
+    entropy of the mean responsibilities alone would not detect the first case.
 
-    Clusters that are given are not inferred from x, and have no such number.
+    Clusters that are given, not inferred from x, have no such number.
 
     :param x: ``[N, *x_shape]``.
-    :param given: what the model takes beside x, one entry per datum.
+    :param given: inputs of the model other than x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import mutual_information
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> 0 <= mutual_information(VaDEGuide(model), x)["cluster"] < 1.1  # at most log 3
+        True
     """
     check_guide(guide)
     return {
@@ -144,11 +176,20 @@ def kl_by_dimension(
 ) -> dict[str, np.ndarray]:
     """KL(q(z given x) || p(z)) of every latent dimension: ``{name: [N, d]}``, nats.
 
-    Of facets whose prior is a standard normal, with a class beside it or without.
+    Only for facets with a standard normal prior, with or without a class.
 
     :param x: ``[N, *x_shape]``.
-    :param given: what the model takes beside x, one entry per datum.
+    :param given: inputs of the model other than x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import kl_by_dimension
+        >>> from ppl_models import VAE, SharedMLP
+        >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
+        >>> kl_by_dimension(guide, np.random.default_rng(0).random((20, 6)))["layer_1"].shape
+        (20, 2)
     """
     check_guide(guide)
     return {

@@ -1,4 +1,4 @@
-"""Clusters that have data, and the data that each of them is surest of."""
+"""Clusters that have data, and the data that belong to each with the highest probability."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def latents_of_cluster(
     temperature: float = 1.0,
     held: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Latents ``[n, d]`` of every facet: of one from a cluster, of the others from their whole
-    prior, or held.
+    """Latents ``[n, d]`` of every facet: one facet's from a cluster, the others from their whole
+    prior or fixed.
 
-    :param cluster: of ``facet``; ``None`` for its whole prior.
-    :param held: latents ``[1, d]`` that the other facets have in every draw.
+    :param cluster: a cluster of ``facet``; ``None`` for its whole prior.
+    :param held: fixed latents ``[1, d]`` of the other facets, used in every draw.
     """
     others = [name for name in model.priors if name != facet]
     if held is not None:
@@ -35,8 +35,8 @@ def latents_of_cluster(
 
 
 def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """From probabilities ``[N, K]``: non-empty clusters, those first that are surest of their data;
-    each datum's cluster and its probability.
+    """From probabilities ``[N, K]``: non-empty clusters in order of the mean probability of their
+    data; each datum's cluster and its probability.
     """
     cluster, certainty = proba.argmax(-1), proba.max(-1)
     return (
@@ -47,6 +47,6 @@ def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]
 
 
 def surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:
-    """Indices of the ``n`` chosen data with the highest certainty, highest first."""
+    """Indices of the ``n`` chosen data with the highest certainty, in descending order."""
     members = np.flatnonzero(chosen)
     return members[np.argsort(-certainty[members], kind="stable")][:n]

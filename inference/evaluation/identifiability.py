@@ -1,5 +1,5 @@
-"""Whether a mixture's components differ in enough ways for its latents to be identified (*I Don't
-Need u*, Eq. 2).
+"""Whether a mixture's components differ enough for its latents to be identifiable (*I Don't Need
+u*, Eq. 2).
 """
 
 from __future__ import annotations
@@ -25,18 +25,25 @@ __all__ = [
     "perturb_components",
 ]
 
-# Equal components give 1e15 and more in float64, very unequal ones far less.
+# In float64, equal components give 1e15 and more, clearly different ones far less.
 SINGULAR = 1e12
 
 
 class IdentifiabilityWarning(UserWarning):
-    """A mixture's components did not differ enough, and were moved."""
+    """A mixture's components did not differ enough and were perturbed."""
 
 
 def natural_parameters(prior: GaussianMixture) -> Tensor:
-    r"""Of every component, :math:`(\mu / \sigma^2, -1 / (2 \sigma^2))`: ``[K, 2 d]``, float64.
+    r"""Every component's natural parameters :math:`(\mu / \sigma^2, -1 / (2 \sigma^2))`: ``[K, 2
+    d]``, float64.
 
-    :raises ValueError: if the covariance is not diagonal, as the theory has it.
+    :raises ValueError: if the covariance is not diagonal, which the theory assumes.
+
+    Example:
+        >>> from inference.evaluation import natural_parameters
+        >>> from ppl_models import GaussianMixture
+        >>> natural_parameters(GaussianMixture(5, 2)).shape
+        torch.Size([5, 4])
     """
     _check_mixture(prior)
     if prior.covariance != "diag":
@@ -48,23 +55,34 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
 
 
 def identifiability_matrix(prior: GaussianMixture) -> Tensor:
-    r"""L: differences of the natural parameters from those of the first component, ``[2 d, K - 1]``
-    (Eq. 2).
+    r"""L: the natural parameters minus those of the first component, ``[2 d, K - 1]`` (Eq. 2).
 
-    The paper takes 2 d + 1 components, so that L is square; here are all that there are. Some 2 d +
-    1 of them give an invertible matrix just where the rows of this one are independent.
+    The paper takes 2 d + 1 components, so that L is square; here all components are used. Some 2 d
+    + 1 of them give an invertible matrix if and only if the rows of this one are independent.
+
+    Example:
+        >>> from inference.evaluation import identifiability_matrix
+        >>> from ppl_models import GaussianMixture
+        >>> identifiability_matrix(GaussianMixture(5, 2)).shape
+        torch.Size([4, 4])
     """
     parameters = natural_parameters(prior)
     return (parameters[1:] - parameters[0]).T
 
 
 def condition_number(prior: GaussianMixture) -> float:
-    """Largest over smallest singular value of :func:`identifiability_matrix`; infinite where that
+    """Largest divided by smallest singular value of :func:`identifiability_matrix`; infinite if it
     is singular.
 
-    With fewer than 2 d + 1 components it is, too: then the paper's matrix cannot be built, and the
-    theory does not say that latents are identified. The paper's image models are of that kind, and
-    it finds them identified all the same.
+    With fewer than 2 d + 1 components it is infinite as well: the paper's matrix cannot be built
+    then, and the theory does not say that latents are identifiable. The paper's image models are of
+    this kind, and the paper finds them identified all the same.
+
+    Example:
+        >>> from inference.evaluation import condition_number
+        >>> from ppl_models import GaussianMixture
+        >>> condition_number(GaussianMixture(4, 2))  # 2 d + 1 = 5 components are needed
+        inf
     """
     matrix = identifiability_matrix(prior)
     if matrix.shape[1] < matrix.shape[0]:
@@ -74,11 +92,19 @@ def condition_number(prior: GaussianMixture) -> float:
 
 
 def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> list[int]:
-    """Numbers of components that equal an earlier one, up to ``tolerance`` of their standard
-    deviations.
+    """Indices of components that equal an earlier one, up to ``tolerance`` standard deviations.
 
-    Descent cannot part two that are equal, weights included, in a model which infers its clusters:
-    their gradients are the same.
+    In a model that infers its clusters, gradient descent cannot separate two components with equal
+    parameters and weights: their gradients are the same.
+
+    Example:
+        >>> import torch
+        >>> from inference.evaluation import coinciding_components
+        >>> from ppl_models import GaussianMixture
+        >>> prior = GaussianMixture(3, 2)
+        >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
+        >>> coinciding_components(prior)
+        [2]
     """
     _check_mixture(prior)
     if not 0 <= number(tolerance) < float("inf"):
@@ -94,8 +120,17 @@ def _check_mixture(prior: Any) -> None:
 
 
 def perturb_components(prior: GaussianMixture, which: list[int], noise: float, seed: int) -> None:
-    """Add noise to the natural parameters of some components: ``noise`` in units of their own
-    size.
+    """Add noise to the natural parameters of some components; ``noise`` is relative to their size.
+
+    Example:
+        >>> import torch
+        >>> from inference.evaluation import coinciding_components, perturb_components
+        >>> from ppl_models import GaussianMixture
+        >>> prior = GaussianMixture(3, 2)
+        >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
+        >>> perturb_components(prior, [2], noise=0.01, seed=0)
+        >>> coinciding_components(prior)
+        []
     """
     with seeded(seed, prior.loc.device):
         loc, variance = prior.loc.detach().clone(), prior.scale.detach().square()
@@ -106,17 +141,32 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
 
 
 class KeepIdentifiable:
-    """Note each diagonal mixture's condition number in the record, as ``condition_NAME``, and keep
-    L invertible.
+    """Record each diagonal mixture's condition number as ``condition_NAME``, and keep L invertible.
 
-    Where L has become singular, or two components equal, noise is added to natural parameters (of
-    the components that equal others, or of all) with a warning and ``perturbed_NAME``, how many
-    were moved, in the record: the paper's remedy (section 3), which it never had to use. Where
-    there are fewer than 2 d + 1 components there is no L and no number, and equal components alone
-    are parted.
+    If L has become singular, or two components are equal, noise is added to natural parameters (of
+    the components that equal others, or of all) with a warning, and the number of perturbed
+    components is recorded as ``perturbed_NAME``. This is the paper's remedy (section 3), which the
+    paper never had to use. With fewer than 2 d + 1 components there is no L and no number, and only
+    equal components are perturbed.
 
-    :param noise: in units of the parameters' own size.
+    :param noise: relative to the parameters' size.
     :raises ValueError: if ``noise`` is not positive.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.evaluation import KeepIdentifiable
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(5, 2), network=SharedMLP((8,)))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> loc, variance = torch.rand(2, 5, 2, generator=generator)
+        >>> model.mixtures["cluster"].initialize(loc, torch.diag_embed(0.5 + variance))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> runner = runner.fit(x, epochs=2, progress=False, callbacks=[KeepIdentifiable()])
+        >>> runner.history[-1]["condition_cluster"] > 1
+        True
     """
 
     def __init__(self, noise: float = 0.01) -> None:

@@ -1,4 +1,4 @@
-"""What the explorer shows of a fitted run, as arrays."""
+"""The arrays behind the explorer of a fitted run."""
 
 from inference.exploring.explorer import Axis, Cluster, Explorer, Knowledge, Moved
 from inference.exploring.pictures import Pictures

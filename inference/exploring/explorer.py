@@ -1,7 +1,6 @@
-"""Questions that one asks of a fitted run while looking around in it, answered with arrays.
+"""Queries for exploring a fitted run, answered with arrays.
 
-What an answer needs of the posteriors is computed once, for all data, so that an answer takes a
-decoding at most.
+Posteriors are computed once, for all data, so that a query needs one decoder pass at most.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from ppl_models.priors import ClassBlocks, Flat
 
 __all__ = ["Axis", "Cluster", "Explorer", "Knowledge", "Moved"]
 
-# Latents that can be moved at once, and rows that a probe is trained and tested on.
+# Most latents to vary at once, and rows that a probe is trained and tested on.
 MAX_AXES, PROBED_ROWS = 16, 1500
-# How far latents can be moved beyond what the data have, as a part of that.
+# How far latents can be varied beyond the data's range, as a share of that range.
 MARGIN = 0.15
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One cluster of a facet: how many data it has, how sure it is of them on average, and the rows
-    it is surest of.
+    """One cluster of a facet: the number of its data, their mean probability, and the rows with the
+    highest probability.
     """
 
     number: int
@@ -52,7 +51,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Axis:
-    """A latent that can be moved: which, from where to where, and where the datum has it."""
+    """A latent that can be varied: its index, its range, and the datum's value."""
 
     index: int
     low: float
@@ -62,9 +61,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Moved:
-    """A decoded datum ``[*x_shape]``, and the cluster that its facet's latent is most probably
-    of.
-    """
+    """A decoded datum ``[*x_shape]``, and the most probable cluster of its facet's latent."""
 
     datum: np.ndarray
     cluster: int | None
@@ -73,12 +70,12 @@ class Moved:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """How well a label is read from a facet: by a classifier from its latents, and from its
+    """How well a label is predicted from a facet: by a classifier from its latents, and from its
     clusters.
 
-    :ivar probe: accuracy of the classifier on data that it was not trained on.
-    :ivar chance: accuracy of the commonest label.
-    :ivar clustering: :func:`~inference.metrics.clustering_scores`; empty where clusters are not
+    :ivar probe: accuracy of the classifier on held-out data.
+    :ivar chance: accuracy of always predicting the most common label.
+    :ivar clustering: :func:`~inference.metrics.clustering_scores`; empty if clusters are not
         inferred.
     """
 
@@ -88,20 +85,31 @@ class Knowledge:
 
 
 class Explorer:
-    """A fitted guide with some data, to look around in.
+    """A fitted guide with some data, for exploration.
 
-    A question that makes no sense for the model, such as for the clusters of a plain VAE, raises a
-    ``ValueError`` that says so in a sentence. Questions may come from several threads.
+    A query that does not apply to the model, such as the clusters of a plain VAE, raises a
+    ``ValueError`` that explains why. Several threads may send queries.
 
-    :param guide: of any model.
+    :param guide: a fitted guide of any model.
     :param x: data ``[N, *x_shape]``.
-    :param given: what the model takes beside x, one entry per datum. A ``group`` that is not given
-        is one for each datum. Where something else is missing, only what needs no posterior can be
-        asked.
-    :param labels: what is known of the data, integers ``[N]`` by name.
-    :param image_shape: how a datum is drawn; see :class:`~inference.exploring.pictures.Pictures`.
-    :param seed: of probes, and of draws for them.
-    :raises ValueError: if data, labels or what is given do not fit.
+    :param given: inputs of the model other than x, one entry per datum. Without ``group``, each
+        datum is a group of its own. If another input is missing, only queries that need no
+        posterior are available.
+    :param labels: known labels of the data, integers ``[N]`` by name.
+    :param image_shape: shape in which to draw a datum; see
+        :class:`~inference.exploring.pictures.Pictures`.
+    :param seed: of probes and their draws.
+    :raises ValueError: if data, labels or other inputs do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.exploring import Explorer
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> explorer = Explorer(VaDEGuide(model), np.random.default_rng(0).random((20, 6)))
+        >>> explorer.facets, explorer.samples("cluster", choice=0, n=4).shape
+        (['cluster'], (4, 6))
     """
 
     def __init__(
@@ -125,14 +133,14 @@ class Explorer:
         self._given = dict(given or {})
         if "group" in guide.takes:
             self._given.setdefault("group", np.arange(len(self.x)))
-        #: why there are no posteriors, in a sentence; ``None`` where there are
+        #: why there are no posteriors; ``None`` if there are
         self.refusal = self._look_at_data()
         self.pictures = Pictures.of(self.x, image_shape)
 
     def _look_at_data(self) -> str | None:
-        """Infer what is asked for again and again.
+        """Compute the posteriors, which many queries use.
 
-        :returns: what is missing for that.
+        :returns: what is missing for this, or ``None``.
         """
         self._means: dict[str, Tensor] = {}
         self._proba: dict[str, np.ndarray] = {}
@@ -154,21 +162,21 @@ class Explorer:
         self._beside = self.guide.decoder_given(self.x, self._given)
         return None
 
-    # What there is
+    # Contents
 
     @property
     def facets(self) -> list[str]:
-        """Shallow to deep."""
+        """Names of the facets, shallow to deep."""
         return list(self.model.priors)
 
     @property
     def parts(self) -> list[str]:
-        """What a datum is decoded from: facets, and what the decoder reads beside them."""
+        """The inputs of the decoder: facets, and other inputs such as labels."""
         return [*self.facets, *self.model.decodes]
 
     def choices(self, facet: str) -> list[int]:
-        """What a facet's draws can be asked for by: its clusters, those of most data first; labels
-        that the decoder reads, where it has no clusters; or nothing.
+        """The choices for a facet's draws: its clusters, the largest first; if it has none, the
+        labels that the decoder reads; or nothing.
         """
         prior = self.model.prior(facet)
         if facet in self._proba:
@@ -179,12 +187,12 @@ class Explorer:
         return list(range(self.num_classes))
 
     def kind_of_choices(self, facet: str) -> str:
-        """What :meth:`choices` are, in a word."""
+        """The kind of :meth:`choices`, in one word."""
         return "Clusters" if self._has_components(facet) else "Labels"
 
     @property
     def num_classes(self) -> int:
-        """How many labels the decoder tells apart; 0 where it reads none."""
+        """How many labels the decoder distinguishes; 0 if it reads none."""
         return int(getattr(self.model, "num_classes", 0)) if "label" in self.model.decodes else 0
 
     def _has_components(self, facet: str) -> bool:
@@ -195,13 +203,13 @@ class Explorer:
     def _prior(self, facet: str) -> Any:
         return self.model.prior(facet)
 
-    # Questions
+    # Queries
 
     def clusters(self, facet: str, columns: int = 10) -> list[Cluster]:
-        """Clusters that have data, the surest first, each with the ``columns`` rows that it is
-        surest of.
+        """Clusters that have data, in order of their mean probability, each with the ``columns``
+        rows of highest probability.
 
-        :raises ValueError: for an unknown facet, or one whose clusters are not inferred.
+        :raises ValueError: if the facet is unknown, or its clusters are not inferred.
         """
         check_count("columns", columns)
         self._check_inferred(facet)
@@ -214,10 +222,10 @@ class Explorer:
         ]
 
     def knowledge(self, facet: str, label: str) -> Knowledge:
-        """How well ``label`` is read from draws of a facet's latent, on a part of the data; two
-        thirds train.
+        """How well ``label`` is predicted from draws of a facet's latent, on a part of the data, of
+        which two thirds are for training.
 
-        :raises ValueError: for an unknown facet or label, or a label that has one value only.
+        :raises ValueError: if the facet or label is unknown, or the label has only one value.
         """
         self._check_posterior()
         self._prior(facet)
@@ -231,9 +239,7 @@ class Explorer:
             )
         z = self._draws[facet]
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", ConvergenceWarning
-            )  # it trains as long as the paper's does
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it trains as long as in the paper
             accuracy = probe_accuracy(z[train], known[train], z[test], known[test], self.seed)
         values, counts = np.unique(known[train], return_counts=True)
         chance = float((known[test] == values[counts.argmax()]).mean())
@@ -251,11 +257,11 @@ class Explorer:
             return {name: q.sample().cpu().numpy() for name, q in posterior.items()}
 
     def swaps(self, first: int, second: int) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """Every combination of :attr:`parts` of two data: which datum each part is of, and what is
-        decoded.
+        """Every combination of the :attr:`parts` of two data: which datum each part comes from, and
+        the decoded result.
 
         :returns: rows by part, ``2 ** P`` of them, and data ``[2 ** P, *x_shape]``.
-        :raises ValueError: for a row that there is not.
+        :raises ValueError: if a row does not exist.
         """
         self._check_posterior()
         pair = [self._check_row(row) for row in (first, second)]
@@ -267,11 +273,11 @@ class Explorer:
         )
 
     def axes(self, facet: str, row: int, label: int | None = None) -> list[Axis]:
-        """The latents of a facet that can be moved from where a datum has them; of many, those that
-        vary most.
+        """The latents of a facet that can be varied for a datum; if there are many, those with the
+        largest variance.
 
-        :param label: that is decoded with; of N-VAE's classes, only its latents are looked at.
-        :raises ValueError: for an unknown facet, or a row that there is not.
+        :param label: the label to decode with; for N-VAE, only the latents of this class are used.
+        :raises ValueError: if the facet is unknown or the row does not exist.
         """
         self._check_posterior()
         self._check_row(row)
@@ -291,11 +297,10 @@ class Explorer:
     def moved(
         self, facet: str, row: int, values: Mapping[int, float], label: int | None = None
     ) -> Moved:
-        """A datum decoded with some latents of a facet set to ``values``, by their place.
+        """A datum decoded with some latents of a facet set to ``values``, by index.
 
-        :param label: to decode with in place of the datum's, where the decoder reads one.
-        :raises ValueError: for an unknown facet, a row or latent that there is not, or a value that
-            is not finite.
+        :param label: the label to decode with instead of the datum's, if the decoder reads one.
+        :raises ValueError: if the facet, row or latent does not exist, or a value is not finite.
         """
         self._check_posterior()
         dim = self._prior(facet).dim
@@ -328,9 +333,10 @@ class Explorer:
         """Draws ``[n, *x_shape]`` of one of a facet's :meth:`choices`, or of its whole prior.
 
         :param temperature: factor on the standard deviation within components.
-        :param held: a row whose other parts all draws have; where not given, those are drawn as
+        :param held: a row whose other parts are used in all draws; by default they are drawn as
             well.
-        :raises ValueError: for what there is not, or a prior that cannot be drawn from.
+        :raises ValueError: if the facet, choice or row does not exist, or the prior cannot be drawn
+            from.
         """
         check_count("n", n)
         if not 0 <= number(temperature) < float("inf"):
@@ -362,11 +368,11 @@ class Explorer:
             z = latents_of_cluster(self.model, facet, cluster, n, temperature, others)
             return self._decode(z, self.model.draw_given(n, facet, cluster, given))
 
-    # How
+    # Helpers
 
     @contextmanager
     def _asking(self, seed: int | None = None) -> Iterator[None]:
-        """One question at a time, in evaluation mode, its draws from ``seed`` where it has any."""
+        """Answer one query at a time, in evaluation mode, with draws from ``seed`` if given."""
         streams = nullcontext() if seed is None else seeded(seed, self.model.gates.device)
         with self._lock, torch.no_grad(), evaluating(self.guide), streams:
             yield

@@ -1,4 +1,4 @@
-"""How any datum is drawn as a small picture: images as they are, other data as bars."""
+"""Any datum as a small picture: images as they are, other data as bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inference.figures.drawing import pixels
 
 __all__ = ["Pictures"]
 
-# Bars of a datum that is no image: height of the picture, and about how wide it becomes, in pixels.
+# Bars of a datum that is not an image: height and approximate width of the picture, in pixels.
 BAR_HEIGHT, BARS_WIDTH = 48, 96
 INK, GROUND, AXIS = (31, 94, 102), (255, 255, 255), (205, 205, 200)
 
@@ -20,10 +20,17 @@ INK, GROUND, AXIS = (31, 94, 102), (255, 255, 255), (205, 205, 200)
 class Pictures:
     """Draws data of one kind on one scale, so that pictures can be compared.
 
-    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` where data are no
-        images.
-    :ivar low: value that is drawn black, or as no bar at all.
+    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` if the data are
+        not images.
+    :ivar low: value that is drawn black, or as no bar.
     :ivar high: value that is drawn white, or as the highest bar.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.exploring import Pictures
+        >>> x = np.random.default_rng(0).random((20, 64))
+        >>> Pictures.of(x, shape=(8, 8))(x[:3]).shape
+        (3, 8, 8)
     """
 
     shape: tuple[int, ...] | None
@@ -32,11 +39,11 @@ class Pictures:
 
     @classmethod
     def of(cls, x: np.ndarray, shape: Sequence[int] | None = None) -> Pictures:
-        """Pictures for data ``[N, *x_shape]``, on the scale [0, 1] or, where they leave it, their
-        own.
+        """Pictures for data ``[N, *x_shape]``, on the scale [0, 1], or on the data's own scale if
+        they exceed it.
 
-        :param shape: of an image; where not given, that of a datum if it can be one.
-        :raises ValueError: if data cannot have that shape.
+        :param shape: of an image; by default that of a datum, if it is an image's.
+        :raises ValueError: if the data cannot have this shape.
         """
         if shape is None:
             shape = x.shape[1:] if _is_image(x.shape[1:]) else None
@@ -75,7 +82,7 @@ def _bars(values: np.ndarray, zero: float) -> np.ndarray:
     gap = int(width > 2)
     level = (
         np.arange(BAR_HEIGHT)[::-1, None] + 0.5
-    ) / BAR_HEIGHT  # of each row of pixels, from the top down
+    ) / BAR_HEIGHT  # of each row of pixels, from top to bottom
     low, high = np.minimum(values, zero)[:, None], np.maximum(values, zero)[:, None]
     bars = (level >= low) & (level <= high)  # [n, H, D]
     bars = bars.repeat(width, 2).reshape(n, BAR_HEIGHT, D, width)

@@ -1,5 +1,5 @@
-"""Figures of what was learned; each function returns a new one, and ``save_figures`` writes them
-all.
+"""Figures of a fitted model; each function returns a new figure, and ``save_figures`` writes all of
+them.
 """
 
 from inference.figures.classes import (

@@ -1,5 +1,5 @@
-"""Pictures of what belongs to a class and what all share (N-VAE, Fig. 1 to 11). Each function
-returns a new figure.
+"""Figures of class latents and shared latents (N-VAE, Fig. 1 to 11). Each function returns a new
+figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "traversed",
 ]
 
-# Latents are moved within three standard deviations of their prior, as in the paper's figures.
+# Latents are varied within three standard deviations of their prior, as in the paper's figures.
 REACH = 3.0
 
 
@@ -40,12 +40,22 @@ def class_traversals(
     image_shape: Sequence[int] | None = None,
     columns: int = 9,
 ) -> Figure:
-    """One latent of each class's own block from -3 to 3, all others at 0: a class a row (Fig. 1,
-    6).
+    """One latent of each class's own block from -3 to 3, all others at 0: one class per row (Fig.
+    1, 6).
 
-    :param guide: of an :class:`~ppl_models.nvae.NVAE`.
-    :param dimension: which latent of the blocks, for all classes or one for each.
-    :raises ValueError: if there is no such latent, or the model has no blocks.
+    :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: index of the latent within its block, for all classes or one for each.
+    :raises ValueError: if the latent does not exist, or the model has no blocks.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from inference.figures import class_traversals
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> figure = class_traversals(guide, dimension=1, columns=5)
+        >>> len(figure.axes[0].get_yticks())  # a row for each class
+        3
     """
     images = traversed(guide, class_latents(guide, dimension, columns))
     return _class_rows(
@@ -56,11 +66,21 @@ def class_traversals(
 def shared_traversals(
     guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None, columns: int = 9
 ) -> Figure:
-    """One shared latent from -3 to 3, all others at 0: a class a row (Fig. 2, 7, 8).
+    """One shared latent from -3 to 3, all others at 0: one class per row (Fig. 2, 7, 8).
 
-    :param guide: of an :class:`~ppl_models.nvae.NVAE`.
-    :param dimension: which shared latent.
-    :raises ValueError: if there is no such latent, or the model has none.
+    :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: index of the shared latent.
+    :raises ValueError: if the latent does not exist, or the model has none.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from inference.figures import shared_traversals
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> figure = shared_traversals(guide, dimension=1, columns=5)
+        >>> len(figure.axes[0].get_yticks())  # a row for each class
+        3
     """
     images = traversed(guide, shared_latents(guide, dimension, columns))
     return _class_rows(
@@ -71,12 +91,22 @@ def shared_traversals(
 def class_latents(
     guide: FacetGuide, dimension: int | Sequence[int], columns: int
 ) -> dict[str, torch.Tensor]:
-    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
+    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from inference.figures import class_latents
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> {name: tuple(z.shape) for name, z in class_latents(guide, 1, columns=5).items()}
+        {'shared': (3, 5, 2), 'class': (3, 5, 6)}
+    """
     z, blocks = _zeros(guide, columns), _nvae(guide).blocks
     if np.shape(dimension) not in ((), (blocks.num_components,)):
         raise ValueError(
-            f"dimension is one number, or one for each of {blocks.num_components} classes, got "
-            f"{dimension!r}"
+            f"dimension must be one number, or one for each of {blocks.num_components} classes, "
+            f"got {dimension!r}"
         )
     own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
     for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
@@ -87,7 +117,17 @@ def class_latents(
 
 
 def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str, torch.Tensor]:
-    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet."""
+    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from inference.figures import shared_latents
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> {name: tuple(z.shape) for name, z in shared_latents(guide, 1, columns=5).items()}
+        {'shared': (3, 5, 2), 'class': (3, 5, 6)}
+    """
     z = _zeros(guide, columns)
     check_one_of("dimension", dimension, range(z["shared"].shape[-1]))
     z["shared"][..., dimension] = torch.linspace(-REACH, REACH, columns)
@@ -96,8 +136,17 @@ def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str,
 
 @torch.no_grad()
 def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """Means of p(x given y, z) for latents ``[L, columns, d]``, a class a row: ``[L, columns,
+    """Means of p(x given y, z) for latents ``[L, columns, d]``, one class per row: ``[L, columns,
     *x_shape]``.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from inference.figures import class_latents, traversed
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> traversed(guide, class_latents(guide, 1, columns=5)).shape
+        (3, 5, 1, 8, 8)
     """
     K, columns = z["shared"].shape[:2]
     with evaluating(guide):
@@ -115,11 +164,21 @@ def class_samples(
     scale: float = 1.0,
     seed: int = 0,
 ) -> Figure:
-    """Draws of every class, a class a row, latents from Normal(0, scale) (Fig. 11).
+    """Draws of every class, one class per row, with latents from Normal(0, scale) (Fig. 11).
 
-    :param guide: of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE` or
-        :class:`~ppl_models.cvae.CVAE`.
+    :param guide: the guide of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE`
+        or :class:`~ppl_models.cvae.CVAE`.
     :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from inference.figures import class_samples
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> figure = class_samples(guide, columns=5, scale=1.5)
+        >>> figure.get_suptitle()
+        'samples of each class, latents with standard deviation 1.5'
     """
     check_guide(guide)
     check_count("columns", columns)
@@ -127,9 +186,7 @@ def class_samples(
         raise ValueError(f"scale is a standard deviation and must be at least 0, got {scale!r}")
     model = guide.model
     if not isinstance(model, NVAE | CVAE):
-        raise ValueError(
-            f"{type(model).__name__} has no classes that its decoder reads: NVAE and CVAE have"
-        )
+        raise ValueError(f"{type(model).__name__}'s decoder reads no class: use an NVAE or a CVAE")
     classes = np.arange(model.num_classes)
     with seeded(seed, model.gates.device):
         label = torch.as_tensor(classes.repeat(columns))
@@ -144,18 +201,27 @@ def class_samples(
 
 
 def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
-    """Mean KL of every latent of all blocks, a row for the data of each class (Fig. 10).
+    """Mean KL of every latent of all blocks, one row for the data of each class (Fig. 10).
 
-    :param kl: nats, ``[N, L * block_dim]``.
+    :param kl: KL in nats, ``[N, L * block_dim]``.
     :param label: classes ``[N]``.
     :param block_dim: latents of a block.
     :raises ValueError: if shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.figures import kl_by_class
+        >>> kl, label = np.random.default_rng(0).random((20, 6)), np.arange(20) % 3
+        >>> figure = kl_by_class(kl, label, block_dim=2)
+        >>> figure.axes[0].get_ylabel()
+        'class of the data'
     """
     kl, label = np.asarray(kl), np.asarray(label)
     _check_rows("kl", kl, label)
     if kl.shape[1] % check_count("block_dim", block_dim):
         raise ValueError(
-            f"kl has {kl.shape[1]} latents, which are no blocks of block_dim={block_dim}"
+            f"kl has {kl.shape[1]} latents, which cannot be split into blocks of "
+            f"block_dim={block_dim}"
         )
     classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
@@ -174,14 +240,20 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
 
 
 def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """KL of each latent, the most telling first: shared ones, those of the right class, those of
+    """KL of each latent in descending order: shared latents, those of the right class, those of
     others (Fig. 5).
 
-    :param kl: by what is compared, then by kind of latent: nats.
+    :param kl: KL in nats, by the items compared, then by kind of latent.
+
+    Example:
+        >>> from inference.figures import kl_of_blocks
+        >>> figure = kl_of_blocks({"unlabelled": {"shared": [2.0, 1.5], "right class": [0.8, 0.1]}})
+        >>> figure.axes[0].get_title()
+        'unlabelled'
     """
     if not kl:
         raise ValueError(
-            "kl is empty: give latents' KL by what is compared, then by kind of latent"
+            "kl is empty: give latents' KL by the items compared, then by kind of latent"
         )
     figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
     for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
@@ -205,10 +277,18 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int = 0) -> Figure:
     """Posterior means of two latents, coloured by class (Fig. 3).
 
-    :param z: ``[N, d]``; the two that vary most are drawn.
+    :param z: ``[N, d]``; the two latents with the largest variance are drawn.
     :param label: classes ``[N]``.
-    :param rows: drawn at random, at most.
+    :param rows: most data to draw, chosen at random.
     :raises ValueError: if shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.figures import latent_scatter
+        >>> z, label = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 3
+        >>> figure = latent_scatter(z, label)
+        >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        ['0', '1', '2']
     """
     z, label = np.asarray(z), np.asarray(label)
     _check_rows("z", z, label)
@@ -240,13 +320,15 @@ def _check_rows(name: str, values: np.ndarray, label: np.ndarray) -> None:
             f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}"
         )
     if values.dtype.kind not in "buif" or not np.isfinite(values).all():
-        raise ValueError(f"{name} holds NaN, infinity or no numbers: drop those rows")
+        raise ValueError(
+            f"{name} holds NaN, infinity or values that are not numbers: drop those rows"
+        )
 
 
 def _nvae(guide: FacetGuide) -> NVAE:
     check_guide(guide)
     if not isinstance(guide.model, NVAE):
-        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: NVAE has")
+        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: use an NVAE")
     return guide.model
 
 
@@ -262,6 +344,6 @@ def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
 def _class_rows(
     guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str
 ) -> Figure:
-    """Images ``[L, columns, *x_shape]``, a row for each class."""
+    """Images ``[L, columns, *x_shape]``, one row for each class."""
     rows = dict(zip(map(str, range(len(images))), images, strict=True))
     return image_rows(rows, image_shape_of(guide, image_shape), images.shape[1], title, "class")

@@ -1,4 +1,4 @@
-"""Pictures of several runs beside one another. Each function returns a new figure."""
+"""Figures that compare several runs. Each function returns a new figure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ __all__ = ["grouped_boxes", "grouped_curves", "grouped_means", "grouped_points",
 def guide_comparison(
     bounds: Mapping[str, Mapping[int, float]], noise: Mapping[str, tuple[float, float]]
 ) -> Figure:
-    """How tight each guide's bound becomes with more draws, and what each estimator's noise and
-    time are.
+    """Each guide's bound by number of draws, and each estimator's noise and time.
 
-    :param bounds: by guide, the bound in nats per datum by number of draws.
-    :param noise: by estimator, milliseconds a step and the variance of the gradient.
+    :param bounds: for each guide, the bound in nats per datum by number of draws.
+    :param noise: for each estimator, milliseconds per step and the variance of the gradient.
+
+    Example:
+        >>> from inference.figures import guide_comparison
+        >>> bounds = {"VaDE": {1: -90.0, 10: -89.0}, "marginal": {1: -89.5, 10: -88.8}}
+        >>> noise = {"VaDE": (1.2, 3.0), "marginal": (1.0, 2.0)}
+        >>> len(guide_comparison(bounds, noise).axes)
+        2
     """
     _check_some(bounds, noise)
     figure, axes = new_figure(10, 3.8, 1, 2)
@@ -49,10 +55,16 @@ def guide_comparison(
 def grouped_boxes(
     values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str
 ) -> Figure:
-    """Boxes side by side, a group for each setting, with every value drawn as a point.
+    """Box plots side by side, one group for each setting, with every value drawn as a point.
 
-    :param values: by what is compared, then by setting; the settings of the first one are the
+    :param values: by the items compared, then by setting; the settings of the first item are the
         groups.
+
+    Example:
+        >>> from inference.figures import grouped_boxes
+        >>> values = {"NVAE": {10: [0.9, 0.8], 20: [0.9, 1.0]}, "VAE": {10: [0.5], 20: [0.7]}}
+        >>> grouped_boxes(values, "labels", "accuracy").axes[0].get_xlabel()
+        'labels'
     """
     settings = _settings(values)
     figure, axes = new_figure(7, 3.4, 1, 1)
@@ -88,10 +100,16 @@ def grouped_boxes(
 def grouped_means(
     values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str
 ) -> Figure:
-    """Means with their sample deviations, a line for each of what is compared, for few values a
+    """Means with sample standard deviations, one line for each item compared; for few values per
     setting.
 
-    :param values: by what is compared, then by setting.
+    :param values: by the items compared, then by setting.
+
+    Example:
+        >>> from inference.figures import grouped_means
+        >>> values = {"NVAE": {10: [0.9, 0.8], 20: [0.9, 1.0]}, "VAE": {10: [0.5], 20: [0.7]}}
+        >>> grouped_means(values, "labels", "accuracy").axes[0].get_ylabel()
+        'accuracy'
     """
     settings = _settings(values)
     figure, axes = new_figure(4.6, 3.2, 1, 1)
@@ -113,10 +131,15 @@ def grouped_means(
 def grouped_points(
     points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str
 ) -> Figure:
-    """Points, a panel for each group, with the straight line of least squares and Pearson's
-    correlation.
+    """Points, one panel for each group, with the least-squares line and Pearson's correlation.
 
-    :param points: by group, abscissae and ordinates.
+    :param points: x and y values of each group.
+
+    Example:
+        >>> from inference.figures import grouped_points
+        >>> points = {"digits": ([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])}
+        >>> grouped_points(points, "ELBO", "accuracy").axes[0].get_title()
+        'digits: r = 1.00'
     """
     _check_some(points)
     figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
@@ -135,9 +158,15 @@ def grouped_curves(
     xlabel: str,
     ylabel: str,
 ) -> Figure:
-    """Curves, a panel for each of what is compared and a line for each setting.
+    """Curves, one panel for each item compared and one line for each setting.
 
-    :param curves: by what is compared, then by setting: abscissae and ordinates.
+    :param curves: x and y values by the items compared, then by setting.
+
+    Example:
+        >>> from inference.figures import grouped_curves
+        >>> curves = {"digits": {"lr=0.1": ([1, 2], [0.5, 0.7]), "lr=0.01": ([1, 2], [0.4, 0.8])}}
+        >>> grouped_curves(curves, "epoch", "accuracy").axes[0].get_title()
+        'digits'
     """
     _check_some(curves)
     figure, axes = new_figure(3 * len(curves), 2.8, 1, len(curves))
@@ -154,13 +183,13 @@ def grouped_curves(
 
 def _check_some(*values: Mapping[Any, Any]) -> None:
     if not all(values):
-        raise ValueError("there is nothing to draw: what is compared is empty")
+        raise ValueError("there is nothing to draw: the values to compare are empty")
 
 
 def _settings(values: Mapping[str, Mapping[Any, Sequence[float]]]) -> list[Any]:
-    """The settings of the first of what is compared.
+    """The settings of the first item compared.
 
-    :raises ValueError: if there is nothing, or another one lacks a setting.
+    :raises ValueError: if there is no item, or another item lacks a setting.
     """
     _check_some(values, next(iter(values.values()), {}))
     settings = list(next(iter(values.values())))

@@ -1,4 +1,4 @@
-"""What all figures share: grids of images, axes, colours."""
+"""Helpers of all figures: grids of images, axes, colours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FONT: dict[str, Any] = {"fontsize": 8}
 
 
 def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
-    """Words at the axes, and the look of every plot here."""
+    """Label the axes, and apply the common style."""
     ax.set_xlabel(xlabel, **FONT)
     ax.set_ylabel(ylabel, **FONT)
     ax.tick_params(labelsize=7)
@@ -30,7 +30,7 @@ def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
 
 
 def styles() -> Iterator[dict[str, Any]]:
-    """Colours and markers that tell twenty lines apart."""
+    """Colours and markers that distinguish twenty lines."""
     colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
     return (
         {"color": c, "marker": m}
@@ -39,7 +39,7 @@ def styles() -> Iterator[dict[str, Any]]:
 
 
 def new_figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
-    # A figure of its own, not pyplot's: no global state, no window, nothing to close.
+    # Not pyplot's figure: no global state, no window, nothing to close.
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
@@ -53,9 +53,9 @@ def image_rows(
     ylabel: str,
     lines: Sequence[int] = (),
 ) -> Figure:
-    """Rows of images, each row labelled; over 13 rows they stand in two blocks side by side.
+    """Rows of images, each row labelled; more than 13 rows are split into two blocks side by side.
 
-    :param lines: columns that a line stands before.
+    :param lines: columns before which a vertical line is drawn.
     """
     blocks = 1 if len(rows) <= 13 else 2
     height = ceil(len(rows) / blocks)
@@ -95,17 +95,17 @@ def _as_images(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def pixels(x: np.ndarray) -> np.ndarray:
-    """8-bit images as values in [0, 1], as a decoder's are."""
+    """8-bit images as values in [0, 1], like a decoder's output."""
     return x / 255 if x.dtype == np.uint8 else x
 
 
 def image_shape_of(
     guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any
 ) -> tuple[int, ...]:
-    """How a datum of this guide's model is drawn.
+    """The shape in which a datum of this guide's model is drawn.
 
-    :param counts: of rows, columns and the like, to be looked at too.
-    :raises ValueError: if something does not fit.
+    :param counts: numbers of rows, columns and the like, which are also validated.
+    :raises ValueError: if the shape does not fit, or a count is below 1.
     """
     check_guide(guide)
     for name, value in counts.items():

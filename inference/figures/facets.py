@@ -1,5 +1,5 @@
-"""Pictures of what was learned. Each function returns a new figure; `save_figures` writes them
-all.
+"""Figures of facets and clusters. Each function returns a new figure; `save_figures` writes all of
+them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,30 @@ def cluster_gallery(
     image_shape: Sequence[int] | None = None,
     columns: int = 10,
 ) -> Figure:
-    """The data that each cluster of one facet is surest of, a cluster a row (MFCVAE, Fig. 4).
+    """The data with the highest probability in each cluster of one facet, one cluster per row
+    (MFCVAE, Fig. 4).
 
-    Rows are sorted by the mean probability of the data assigned to them, columns by their own
-    probability.
+    Rows are sorted by the mean probability of the data assigned to the cluster, columns by each
+    datum's own.
 
     :param x: data ``[N, *x_shape]``.
-    :param image_shape: how to draw a datum, ``[H, W]``, ``[C, H, W]``; by default ``x_shape``.
+    :param image_shape: shape in which to draw a datum, ``[H, W]`` or ``[C, H, W]``; by default
+        ``x_shape``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import cluster_gallery
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = cluster_gallery(guide, x, "digit", columns=5)
+        >>> figure.get_suptitle()
+        'digit: the data that each cluster is surest of'
     """
     x, shape = np.asarray(x), image_shape_of(guide, image_shape, columns=columns)
-    order, cluster, certainty = _surest_clusters(guide, x, facet)
+    order, cluster, certainty = _ranked_clusters(guide, x, facet)
     rows = {}
     for k in order:
         rows[f"{k}  ({(cluster == k).sum()})"] = x[surest(cluster == k, certainty, columns)]
@@ -70,27 +84,38 @@ def facet_overview(
     rows: int = 8,
     columns: int = 8,
 ) -> Figure:
-    """The same data grouped by each facet, side by side: the surest clusters of each, a cluster a
-    row.
+    """The same data grouped by each facet, side by side: each facet's most certain clusters, one
+    per row.
 
-    :param rows: clusters of each facet, at most.
+    :param rows: most clusters of each facet to show.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import facet_overview
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = facet_overview(guide, x, rows=4, columns=5)
+        >>> [ax.get_title() for ax in figure.axes]
+        ['grouped by style', 'grouped by digit']
     """
     x = np.asarray(x)
     shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
     facets = list(guide.model.inferred)
     if not facets:
         raise ValueError(
-            f"{type(guide.model).__name__} has no clusters that are inferred: there is nothing to "
-            "group by"
+            f"{type(guide.model).__name__} has no inferred clusters: there is nothing to group by"
         )
     figure, axes = new_figure(
         len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets)
     )
     for facet, ax in zip(facets, axes.flat, strict=True):
-        order, cluster, certainty = _surest_clusters(guide, x, facet)
+        order, cluster, certainty = _ranked_clusters(guide, x, facet)
         full = sorted(
             order, key=lambda k: (cluster == k).sum() < columns
-        )  # clusters that fill a row come first
+        )  # clusters with enough data for a row come first
         members = [surest(cluster == k, certainty, columns) for k in full[:rows]]
         _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
         ax.set_yticks([])
@@ -108,17 +133,29 @@ def cluster_samples(
     hold_others: bool = False,
     seed: int = 0,
 ) -> Figure:
-    """Draws from each cluster of one facet, the other facets from their whole prior (MFCVAE, Fig.
-    6).
+    """Draws from each cluster of one facet, with the other facets from their whole prior (MFCVAE,
+    Fig. 6).
 
-    Rows are the clusters of :func:`cluster_gallery`, in its order.
+    Rows are the clusters of :func:`cluster_gallery`, in the same order.
 
     :param temperature: factor on the standard deviation within components.
     :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig.
         3).
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import cluster_samples
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = cluster_samples(guide, x, "digit", columns=5, temperature=0.5)
+        >>> figure.get_suptitle()
+        'digit: samples of each cluster, temperature 0.5'
     """
     shape = image_shape_of(guide, image_shape, columns=columns)
-    order, _, _ = _surest_clusters(guide, x, facet)
+    order, _, _ = _ranked_clusters(guide, x, facet)
     model = guide.model
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
         drawn = {
@@ -145,14 +182,26 @@ def facet_draws(
     seed: int = 0,
     **given: Any,
 ) -> Figure:
-    """Data with one facet's latent drawn anew from its prior, the others as inferred (VLAC, Fig.
+    """Data with one facet's latent drawn anew from its prior and the others as inferred (VLAC, Fig.
     2).
 
-    Each row holds a datum, its reconstruction, and then draws: what changes along a row is what the
-    facet says.
+    Each row shows a datum, its reconstruction, and then draws: what changes along a row is what the
+    facet encodes.
 
-    :param rows: the first data of ``x``.
-    :param given: what the model takes beside x, one entry per datum.
+    :param rows: how many data to show, from the start of ``x``.
+    :param given: inputs of the model other than x, one entry per datum.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import facet_draws
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = facet_draws(guide, x, "digit", rows=2, columns=3)
+        >>> len(figure.axes[0].get_yticks())  # a row for each sample
+        2
     """
     shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
     x, given = np.atleast_1d(x)[:rows], {name: values[:rows] for name, values in given.items()}
@@ -185,16 +234,28 @@ def facet_swaps(
 ) -> Figure:
     """Pairs of data and their reconstructions with one facet's latent exchanged (MFCVAE, Fig. 5).
 
-    :param facet: the facet that is exchanged; the others stay.
-    :param pairs: the first data of ``x``, two by two.
-    :param given: what the model takes beside x, one entry per datum.
+    :param facet: the facet to exchange; the others stay.
+    :param pairs: how many pairs to show, from the start of ``x``.
+    :param given: inputs of the model other than x, one entry per datum.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import facet_swaps
+        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> figure = facet_swaps(guide, x, "digit", pairs=2)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['datum', 'reconstruction', "with the other's digit"]
     """
     shape = image_shape_of(guide, image_shape, pairs=pairs)
     guide.model.prior(facet)  # which refuses an unknown one
     x = np.atleast_1d(x)
     if len(x) < 2:
-        raise ValueError(f"a pair takes two data, got x of shape {x.shape}")
-    x = x[: 2 * min(pairs, len(x) // 2)]  # an odd one out has no partner
+        raise ValueError(f"a pair needs two data, got x of shape {x.shape}")
+    x = x[: 2 * min(pairs, len(x) // 2)]  # a last datum without a partner is left out
     given = {name: values[: len(x)] for name, values in given.items()}
     means = {name: q.mean for name, q in guide.posterior(x, **given).items()}
     beside = guide.decoder_given(x, given)
@@ -220,12 +281,23 @@ def save_figures(
     temperature: float = 1.0,
     **given: Any,
 ) -> list[Path]:
-    """Draw everything that makes sense for this guide into ``folder`` as PNG files; returns their
-    paths.
+    """Write all figures that apply to this guide into ``folder`` as PNG files; return their paths.
 
-    :param given: what the model takes beside x, one entry per datum.
+    :param given: inputs of the model other than x, one entry per datum.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference.figures import save_figures
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in save_figures(folder, guide, x)]
+        ['overview.png', 'clusters_cluster.png', 'samples_cluster.png']
     """
-    image_shape_of(guide, image_shape)  # before a folder is made
+    image_shape_of(guide, image_shape)  # check before creating the folder
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
@@ -256,11 +328,11 @@ def save_figures(
     return paths
 
 
-def _surest_clusters(
+def _ranked_clusters(
     guide: FacetGuide, x: ArrayLike, facet: str
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Non-empty clusters, those first that are surest of their data; each datum's cluster and its
-    probability.
+    """Non-empty clusters in order of the mean probability of their data; each datum's cluster and
+    its probability.
     """
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:

@@ -1,4 +1,4 @@
-"""Pictures of content and style (ML-VAE, Fig. 4 to 6). Each function returns a new figure."""
+"""Figures of content and style (ML-VAE, Fig. 4 to 6). Each function returns a new figure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,25 @@ def style_swaps(
     content_group: ArrayLike,
     image_shape: Sequence[int] | None = None,
 ) -> Figure:
-    """A style for each row and a content for each column, all combined (Fig. 4).
+    """All combinations of styles (rows) and contents (columns) (Fig. 4).
 
-    The first column are the data that styles are of; the first row shows one member of each group
-    that contents are of.
+    The first column shows the data that the styles come from; the first row shows one member of
+    each group that the contents come from.
 
     :param style_x: data ``[R, *x_shape]``.
     :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param content_group: their groups, ``[M]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import style_swaps
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = style_swaps(guide, x[:2], x, content_group=[0, 0, 1, 1, 2, 2])
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['contents of', 'style 1', 'style 2']
     """
     check_guide(guide, GroupedGuide)
     style_x, content_x, group = (
@@ -57,15 +68,26 @@ def style_swaps(
 def latent_interpolation(
     guide: GroupedGuide, pair: ArrayLike, image_shape: Sequence[int] | None = None, steps: int = 8
 ) -> Figure:
-    """From one datum (top left) to another (bottom right): contents along rows, styles along
-    columns (Fig. 5b).
+    """From one datum (top left) to another (bottom right): the content varies along rows, the style
+    along columns (Fig. 5b).
 
     :param pair: data ``[2, *x_shape]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import latent_interpolation
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = latent_interpolation(guide, x[:2], steps=3)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['style 1', 'style 2', 'style 3']
     """
     check_guide(guide, GroupedGuide)
     check_count("steps", steps)
     if len(pair := np.atleast_1d(pair)) != 2:
-        raise ValueError(f"a pair is two data, got shape {pair.shape}")
+        raise ValueError(f"pair must hold two data, got shape {pair.shape}")
     z = guide.embed(pair, group=np.arange(2))
     t = np.linspace(0, 1, steps)[:, None]
     content, style = (z[name][0] + t * (z[name][1] - z[name][0]) for name in ("content", "style"))
@@ -91,7 +113,18 @@ def group_generations(
 
     :param x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param group: ``[M]``.
-    :param seed: of the styles, the same ones in every row.
+    :param seed: of the styles, which are the same in every row.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import group_generations
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = group_generations(guide, x, [0, 0, 0, 1, 1, 1], members=2, draws=3)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['group 0', 'group 1']
     """
     check_guide(guide, GroupedGuide)
     for name, value in (("members", members), ("draws", draws)):
@@ -119,10 +152,21 @@ def group_generations(
 def evidence_reconstructions(
     guide: GroupedGuide, x: ArrayLike, image_shape: Sequence[int] | None = None
 ) -> Figure:
-    """Members of one group, reconstructed from what each says alone, and with what all say (Fig.
-    6a).
+    """Members of one group, reconstructed from each member's evidence alone and from that of all
+    (Fig. 6a).
 
     :param x: data ``[M, *x_shape]`` of one group.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from inference.figures import evidence_reconstructions
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = evidence_reconstructions(guide, x)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['data', 'alone', 'with evidence']
     """
     check_guide(guide, GroupedGuide)
     x = np.atleast_1d(x)

@@ -1,4 +1,4 @@
-"""A picture of candidates compared on held-out data. The function returns a new figure."""
+"""A figure of candidates compared on held-out data. The function returns a new figure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,27 @@ __all__ = ["selection_overview"]
 
 
 def selection_overview(selection: Selection) -> Figure:
-    """All that speaks for and against each candidate, a row for each, the smallest on top and the
-    chosen one shaded.
+    """All measures of each candidate, one row each, with the smallest on top and the chosen one
+    shaded.
 
-    From left to right: held-out ELBO less the best one's, with its standard error; agreement of
-    seeds, clusters in use and mutual information of each facet, means over seeds with sample
-    deviations. Open marks are the effective number of clusters. A facet has one colour; the facets
-    of a candidate with fewer keep those of the last, deepest ones.
+    From left to right: held-out ELBO minus the best one's, with its standard error; agreement of
+    seeds, clusters in use and mutual information of each facet, as means over seeds with sample
+    deviations. Open markers show the effective number of clusters. Each facet has one colour; a
+    candidate with fewer facets uses the colours of the last, deepest ones.
 
-    :raises ValueError: if this is no selection.
+    :raises ValueError: if ``selection`` is not a :class:`~inference.selection.Selection`.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import select_model
+        >>> from inference.figures import selection_overview
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> x, net = np.random.default_rng(0).random((20, 6)), SharedMLP((8,))
+        >>> models = {f"K = {k}": VaDE((6,), GaussianMixture(k, 2), network=net) for k in (2, 3)}
+        >>> fitted = {name: [VaDEGuide(model)] for name, model in models.items()}
+        >>> len(selection_overview(select_model(fitted, x, num_draws=5)).axes)
+        4
     """
     check_kind("selection", selection, Selection, "a Selection, of inference.select_model")
     names = list(selection.runs)
@@ -59,7 +71,7 @@ def selection_overview(selection: Selection) -> Figure:
 
 
 def _looks(selection: Selection) -> dict[int, dict[str, Any]]:
-    """Colour and marker by a facet's place counted from the last one."""
+    """Colour and marker of each facet, by its position counted from the last one."""
     most = max(len(runs[0].partitions) for runs in selection.runs.values())
     return dict(zip(range(most), styles(), strict=False))
 
@@ -79,7 +91,7 @@ def _differences(ax: Axes, selection: Selection) -> None:
     low, high = ax.get_xlim()
     ax.set_xlim(
         low, high + 0.45 * (high - low)
-    )  # room for the numbers: one poor candidate hides what others differ by
+    )  # room for the numbers, as one poor candidate hides the others' differences
     for row, (difference, error) in enumerate(values):
         text = f"{difference:.2f} ({error:.2f})"
         ax.text(
@@ -98,7 +110,7 @@ def _facets(
     looks: Mapping[int, Mapping[str, Any]],
     filled: bool,
 ) -> None:
-    """Each candidate's facets, side by side within its row."""
+    """Draw each candidate's facets, side by side within its row."""
     for row, facets in enumerate(table.values()):
         for place, (mean, deviation) in enumerate(list(facets.values())[::-1]):
             y = row + 0.22 * ((len(facets) - 1) / 2 - place)

@@ -1,4 +1,4 @@
-"""How a run went: objective, ELBO, KL terms and mutual information over epochs."""
+"""Training curves: objective, ELBO, KL terms and mutual information over epochs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,22 @@ __all__ = ["elbo_range", "training_curves", "training_series"]
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
-    """Objective and ELBO, each facet's KL terms, and each facet's mutual information with x, over
-    epochs.
+    """Objective and ELBO, each facet's KL terms, and its mutual information with x, over epochs.
 
-    :param history: of a runner, or of several in turn.
-    :raises ValueError: for an empty history.
+    :param history: the history of a runner, or of several runners one after the other.
+    :raises ValueError: if the history is empty.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from inference.figures import training_curves
+        >>> from ppl_models import VAE, SharedMLP
+        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> figure = training_curves(runner.fit(x, epochs=2, progress=False).history, ["layer_1"])
+        >>> figure.axes[0].get_ylabel()
+        'nats per datum'
     """
     if not history:
         raise ValueError("the history is empty: fit first, and give runner.history")
@@ -37,7 +48,7 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
 def training_series(
     history: Sequence[Mapping[str, Any]], facets: Sequence[str]
 ) -> tuple[list[int], dict[str, dict[str, list[float]]]]:
-    """What :func:`training_curves` draws: epochs, and for each of its axes the lines by name."""
+    """The data of :func:`training_curves`: epochs, and for each axis the lines by name."""
     last = history[-1]
     kl = {f"{s}, {f}": f"kl_{s}_{f}" for f in facets for s in "zc"}
     information = {f: f"mutual_information_{f}" for f in facets}
@@ -56,7 +67,7 @@ def training_series(
 
 
 def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Where an axis ends that shows the ELBO but for the first steps' lowest."""
+    """Limits of an axis that shows the ELBO without the lowest values of the first steps."""
     elbo = np.array(_column(history, "elbo"))
     return float(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo)), float(
         elbo.max() + 0.1 * np.ptp(elbo)
@@ -68,7 +79,7 @@ def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def _running_epochs(history: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Epochs that go on counting where one run's history follows another's."""
+    """Epochs, counted on where one run's history follows another's."""
     epochs, offset, last = [], 0, 0
     for record in history:
         if record["epoch"] <= last:

@@ -1,6 +1,4 @@
-"""ML-VAE's posteriors that are not learned along with the model: tables for new data, an encoder
-afterwards.
-"""
+"""Posteriors of ML-VAE that are learned after the model: tables for new data, or an encoder."""
 
 from __future__ import annotations
 
@@ -34,15 +32,26 @@ def infer_tables(
     lr: float = 0.05,
     **options: Any,
 ) -> TableGuide:
-    """Posteriors of new data under a fitted model, by optimisation: SVI's inference at test time
-    (ML-VAE, 3.2).
+    """Find posteriors of new data under a fitted model by optimisation: SVI's inference at test
+    time (ML-VAE, 3.2).
 
-    :param model: left as it is.
+    :param model: the fitted model, which is not changed.
     :param x: ``[N, *x_shape]``.
-    :param group: ``[N]``, integers; those of the training data mean nothing here.
-    :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as ``batch_size``.
+    :param group: ``[N]``, integers; they are unrelated to the groups of the training data.
+    :param options: options of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as
+        ``batch_size``.
     :returns: a guide for these rows.
     :raises ValueError: if data or groups do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference import infer_tables
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> model = MLVAE((6,), content_dim=2, style_dim=1, network=SharedMLP((8,)))
+        >>> x, group = np.random.default_rng(0).random((4, 6)), [0, 0, 1, 1]
+        >>> guide = infer_tables(model, x, group, epochs=2, progress=False)
+        >>> {name: z.shape for name, z in guide.embed(x, group=group).items()}
+        {'style': (4, 1), 'content': (4, 2)}
     """
     guide = TableGuide(model, group)
     with frozen(model):
@@ -53,18 +62,24 @@ def infer_tables(
 def learn_to_encode(
     guide: GroupedGuide, num_data: int, epochs: int, lr: float = 1e-3, seed: int = 0, **options: Any
 ) -> None:
-    """Teach a guide's encoder what the model makes of latents: SVI-Encode (ML-VAE, supplement 8,
+    """Train a guide's encoder on data that the model generates: SVI-Encode (ML-VAE, supplement 8,
     Eq. 17).
 
     The data are drawn from the model, each row a group of its own, and the encoder maximises the
-    likelihood of its own latents, without their KL terms. No data are needed, and none are better
-    than what the model draws.
+    likelihood given its latents, without their KL terms. No real data are needed.
 
-    :param guide: its model is left as it is.
+    :param guide: the guide to train; its model is not changed.
     :param num_data: how many data are drawn, once.
     :param seed: of these draws and of training.
-    :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
+    :param options: options of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
     :raises ValueError: if a number is below 1.
+
+    Example:
+        >>> from guides import GroupedGuide
+        >>> from inference import learn_to_encode
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> model = MLVAE((6,), content_dim=2, style_dim=1, network=SharedMLP((8,)))
+        >>> learn_to_encode(GroupedGuide(model), num_data=50, epochs=2, progress=False)
     """
     check_guide(guide, GroupedGuide)
     check_count("epochs", epochs)
@@ -90,7 +105,7 @@ def learn_to_encode(
 
 @contextmanager
 def frozen(model: FacetModel) -> Iterator[None]:
-    """Within this context the model is as it is asked after training, and nothing of it changes."""
+    """Within this context the model is in evaluation mode and does not change."""
     learning = [p for p in model.parameters() if p.requires_grad]
     for p in learning:
         p.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Starting values of the mixtures: the paper's cold start, and a warm start for small data."""
+"""Starting values of the mixtures: the paper's cold start, and a warm start for small data sets."""
 
 from __future__ import annotations
 
@@ -31,16 +31,27 @@ __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 def cold_start(
     guide: FacetGuide, x: ArrayLike | Tensor, max_rows: int = 20_000, seed: int = 0
 ) -> None:
-    """Place every mixture's means before any training (MFCVAE, D.4); a VampPrior gets the data
-    nearest to them.
+    """Set every mixture's means before training (MFCVAE, D.4); a VampPrior gets the data nearest to
+    them.
 
-    A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder; only its
-    means are taken, covariances and weights stay as the prior was built with.
+    A Gaussian mixture (scikit-learn's) is fitted to draws of z from the untrained encoder. Only its
+    means are used; covariances and weights stay as they are.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
-    :param max_rows: rows of ``x`` used at most, chosen at random; the paper uses all.
-    :param seed: of that choice, of the draws and of the fit.
+    :param max_rows: most rows of ``x`` to use, chosen at random; the paper uses all.
+    :param seed: of the choice of rows, the draws and the fit.
     :raises ValueError: if ``x`` does not fit the model or has too few rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import cold_start
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> before = model.mixtures["cluster"].loc.clone()
+        >>> cold_start(VaDEGuide(model), np.random.default_rng(0).random((20, 6)))
+        >>> bool((model.mixtures["cluster"].loc == before).all())
+        False
     """
     check_guide(guide)
     _check_clusters_are_inferred(guide.model)
@@ -64,26 +75,38 @@ def fit_mixtures(
 ) -> None:
     """Fit every mixture to the posteriors of ``x``: means, covariances and weights.
 
-    Clusters are found among the posterior means (scikit-learn's mixture). To a component's
-    covariance is added the mean of its data's posterior variances: there the ELBO has its maximum,
-    given these clusters. So a coordinate of the latents that the data do not use keeps the width of
-    its posterior.
+    Clusters are found among the posterior means (scikit-learn's mixture). The mean of its data's
+    posterior variances is added to each component's covariance: this maximises the ELBO, given
+    these clusters. So a coordinate of the latents that the data do not use keeps its posterior's
+    width.
 
     A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A
-    guide with a network for q(c given x) is then taught the responsibilities, its latents staying
-    (nearly) where they are: from a random network the clusters would be lost within an epoch.
+    guide with a network for q(c given x) is then trained on the responsibilities, while its latents
+    stay (nearly) the same: with a random network the clusters would be lost within an epoch.
 
-    Where labels are given, a facet's clusters are matched to them (Hungarian, by the data that have
-    one) and fitted once more, by one step from the means of each class's data, so that component k
-    is class k.
+    If labels are given, a facet's clusters are matched to them (Hungarian, by the labelled data)
+    and fitted once more, by one step from the means of each class's data, so that component k is
+    class k.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
-    :param max_rows: rows of ``x`` used at most, chosen at random; all that have a label are used.
-    :param seed: of that choice and of the fit.
-    :param facets: those to fit; all mixtures where not given.
+    :param max_rows: most rows of ``x`` to use, chosen at random; all labelled rows are used.
+    :param seed: of the choice of rows and the fit.
+    :param facets: names of the facets to fit; by default all that have a mixture.
     :param label: known clusters of some data, as :class:`~ppl_models.mfcvae.MFCVAE` takes them.
     :raises ValueError: if ``x`` does not fit the model or has too few rows, or a facet is unknown.
     :param options: for scikit-learn's ``GaussianMixture``, such as ``n_init``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import fit_mixtures
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> before = model.mixtures["cluster"].loc.clone()
+        >>> fit_mixtures(VaDEGuide(model), x, n_init=5)
+        >>> bool((model.mixtures["cluster"].loc == before).all())
+        False
     """
     check_guide(guide)
     mixtures = chosen_mixtures(guide.model, facets)
@@ -100,7 +123,7 @@ def fit_mixtures(
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", ConvergenceWarning
-                )  # where one step is all that is wanted
+                )  # expected, as only one step is taken
                 fitted = _fitted(prior, means, covariance, seed, **options | start)
         between = torch.as_tensor(fitted.covariances_).to(means)
         within = _averages(
@@ -126,18 +149,28 @@ def warm_start(
     label: Any = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train first with a standard normal in every mixture's place, then fit the mixtures to what
-    was learned.
+    """Train first with a standard normal in place of every mixture, then fit the mixtures to the
+    latents.
 
-    On a few thousand data a mixture that is trained from the start collapses into one cluster; it
-    does not if the latent space has taken shape before.
+    On a few thousand data, a mixture that is trained from the start collapses into one cluster; it
+    does not if the latent space has taken shape first.
 
-    :param runner: how to train: its guide, rate, schedule and seed.
-    :param restarts: fits of each mixture, of which the likeliest is taken.
+    :param runner: the runner to train, with its guide, rate, schedule and seed.
+    :param restarts: fits of each mixture, of which the most likely one is kept.
     :param label: known clusters of some data; see :func:`fit_mixtures`.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
-    :returns: the runner, whose guide holds the model with its mixtures set.
-    :raises ValueError: before training, if something does not fit.
+    :returns: the runner, whose model has the fitted mixtures.
+    :raises ValueError: before training, if an argument does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, warm_start
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
+        >>> warm_start(runner, x, epochs=2, progress=False).fit(x, epochs=2, progress=False).epoch
+        4
     """
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     _check_clusters_are_inferred(runner.model)
@@ -151,7 +184,18 @@ def warm_start(
 
 @contextmanager
 def standard_normal_priors(model: FacetModel) -> Iterator[None]:
-    """Within this context every mixture facet of ``model`` has a standard normal prior instead."""
+    """Within this context every mixture facet of ``model`` has a standard normal prior instead.
+
+    Example:
+        >>> from inference import standard_normal_priors
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> with standard_normal_priors(model):
+        ...     type(model.priors["cluster"]).__name__
+        'StandardNormal'
+        >>> type(model.priors["cluster"]).__name__
+        'GaussianMixture'
+    """
     check_model(model)
     kept = model.mixtures
     for name, prior in kept.items():
@@ -171,11 +215,11 @@ def _teach_clusters(
     steps: int = 400,
     batch_size: int = 256,
 ) -> None:
-    """Bring the network's q(c given x) to the responsibilities of new mixtures at the posterior
+    """Train the network's q(c given x) on the responsibilities of new mixtures at the posterior
     mean of z.
 
-    What distinguished the old clusters' latents is of no use to the new ones: those start alike,
-    from the mixture. The network is taught as it will be trained, where batches are normalised by
+    What distinguished the old clusters' latents does not help the new ones, so they all start the
+    same way, from the mixture. The network is in training mode, in which batches are normalised by
     their own statistics.
     """
     teacher = copy.deepcopy(guide)
@@ -203,7 +247,7 @@ def _teach_clusters(
 def _distance_to_mixture(
     guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, target_head: Tensor
 ) -> Tensor:
-    """How far a facet's head is from the teacher's latents, and from the mixture's responsibilities
+    """Distance of a facet's head from the teacher's latents and from the mixture's responsibilities
     for them.
     """
     with torch.no_grad():
@@ -219,23 +263,22 @@ def _check_clusters_are_inferred(model: FacetModel) -> None:
     if model.takes:
         raise ValueError(
             f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn "
-            "in training and are "
-            "not started from clusters found in the latents"
+            "in training and cannot "
+            "start from clusters found in the latents"
         )
 
 
 def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str, Mixture]:
     """The mixtures among ``facets``, or all of the model's.
 
-    :raises ValueError: for an unknown facet, one that has no mixture, or a model whose clusters are
-        given.
+    :raises ValueError: if a facet is unknown or has no mixture, or the model's clusters are given.
     """
     _check_clusters_are_inferred(model)
     if facets is None:
         return model.mixtures
     if isinstance(facets, str):
         raise ValueError(
-            f"facets are names of mixtures in a sequence, such as [{facets!r}], got {facets!r}"
+            f"facets must be a sequence of names, such as [{facets!r}], got {facets!r}"
         )
     for name in facets:
         if not isinstance(model.prior(name), Mixture):
@@ -261,7 +304,7 @@ def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: An
     )
     return mixture.fit(
         z.double().cpu().numpy()
-    )  # components of a few like data have no covariance in float32
+    )  # in float32, components of few similar data have a singular covariance
 
 
 def _averages(values: Tensor, weights: Tensor) -> Tensor:
@@ -273,11 +316,11 @@ def _averages(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:
-    """How to fit once more, from the means of each class's data: component k is class k, the rest
+    """Options of a second fit from the means of each class's data: component k is class k, the rest
     have no label.
 
-    One step and no more, or the fit would go on to where the density alone wants its components;
-    but where a class is known by a single datum, whose place says little, it may.
+    The fit takes one step only, because further steps would follow the density alone. It may take
+    more if a class has a single labelled datum, whose position says little.
 
     :param z: latents ``[N, d]``.
     :param label: integers ``[N]`` below K; -1 where unknown.
@@ -296,8 +339,8 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
 def _some_rows(
     x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int, label: Any = None
 ) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """Rows at random on the model's device, as encoders read them, and their labels by facet where
-    there are any.
+    """Random rows on the model's device, as encoders read them, and their labels for each facet
+    that has any.
     """
     model = guide.model
     data = guide.observed(x, {"label": label})

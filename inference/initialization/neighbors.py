@@ -1,6 +1,4 @@
-"""Clusters of data that are neighbours of each other, found before any training, and training that
-starts from them.
-"""
+"""Clusters of neighbouring data, found before training, and training that starts from them."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from ppl_models.checks import check_count, check_kind, check_size
 
 __all__ = ["neighbor_clusters", "neighbor_start"]
 
-# Rows that the principal components are of, at most.
+# Most rows to compute principal components from.
 PCA_ROWS = 10_000
-# Of the distances from the last neighbour, as a share of their median.
+# Smallest distance to the last neighbour, as a share of the median.
 LEAST_SCALE = 0.3
 # Added to every degree, as a share of the mean degree.
 REGULARIZER = 0.1
-# Of the eigenvalues: clusters need no more.
+# Tolerance of the eigenvalues, which is enough for clusters.
 TOLERANCE = 1e-3
-# Of k-means.
+# Restarts of k-means.
 RESTARTS = 5
 
 
@@ -46,27 +44,36 @@ def neighbor_clusters(
 ) -> np.ndarray:
     """Spectral clustering of the graph that joins each datum to its nearest neighbours.
 
-    What a network learns late, that data far apart belong together where others lie between them, a
-    graph has from the start. So this can say where a facet's clusters begin: given as ``label=`` to
-    ``fit``, with a guide whose ``label_weight`` is above 0, encoder and decoder learn them within a
-    few passes over the data.
+    A network learns late that distant data belong together if others lie between them; the graph
+    has this information from the start. So these clusters can serve as a facet's starting point:
+    given as ``label=`` to ``fit``, with a guide whose ``label_weight`` is above 0, encoder and
+    decoder learn them within a few passes over the data.
 
-    Neighbours are those among ``dim`` principal components. The weight of an edge falls with its
-    length, measured by the distances of both ends from their last neighbours (Zelnik-Manor and
-    Perona, *Self-tuning spectral clustering*, 2004); to every degree a tenth of the mean degree is
-    added, so that a few data apart from all others are no cluster (Qin and Rohe, *Regularized
-    spectral clustering under the degree-corrected stochastic blockmodel*, 2013). The rows of the
-    leading eigenvectors, brought to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On
-    spectral clustering*, 2001).
+    Neighbours are found in ``dim`` principal components. The weight of an edge falls with its
+    length, relative to the distances of both ends from their last neighbours (Zelnik-Manor and
+    Perona, *Self-tuning spectral clustering*, 2004); a tenth of the mean degree is added to every
+    degree, so that a few isolated data do not form a cluster (Qin and Rohe, *Regularized spectral
+    clustering under the degree-corrected stochastic blockmodel*, 2013). The rows of the leading
+    eigenvectors, scaled to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
+    clustering*, 2001).
 
-    :param x: complete data ``[N, ...]``, entries of one scale. Every pair of data is looked at.
+    :param x: complete data ``[N, ...]``, with entries on one scale. Every pair of data is compared.
     :param num_clusters: K, below N.
     :param num_neighbors: of each datum, below N.
-    :param dim: principal components, at most.
-    :param max_rows: data that are looked at, at most, chosen at random.
-    :param seed: of that choice, of the components, of the eigenvectors' start and of k-means.
-    :returns: clusters ``[N]``, integers from 0 to K - 1, and -1 for data that were not looked at.
+    :param dim: most principal components to use.
+    :param max_rows: most data to use, chosen at random.
+    :param seed: of this choice, the components, the eigenvectors' starting values and k-means.
+    :returns: clusters ``[N]``, integers from 0 to K - 1, and -1 for data that were not used.
     :raises ValueError: if there are too few data, or some entries are not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference import neighbor_clusters
+        >>> rng = np.random.default_rng(0)
+        >>> x = np.concatenate([rng.normal(0, 0.1, (20, 2)), rng.normal(5, 0.1, (20, 2))])
+        >>> clusters = neighbor_clusters(x, num_clusters=2, num_neighbors=5)
+        >>> len(set(clusters[:20])), len(set(clusters[20:])), len(set(clusters))
+        (1, 1, 2)
     """
     data = as_numbers(x)
     if data.ndim < 2 or not data.numel():
@@ -98,25 +105,37 @@ def neighbor_start(
     label: Mapping[str, Any] | None = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train first with the clusters of data that are neighbours as the known clusters of one facet.
+    """Train with clusters of neighbouring data as the known clusters of one facet.
 
-    They are found before any training (:func:`neighbor_clusters`). Every mixture is fitted to what
-    the untrained encoder gives, that facet's by its clusters, and the guide learns them with its
-    ``label_weight``. Train on without labels to let them go: what the model then makes of them is
-    its own, and may agree with them less. While they are taught, the history's ``elbo`` bounds log
+    The clusters are found before any training (:func:`neighbor_clusters`). Every mixture is fitted
+    to the untrained encoder's latents, that facet's by its clusters, and the guide learns the
+    clusters with its ``label_weight``. To release them, train on without labels: the model may then
+    find clusters that agree less with them. While they are used, the history's ``elbo`` bounds log
     p(x, clusters), which lies below log p(x).
 
-    :param runner: how to train; its guide a :class:`~guides.VaDEGuide` with a ``label_weight``
-        above 0. One of the order of 10 makes the encoder learn the clusters within a few epochs.
-    :param x: complete data ``[N, *x_shape]``, entries of one scale.
-    :param facet: whose clusters they are; the deepest mixture's where not given.
+    :param runner: the runner to train; its guide must be a :class:`~guides.VaDEGuide` with a
+        ``label_weight`` above 0. With a weight of the order of 10, the encoder learns the clusters
+        within a few epochs.
+    :param x: complete data ``[N, *x_shape]``, with entries on one scale.
+    :param facet: the facet that gets the clusters; by default the deepest one with a mixture.
     :param num_neighbors: of each datum.
-    :param max_rows: data whose neighbours are looked for, at most.
-    :param seed: of the clusters and of the mixtures' fits.
+    :param max_rows: most data whose neighbours are searched.
+    :param seed: of the clusters and the mixtures' fits.
     :param label: known clusters of other facets, by name: integers ``[N]``, -1 where unknown.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner.
-    :raises ValueError: before training, if something does not fit.
+    :raises ValueError: before training, if an argument does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, neighbor_start
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> runner = SVIRunner(model, VaDEGuide(model, label_weight=30))
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> neighbor_start(runner, x, epochs=2, num_neighbors=5, progress=False).epoch
+        2
     """
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     check_count("epochs", epochs)
@@ -129,18 +148,20 @@ def neighbor_start(
     name, prior = list(mixtures.items())[-1]
     if name in known:
         raise ValueError(
-            f"label has clusters of facet {name!r}, which is to learn those of neighbours: give "
-            "one of both"
+            f"label has clusters of facet {name!r}, which is to learn the neighbours' clusters: "
+            "give only one of them"
         )
     if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
         raise ValueError(
-            f"{type(guide).__name__} would not learn clusters that it is given: take a VaDEGuide "
+            f"{type(guide).__name__} would not learn clusters that it is given: use a VaDEGuide "
             "with a label_weight "
             "above 0, such as VaDEGuide(model, label_weight=30)"
         )
     rows = guide.observed(x, {}).x
     as_labels = {**known, name: np.full(len(rows), -1)}
-    runner.plan(x, epochs, label=as_labels, **fit_options)  # which refuses what would not fit
+    runner.plan(
+        x, epochs, label=as_labels, **fit_options
+    )  # raises an error if an argument does not fit
     known[name] = neighbor_clusters(
         rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed
     )
@@ -149,24 +170,24 @@ def neighbor_start(
 
 
 def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:
-    """Those rows around their mean, ``[N, D]`` in float32."""
+    """The chosen rows minus their mean, ``[N, D]`` in float32."""
     rows = data.detach()[torch.as_tensor(chosen, device=data.device)].flatten(1)
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     centred = (
         (rows - rows.mean(0)).float().cpu().numpy()
-    )  # an offset would leave few digits for distances
+    )  # an offset would cost precision in distances
     if not np.isfinite(centred).all():
         raise ValueError(
-            "x holds NaN or infinity: distances are between complete data; fill in what is "
+            "x holds NaN or infinity, but distances need complete data: fill in what is "
             "missing first"
         )
     return centred
 
 
 def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each datum once, in the order of their first copies, and which of them each row is.
+    """Each distinct datum once, in order of first appearance, and the index of each row's datum.
 
-    Copies would be neighbours of each other alone. Where too few data differ, all rows stay.
+    Copies would only be neighbours of each other. If too few data are distinct, all rows are kept.
     """
     places: dict[bytes, int] = {}
     copy_of = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
@@ -185,7 +206,7 @@ def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
     """Symmetric weights ``[N, N]`` of the edges between neighbours, at most 1."""
     distance, neighbor = NearestNeighbors(n_neighbors=num_neighbors).fit(rows).kneighbors()
     last = distance[:, -1]
-    # Data that lie on each other would measure all else by a distance of 0, and be cut off from it.
+    # Data that coincide would have a scale of 0 and be cut off from all others.
     last = last.clip(LEAST_SCALE * np.median(last[last > 0]) if last.any() else 1.0)
     weight = np.exp(-(distance / last[:, None]) * (distance / last[neighbor]))
     starts = np.arange(0, weight.size + 1, num_neighbors)
@@ -196,8 +217,8 @@ def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
 def _spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
     """k-means in the leading eigenvectors of the graph's normalised affinity.
 
-    Not scikit-learn's ``SpectralClustering``, which looks for the same eigenvectors by taking the
-    matrix apart.
+    scikit-learn's ``SpectralClustering`` finds the same eigenvectors by factorising the matrix, so
+    it is not used here.
     """
     degree = affinity.sum(1).A1
     root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)

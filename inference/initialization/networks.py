@@ -1,4 +1,4 @@
-"""Starting values of the networks: layers scaled to what they give on data."""
+"""Starting values of the networks: layers scaled by their outputs on data."""
 
 from __future__ import annotations
 
@@ -23,27 +23,35 @@ __all__ = ["data_dependent_start"]
 def data_dependent_start(
     guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0, **given: Any
 ) -> None:
-    """Scale every layer of encoder and decoder so that its outputs have mean 0 and variance 1 on
-    data.
+    """Scale every layer of encoder and decoder so that its outputs on data have mean 0 and variance
+    1.
 
     The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional
-    Neural Networks* (2016), which MFCVAE's D.4 takes for convolutional ladders; their second step,
-    between layers, is not taken. Directions stay as they were drawn; each unit (or channel) is
-    shifted by its mean and divided by its deviation, layer after layer in one pass. Batch
-    normalisation starts from the statistics of the same rows.
+    Neural Networks* (2016), which MFCVAE's D.4 uses for convolutional ladders; their second step,
+    between layers, is left out. The directions of the weights stay as they were drawn; each unit
+    (or channel) is shifted by its mean and divided by its deviation, layer by layer in one pass.
+    Batch normalisation starts from the statistics of the same rows.
 
     :param x: ``[N, *x_shape]``, at least two rows.
-    :param rows: of ``x``, chosen at random, that the statistics are of.
-    :param seed: of that choice and of the draws of z that the decoder sees.
-    :param given: what the model takes beside x, one entry per datum.
-    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are asked for or
+    :param rows: number of rows of ``x``, chosen at random, to compute the statistics from.
+    :param seed: of this choice and of the draws of z that the decoder sees.
+    :param given: inputs of the model other than x, one entry per datum.
+    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are requested or
         given.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import data_dependent_start
+        >>> from ppl_models import VAE, SharedMLP
+        >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
+        >>> data_dependent_start(guide, np.random.default_rng(0).random((20, 6)))
     """
     check_guide(guide)
     model = guide.model
     data = guide.observed(x, given)
     if min(check_count("rows", rows), len(data)) < 2:
-        raise ValueError(f"a variance takes two rows or more: got rows={rows} of {len(data)} data")
+        raise ValueError(f"a variance needs two rows or more: got rows={rows} of {len(data)} data")
     with seeded(seed, model.gates.device):
         batch = data.to(model.gates.device)[torch.randperm(len(data))[:rows].to(model.gates.device)]
         with training(guide), _scaled_to_outputs(guide):
@@ -53,7 +61,7 @@ def data_dependent_start(
 
 @contextmanager
 def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
-    """Within this context each layer that is called is scaled to what it gives."""
+    """Within this context each layer that is called is scaled by its outputs."""
     layers = [
         part
         for part in module.modules()
@@ -76,8 +84,8 @@ def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
 
 
 def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
-    """Change the layer that gave ``output`` so that each unit has mean 0 and variance 1; returns
-    what it then gives.
+    """Scale the layer that returned ``output`` so that each unit has mean 0 and variance 1; return
+    its new output.
     """
     images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
     flat = output.transpose(1, -1) if images else output  # [..., units]
@@ -85,14 +93,14 @@ def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
     deviation = flat.flatten(0, -2).std(0)
     deviation = torch.where(
         deviation > 1e-6 * deviation.max(), deviation, 1.0
-    )  # a unit without spread is only shifted
+    )  # a constant unit is only shifted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
     layer.bias.sub_(mean).div_(deviation)
     weight = layer.weight / deviation.view(
         [-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]
     )
     if is_parametrized(layer):
-        layer.weight = weight  # which the parametrization takes apart
+        layer.weight = weight  # the parametrization splits it into its parts
     else:
         layer.weight.copy_(weight)
     scaled = (flat - mean) / deviation

@@ -1,4 +1,4 @@
-"""Objectives: what is minimised, in nats per datum, and its terms."""
+"""Objectives: the loss that is minimised, in nats per datum, and its terms."""
 
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.importance import ImportanceWeighted_ELBO

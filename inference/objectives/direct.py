@@ -1,5 +1,5 @@
-"""What our objectives share: a value that stays a tensor, and traces without what only Pyro's
-surrogates need.
+"""What the objectives here share: a value that stays a tensor, and traces without the parts that
+only Pyro's surrogates need.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Direct_ELBO", "densities", "site_densities"]
 
 
 class Direct_ELBO(ELBO):
-    """An objective whose value and gradient are those of one tensor, without reads back to the
-    host.
+    """An objective whose value and gradient come from one tensor, without reading back to the host.
 
-    Subclasses give :meth:`estimate`. While Pyro's validation is on traces are made and checked by
-    Pyro; else they are made directly, in a way that ``torch.vmap`` can map over.
+    Subclasses implement :meth:`estimate`. If Pyro's validation is on, Pyro makes and checks the
+    traces; else they are made directly, in a way that ``torch.vmap`` can map over.
 
-    :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
-    :param num_particles: independent draws of the whole objective, one after the other.
+    :param max_plate_nesting: plates around the most deeply nested site: a guide's
+        ``max_plate_nesting``.
+    :param num_particles: independent draws of the whole objective, computed one after the other.
     :raises ValueError: if a number is below 1.
     """
 
@@ -45,7 +45,7 @@ class Direct_ELBO(ELBO):
 
     @abstractmethod
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
-        """The objective to be *maximised*, summed over the batch: a scalar, in nats."""
+        """The objective to *maximise*, summed over the batch: a scalar, in nats."""
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         traces = self._get_traces if is_validation_enabled() else self._unchecked_traces
@@ -78,23 +78,23 @@ class Direct_ELBO(ELBO):
             yield model_trace, guide_trace
 
     def _while_guiding(self) -> AbstractContextManager:
-        """The context that the guide's program runs in."""
+        """The context in which the guide runs."""
         return nullcontext()
 
 
 def site_densities(trace: Trace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and sites that have a density: a plate's own index site has none."""
+    """Names and sites that have a density; a plate's index site has none."""
     return ((name, site) for name, site in trace.nodes.items() if _is_density(name, site))
 
 
 def densities(trace: Trace) -> Iterator[Tensor]:
-    """Log-densities of all sites, scaled by their weights."""
+    """Log-densities of all sites, scaled by the sites' weights."""
     return (site["log_prob"] for _, site in site_densities(trace))
 
 
 def _score(trace: Trace) -> None:
-    """What ``Trace.compute_log_prob`` writes into the sites, but for their sums, which nothing here
-    asks for.
+    """Write what ``Trace.compute_log_prob`` writes into the sites, except their sums, which are not
+    used here.
     """
     for _, site in site_densities(trace):
         site["unscaled_log_prob"] = site["fn"].log_prob(

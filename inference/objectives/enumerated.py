@@ -24,15 +24,27 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
     .. math:: \sum_s \mathbb{E}_{q(c)} [\log p_s] - \mathbb{E}_{q(c)} [\log q_s]
 
-    summed over the sites s, each expectation being a product with the enumerated probabilities that
-    its term depends on. Pyro's own also covers sampled discrete sites by a surrogate (Dice) that
-    reads tensors back to the host in every step; here every continuous site is reparameterised, so
-    there is nothing to correct for.
+    summed over the sites s; each expectation is a product with the enumerated probabilities that
+    its term depends on. Pyro's own objective also covers sampled discrete sites by a surrogate
+    (Dice) that reads tensors back to the host in every step; here every continuous site is
+    reparameterised, so no correction is needed.
 
-    :param max_plate_nesting: plates around the deepest site: a guide's ``max_plate_nesting``.
-    :param num_particles: independent draws of the whole objective, one after the other.
-    :raises NotImplementedError: for a guide with a sampled site that has no reparameterised draw,
-        or a model that enumerates sites itself: use Pyro's objective for those.
+    :param max_plate_nesting: plates around the most deeply nested site: a guide's
+        ``max_plate_nesting``.
+    :param num_particles: independent draws of the whole objective, computed one after the other.
+    :raises NotImplementedError: if the guide samples a site without a reparameterised draw, or the
+        model enumerates sites itself: use Pyro's objective then.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import GuideEnum_ELBO, Loss
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> guide = VaDEGuide(model)
+        >>> objective = GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def __init__(
@@ -59,11 +71,12 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
 
 class _EnumerateSites(Messenger):
-    """Give each site marked for enumeration all its values at once, along a new dimension left of
+    """Gives each site marked for enumeration all its values at once, along a new dimension left of
     the plates.
 
-    Pyro's own handler also follows values through the model's enumerated sites, by reading tensors
-    in ways that torch.vmap refuses; a guide that enumerates its own sites needs none of that.
+    Pyro's own handler also follows values through the model's enumerated sites, and reads tensors
+    in ways that torch.vmap does not support; a guide that enumerates its own sites does not need
+    this.
     """
 
     def __init__(self, first_dim: int) -> None:
@@ -85,9 +98,7 @@ class _EnumerateSites(Messenger):
 
 
 def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
-    """Probabilities of each enumerated guide site, by the dimension (from the right) that holds its
-    values.
-    """
+    """Probabilities of each enumerated guide site, by its dimension (counted from the right)."""
     probs = {}
     for name, site in site_densities(guide_trace):
         if "_enumerate_dim" in site["infer"]:
@@ -103,9 +114,7 @@ def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor
 
 
 def expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
-    """Sum over all dimensions of ``term``, those that are enumerated weighted by their
-    probabilities.
-    """
+    """Sum over all dimensions of ``term``, with enumerated ones weighted by their probabilities."""
     for dim, prob in probs.items():
         if term.dim() >= -dim and term.shape[dim] > 1:
             term = term * prob

@@ -16,7 +16,7 @@ __all__ = ["ImportanceWeighted_ELBO"]
 
 
 class ImportanceWeighted_ELBO(Direct_ELBO):
-    r"""IWAE on the model with its clusters summed out: a tighter bound for a
+    r"""IWAE for the model with its clusters summed out: a tighter bound for a
     :class:`~guides.marginal.MarginalGuide`.
 
     .. math::
@@ -24,12 +24,22 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
         \mathbb{E} \log \frac{1}{K} \sum_{k=1}^{K}
         \frac{p(x \mid z^{(k)}) \prod_j p(z_j^{(k)})}{\prod_j q(z_j^{(k)} \mid x)}
 
-    (Burda et al., Eq. 8), datum by datum; K = 1 is the ELBO, and it never falls as K grows. A bound
-    where every weight is 1; the weights of an annealed run multiply log-densities before the mean
-    is taken.
+    (Burda et al., Eq. 8), for each datum; K = 1 is the ELBO, and the bound never decreases in K. It
+    is a bound if every weight is 1; the weights of an annealed run multiply log-densities before
+    the mean is taken.
 
-    :param num_draws: K; takes the place of the guide's ``num_samples``.
+    :param num_draws: K; replaces the guide's ``num_samples``.
     :raises ValueError: if ``num_draws`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from guides import MarginalGuide
+        >>> from inference import ImportanceWeighted_ELBO, Loss
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> loss = Loss(model, MarginalGuide(model), ImportanceWeighted_ELBO(num_draws=10))
+        >>> loss(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def __init__(self, num_draws: int = 10) -> None:
@@ -49,7 +59,7 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
 
     def _sum(self, trace: Trace) -> Tensor:
         """Log-density of each whole draw, ``[K, B]``, or ``[B]`` for K = 1."""
-        # In the programs each draw counts 1 / K; a site outside the draws (a given cluster) counts
-        # whole in each.
+        # Model and guide weight each draw by 1 / K; a site outside the draws (a given cluster)
+        # counts fully in each.
         terms = [self.num_draws * term if term.dim() == 2 else term for term in densities(trace)]
         return torch.stack(torch.broadcast_tensors(*terms)).sum(0)

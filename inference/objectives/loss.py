@@ -1,4 +1,4 @@
-"""One model, guide and objective as a module, and which of them belong together."""
+"""One model, guide and objective as a module, and which of them fit together."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["SUITABLE", "Loss", "default_objective"]
 
 @dataclass(frozen=True)
 class Suitable:
-    """What suits guides of one kind.
+    """The objectives that suit guides of one kind.
 
-    :ivar default: the objective taken where none is given.
-    :ivar suitable: those that do right by such a guide.
-    :ivar unsuitable: kinds of ``suitable`` that do not.
-    :ivar why: what the guide does that others get wrong.
+    :ivar default: the objective to use if none is given.
+    :ivar suitable: objectives that treat such a guide correctly.
+    :ivar unsuitable: subclasses of ``suitable`` that do not.
+    :ivar why: what the guide does that other objectives treat wrongly.
     """
 
     default: type[ELBO]
@@ -47,13 +47,13 @@ class Suitable:
             )
 
 
-#: What suits which guide, by what the guide says that it needs (:attr:`~guides.FacetGuide.needs`).
+#: The suitable objectives by what a guide needs (:attr:`~guides.FacetGuide.needs`).
 SUITABLE: dict[Needs, Suitable] = {
     Needs.NOTHING: Suitable(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
     Needs.GROUPING: Suitable(
         MeanField_ELBO,
         (MeanField_ELBO, GuideEnum_ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO),
-        "shares draws among the members of a group, which {objective} would take for each row's "
+        "shares draws among the members of a group, which {objective} would treat as each row's "
         "own",
     ),
     Needs.ENUMERATION: Suitable(
@@ -67,7 +67,7 @@ SUITABLE: dict[Needs, Suitable] = {
         (
             GuideEnum_ELBO,
             TraceEnum_ELBO,
-        ),  # in closed form too: no posterior asks for another one's draw
+        ),  # in closed form too: no posterior depends on another one's draw
         "enumerates its clusters, which {objective} would score wrongly",
     ),
     Needs.CLASSIFICATION: Suitable(
@@ -79,8 +79,8 @@ SUITABLE: dict[Needs, Suitable] = {
     Needs.RELAXATION: Suitable(
         MeanField_ELBO,
         (MeanField_ELBO, TraceMeanField_ELBO),
-        "draws relaxed clusters, whose density {objective} would take for that of clusters, which "
-        "is no bound",
+        "draws relaxed clusters, whose density {objective} would treat as that of exact clusters, "
+        "which is not a bound",
     ),
     Needs.SCORING: Suitable(
         ScoreFunction_ELBO,
@@ -112,17 +112,37 @@ def _check_objective(objective: Any, guide: FacetGuide) -> None:
 
 
 def default_objective(guide: FacetGuide) -> ELBO:
-    """The objective that suits ``guide``."""
+    """The objective that suits ``guide``.
+
+    Example:
+        >>> from guides import VaDEGuide
+        >>> from inference.objectives import default_objective
+        >>> from ppl_models import VAE
+        >>> type(default_objective(VaDEGuide(VAE((6,), 2)))).__name__
+        'GuideEnum_ELBO'
+    """
     return SUITABLE[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
 
 
 class Loss(nn.Module):
-    """The objective of one model and guide as a module: a batch in, nats per datum out.
+    """The objective of one model and guide as a module: maps a batch to nats per datum.
 
     This is the only place where a loss is divided by the number of data.
 
-    :param objective: any of Pyro's ELBOs; the one that suits the guide where not given.
-    :raises ValueError: if guide and model, or guide and objective, do not belong together.
+    :param objective: any of Pyro's ELBOs; by default the one that suits the guide.
+    :raises ValueError: if guide and model, or guide and objective, do not fit together.
+
+    Example:
+        >>> import torch
+        >>> from guides import VaDEGuide
+        >>> from inference import Loss
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> loss = Loss(model, VaDEGuide(model))
+        >>> loss(torch.zeros(5, 6)).shape
+        torch.Size([])
+        >>> list(loss.terms(torch.zeros(5, 6)))
+        ['elbo', 'reconstruction', 'kl_z_cluster', 'kl_c_cluster']
     """
 
     def __init__(self, model: FacetModel, guide: FacetGuide, objective: ELBO | None = None) -> None:
@@ -131,7 +151,8 @@ class Loss(nn.Module):
         check_guide(guide)
         if guide.model is not model:
             raise ValueError(
-                "the guide was built for another model: build it anew, for example VaDEGuide(model)"
+                "the guide was built for another model: build one for this model, "
+                "such as VaDEGuide(model)"
             )
         objective = objective if objective is not None else default_objective(guide)
         _check_objective(objective, guide)
@@ -145,11 +166,11 @@ class Loss(nn.Module):
         return self.guide.model
 
     def forward(self, x: Tensor, size: float | None = None, **given: Tensor) -> Tensor:
-        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to be minimised.
+        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to minimise.
 
-        :param size: how many data the batch stands for; B where not given. Programs are told where
-            it is.
-        :param given: what model and guide take beside x.
+        :param size: how many data the batch stands for; by default B. If given, it is passed on to
+            model and guide.
+        :param given: inputs of model and guide other than x.
         """
         return self._per_datum(self.objective, x, given, size)
 
@@ -167,13 +188,13 @@ class Loss(nn.Module):
     def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.
 
-        The ELBO is linear in the terms' weights, so each term is its derivative by that weight;
-        they add up by construction, whatever the guide. It is that of the posterior itself: a
-        training objective that is another bound, or relaxed, has no part in it.
+        The ELBO is linear in the weights of its terms, so each term is the derivative by its
+        weight; for any guide the terms add up by construction. It is the ELBO of the posterior
+        itself, even if training uses another bound or a relaxation.
 
         :returns: ``elbo``, ``reconstruction``, ``kl_z_NAME`` for every facet and ``kl_c_NAME`` for
-            every discrete one (but where the guide sums the clusters out, whose ``kl_z_NAME`` is
-            then that of the whole mixture).
+            every discrete one (unless the guide sums the clusters out: then ``kl_z_NAME`` is the KL
+            to the whole mixture).
         """
         kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
         with (

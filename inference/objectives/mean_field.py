@@ -1,4 +1,4 @@
-"""The ELBO with every KL term in closed form that has one."""
+"""The ELBO with KL terms in closed form where one exists."""
 
 from __future__ import annotations
 
@@ -17,15 +17,26 @@ __all__ = ["MeanFieldEnum_ELBO", "MeanField_ELBO"]
 
 
 class MeanField_ELBO(Direct_ELBO):
-    r"""``TraceMeanField_ELBO`` without reads back to the host: same value and gradient.
+    r"""``TraceMeanField_ELBO`` without reading back to the host: same value and gradient.
 
     .. math:: \mathbb{E}_q[\log p(x \mid z)] - \sum_s \mathbb{E}_q \, \mathrm{KL}(q_s \,\|\, p_s)
 
-    each KL in closed form given the draws of the sites before it, or by the drawn log-densities
-    where there is none (a Normal against a mixture). What a relaxed cluster needs: the density of
-    its draws is never asked for.
+    with each KL in closed form given the draws of the sites before it, or by the drawn
+    log-densities if there is none (a Normal and a mixture). Relaxed clusters need this objective:
+    it never evaluates the density of their draws.
 
-    :raises NotImplementedError: for a site that has no reparameterised draw.
+    :raises NotImplementedError: if a site has no reparameterised draw.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, GumbelSoftmax
+        >>> from inference import Loss, MeanField_ELBO
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> guide = AmortizedGuide(model, discrete=GumbelSoftmax())
+        >>> objective = MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -33,16 +44,27 @@ class MeanField_ELBO(Direct_ELBO):
 
 
 class MeanFieldEnum_ELBO(GuideEnum_ELBO):
-    r"""The same with the guide's discrete sites enumerated, where no posterior asks for the draw of
-    another site.
+    r""":class:`MeanField_ELBO` with the guide's discrete sites enumerated, for guides in which no
+    posterior depends on the draw of another site.
 
     .. math:: \mathbb{E}_{q(c)} \Big[\mathbb{E}_q[\log p(x \mid z, c)] -
               \sum_s \mathrm{KL}(q_s \,\|\, p_s(\cdot \mid c))\Big]
 
-    Not for guides whose clusters follow from their draws, such as :class:`~guides.vade.VaDEGuide`:
-    a KL in closed form would average over draws that the cluster knows.
+    Not for guides whose clusters depend on their draws, such as :class:`~guides.vade.VaDEGuide`: a
+    KL in closed form would average over draws that the cluster depends on.
 
     :raises NotImplementedError: as :class:`GuideEnum_ELBO`.
+
+    Example:
+        >>> import torch
+        >>> from guides import ClassifierGuide
+        >>> from inference import Loss, MeanFieldEnum_ELBO
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((6,), num_classes=3, class_dim=1, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> objective = MeanFieldEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(2, 6), label=torch.tensor([1, 2])).shape
+        torch.Size([])
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -53,8 +75,8 @@ class MeanFieldEnum_ELBO(GuideEnum_ELBO):
 
 
 def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:
-    """What is added up: densities of what is observed, less KLs, less what a guide adds by itself
-    (pyro.factor).
+    """The terms of the sum: densities of observed sites, minus KLs, minus terms that only the guide
+    has (pyro.factor).
     """
     for name, site in site_densities(model_trace):
         yield site["log_prob"] if site["is_observed"] else -_kl(name, guide_trace.nodes[name], site)
@@ -64,9 +86,7 @@ def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:
 
 
 def _kl(name: str, guide_site: dict, model_site: dict) -> Tensor:
-    """KL of one site, or a draw that has it as its mean: batch ``[...]``, weighted as the site
-    is.
-    """
+    """KL of one site, or an unbiased draw of it: batch ``[...]``, weighted like the site."""
     q, p = guide_site["fn"], model_site["fn"]
     if not (q.has_rsample or "_enumerate_dim" in guide_site["infer"]):
         raise NotImplementedError(f"guide site {name!r} has no reparameterised draw")

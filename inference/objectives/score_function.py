@@ -1,4 +1,4 @@
-"""The ELBO of guides that draw their clusters, with the score function's gradient."""
+"""The ELBO of guides that sample their clusters, with the score-function gradient."""
 
 from __future__ import annotations
 
@@ -15,21 +15,32 @@ __all__ = ["ScoreFunction_ELBO"]
 
 
 class ScoreFunction_ELBO(Direct_ELBO):
-    r"""The drawn ELBO, its gradient by the score function where a draw has no gradient of its own
-    (REINFORCE).
+    r"""A sampled ELBO, with the score-function gradient (REINFORCE) for draws that have no gradient
+    of their own.
 
-    For a drawn site c the gradient of its probabilities is estimated, datum by datum, by
+    For a sampled site c the gradient of its probabilities is estimated, for each datum, by
 
     .. math:: \nabla \log q(c \mid x) \, (\mathrm{cost}_c - b(x))
 
-    where the cost is made of the terms that c can change: its own and those of the sites that
-    ``infer={"downstream": {...}}`` names (all, if it does not). A baseline b, ``infer={"baseline":
-    module}``, is called with ``infer["baseline_input"]`` and trained by its ``loss``. The value is
-    the plain ELBO of the draw.
+    where the cost is the sum of the terms that c can change: its own and those of the sites that
+    ``infer={"downstream": {...}}`` names (by default all). A baseline b, given by
+    ``infer={"baseline": module}``, is called with ``infer["baseline_input"]`` and trained by its
+    ``loss``. The value is the plain ELBO of the draw.
 
     Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
     baselines too, but keeps their state in the global parameter store and reads the loss back to
     the host in every step.
+
+    Example:
+        >>> import torch
+        >>> from guides import AmortizedGuide, ScoreFunction
+        >>> from inference import Loss, ScoreFunction_ELBO
+        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> guide = AmortizedGuide(model, discrete=ScoreFunction())
+        >>> objective = ScoreFunction_ELBO(max_plate_nesting=guide.max_plate_nesting)
+        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        torch.Size([])
     """
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -41,14 +52,12 @@ class ScoreFunction_ELBO(Direct_ELBO):
                 seen = {name} | set(site["infer"].get("downstream", log_p))
                 cost = _sum(log_q, seen) - _sum(log_p, seen)
                 surrogate = surrogate - _score(site, cost.detach())
-        # The surrogate gives its gradient and leaves the value alone.
+        # The surrogate adds its gradient and does not change the value.
         return elbo + surrogate - surrogate.detach()
 
 
 def _score(site: dict[str, Any], cost: Tensor) -> Tensor:
-    """A term to be minimised, whose gradient is the score function's, and the baseline's loss
-    with it.
-    """
+    """A term to minimise, whose gradient is the score function's, plus the baseline's loss."""
     log_q, infer = site["unscaled_log_prob"], site["infer"]
     if "baseline" not in infer:
         return (log_q * cost).sum()
@@ -57,12 +66,12 @@ def _score(site: dict[str, Any], cost: Tensor) -> Tensor:
 
 
 def _sum(terms: Mapping[str, Tensor], names: Container[str]) -> Tensor:
-    """Sum of those terms that are there: ``[B]``."""
+    """Sum of the terms with these names: ``[B]``."""
     return torch.stack([terms[name] for name in terms if name in names]).sum(0)
 
 
 def _by_datum(trace: Trace) -> dict[str, Tensor]:
-    """Each site's weighted log-density, draws summed (each counts 1 / L): ``[B]``."""
+    """Each site's weighted log-density, summed over draws (each counts 1 / L): ``[B]``."""
     return {
         name: site["log_prob"].sum_to_size(site["log_prob"].shape[-1:])
         for name, site in site_densities(trace)

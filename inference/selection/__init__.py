@@ -1,4 +1,4 @@
-"""How many facets and clusters: candidates compared, and how far partitions agree."""
+"""How many facets and clusters: comparison of candidates, and agreement of partitions."""
 
 from inference.selection.agreement import (
     clusters_in_use,

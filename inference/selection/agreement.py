@@ -1,4 +1,4 @@
-"""What partitions say without labels: clusters in use, facets that repeat one another, agreement of
+"""Measures of partitions without labels: clusters in use, redundant facets, agreement between
 seeds.
 """
 
@@ -24,11 +24,17 @@ Partitions = Mapping[str, ArrayLike]
 
 
 def clusters_in_use(proba: ArrayLike, threshold: float = 0.01) -> int:
-    """How many clusters are the most probable one of more than a share ``threshold`` of the data.
+    """How many clusters are the most probable one for more than a share ``threshold`` of the data.
 
-    :param proba: of every cluster for each datum, ``[N, K]``: a facet's ``predict_proba``.
+    :param proba: probability of every cluster for each datum, ``[N, K]``: a facet's
+        ``predict_proba``.
     :param threshold: within [0, 1); 0 counts every cluster that has a datum.
-    :raises ValueError: if these are no probabilities, or the threshold is out of range.
+    :raises ValueError: if these are not probabilities, or the threshold is out of range.
+
+    Example:
+        >>> from inference.selection import clusters_in_use
+        >>> clusters_in_use([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.3, 0.7, 0.0]])
+        2
     """
     proba = _probabilities(proba)
     if not 0 <= number(threshold) < 1:
@@ -40,28 +46,40 @@ def clusters_in_use(proba: ArrayLike, threshold: float = 0.01) -> int:
 
 
 def effective_clusters(proba: ArrayLike) -> float:
-    """exp of the entropy of the mean responsibilities: K where all clusters are as large, 1 where
+    """exp of the entropy of the mean responsibilities: K if all clusters are equally large, 1 if
     one has all data.
 
-    It is high as well where a facet has died and all responsibilities are alike: look at its mutual
-    information too.
+    It is also high if a facet has died and all responsibilities are alike: check its mutual
+    information as well.
 
     :param proba: ``[N, K]``.
-    :raises ValueError: if these are no probabilities.
+    :raises ValueError: if these are not probabilities.
+
+    Example:
+        >>> from inference.selection import effective_clusters
+        >>> round(effective_clusters([[1.0, 0.0], [0.0, 1.0]]), 3)
+        2.0
     """
     return float(np.exp(entropy(_probabilities(proba).mean(0))))
 
 
 def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
-    """How far facets of one run repeat each other: for each two of them, the mutual information of
-    their partitions.
+    """How far the facets of one run repeat each other: the mutual information of each pair of
+    partitions.
 
-    Normalised to 1 for equal partitions, and less what chance gives (scikit-learn's adjusted mutual
-    information, 0 on average for independent ones): without that, many clusters on few data seem to
-    share much. It is 1 as well for two facets whose data all share one cluster, and know nothing.
+    It is normalised to 1 for equal partitions and corrected for chance (scikit-learn's adjusted
+    mutual information, 0 on average for independent ones): without the correction, many clusters on
+    few data seem to share much. It is also 1 for two facets that each put all data in one cluster
+    and so encode nothing.
 
     :param partitions: clusters ``[N]`` by facet: a guide's ``predict``.
-    :raises ValueError: if they are not of the same data.
+    :raises ValueError: if they do not have the same data.
+
+    Example:
+        >>> from inference.selection import redundancy
+        >>> pairs = redundancy({"style": [0, 0, 1, 1], "digit": [1, 1, 0, 0]})
+        >>> {pair: round(value, 3) for pair, value in pairs.items()}
+        {('style', 'digit'): 1.0}
     """
     (checked,) = _checked_runs([partitions])
     return {
@@ -71,12 +89,18 @@ def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
 
 
 def match_facets(reference: Partitions, other: Partitions) -> dict[str, str]:
-    """Which facet of ``other`` stands for each facet of ``reference``: the assignment with the
+    """Which facet of ``other`` corresponds to each facet of ``reference``: the assignment with the
     highest sum of ARIs.
 
     :param reference: clusters ``[N]`` by facet, of one run.
     :param other: of another run on the same data, with as many facets.
-    :raises ValueError: if they are not.
+    :raises ValueError: if the data or the numbers of facets differ.
+
+    Example:
+        >>> from inference.selection import match_facets
+        >>> reference = {"a": [0, 0, 1, 1], "b": [0, 1, 0, 1]}
+        >>> match_facets(reference, {"c": [2, 3, 2, 3], "d": [1, 1, 0, 0]})
+        {'a': 'd', 'b': 'c'}
     """
     first, second = _checked_runs([reference, other], same_names=False)
     matched, _ = _matched(first, second)
@@ -84,19 +108,24 @@ def match_facets(reference: Partitions, other: Partitions) -> dict[str, str]:
 
 
 def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tuple[float, float]]:
-    """How well runs from other seeds agree: for each facet the ARI of all pairs of runs, mean and
-    sample deviation.
+    """How well runs with different seeds agree: for each facet, the mean and sample standard
+    deviation of the ARI over all pairs of runs.
 
-    1 where all find the same clusters, whatever their numbers (also where all put all data in one:
-    look at the mutual information too); 0 on average for clusters at random. Pairs that share a run
-    are not independent: divide the deviation by no root of their number. It is NaN for a single
-    pair.
+    The mean is 1 if all runs find the same clusters, in any numbering (also if all put all data in
+    one cluster: check the mutual information as well), and 0 on average for random clusters. Pairs
+    that share a run are not independent, so do not divide the deviation by the root of their
+    number. It is NaN for a single pair.
 
     :param runs: clusters ``[N]`` by facet, of two runs or more on the same data.
-    :param match: whether facets may have changed places from run to run. Then each run's facets are
-        matched to those of the run that agrees best with all others, and have its names.
-    :raises ValueError: if there are fewer than two runs, or they are not of the same data and
-        facets.
+    :param match: whether facets may be in a different order in each run. Then each run's facets are
+        matched to those of the run that agrees best with all others, and take its names.
+    :raises ValueError: if there are fewer than two runs, or their data or facets differ.
+
+    Example:
+        >>> from inference.selection import stability
+        >>> runs = [{"digit": [0, 0, 1, 1]}, {"digit": [1, 1, 0, 0]}, {"digit": [2, 2, 0, 0]}]
+        >>> stability(runs)
+        {'digit': (1.0, 0.0)}
     """
     checked = _checked_runs(runs, same_names=not match)
     if len(checked) < 2:
@@ -110,7 +139,7 @@ def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tupl
 
 
 def sample_deviation(values: Sequence[float] | np.ndarray) -> float:
-    """Deviation with n - 1; NaN for a single value."""
+    """Standard deviation with n - 1; NaN for a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
@@ -131,7 +160,7 @@ def _checked_runs(
 ) -> list[dict[str, np.ndarray]]:
     """Partitions as arrays.
 
-    :raises ValueError: if they are not of the same data, or have not the same facets or as many.
+    :raises ValueError: if their data differ, or their facets or numbers of facets do.
     """
     if not isinstance(runs, Sequence) or not all(isinstance(run, Mapping) for run in runs):
         raise ValueError("clusters by facet are needed of each run: what a guide's predict gives")
@@ -168,11 +197,11 @@ def _checked_runs(
 def _matched(
     reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, str], float]:
-    """Names of ``other``'s facets by those of the reference, and the sum of ARIs."""
+    """The facet of ``other`` for each facet of the reference, and the sum of their ARIs."""
     agreement = np.array(
         [[adjusted_rand_score(a, b) for b in other.values()] for a in reference.values()]
     )
-    agreement = agreement.reshape(len(reference), len(other))  # of no facets, too
+    agreement = agreement.reshape(len(reference), len(other))  # also for no facets
     rows, columns = linear_sum_assignment(agreement, maximize=True)
     names, others = list(reference), list(other)
     pairs = {names[i]: others[j] for i, j in zip(rows, columns, strict=True)}
@@ -180,8 +209,8 @@ def _matched(
 
 
 def _aligned(runs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Each run's facets in the places of that run's which agrees best with all others, lest one
-    that failed decides.
+    """Each run's facets, matched to those of the run that agrees best with all others, so that a
+    failed run does not decide.
     """
     pairs = [[_matched(a, b) for b in runs] for a in runs]
     central = max(range(len(runs)), key=lambda i: sum(total for _, total in pairs[i]))

@@ -1,10 +1,10 @@
-"""How many facets, and how many clusters: candidates compared on held-out data, without labels.
+"""How many facets and clusters: comparison of candidates on held-out data, without labels.
 
-Four things are looked at. The held-out ELBO says how well a candidate describes data that it was
-not trained on. Its partitions should come back from other seeds (stability), its clusters should be
-in use, and its facets should not repeat one another (redundancy). The first chooses, by a rule that
-forgives a smaller candidate what cannot be told from chance; the others say whether what was chosen
-can be trusted.
+Four measures are compared. The held-out ELBO says how well a candidate describes data that it was
+not trained on. Its partitions should be found again with other seeds (stability), its clusters
+should be in use, and its facets should not repeat one another (redundancy). The ELBO chooses, by a
+rule that prefers a smaller candidate if the difference may be chance; the others say whether the
+choice can be trusted.
 """
 
 from __future__ import annotations
@@ -39,35 +39,41 @@ Candidate = Callable[[int], Fitted] | Sequence[Fitted]
 
 
 def one_standard_error(differences: ArrayLike, errors: ArrayLike) -> int:
-    """Index of the first candidate, from the smallest on, whose difference to the best is within
-    its standard error.
+    """Index of the first candidate, starting with the smallest, whose difference from the best is
+    within its standard error.
 
-    :param differences: of each candidate to the best, ``[C]``, at most 0 and 0 for the best.
-    :param errors: of these, ``[C]``.
-    :raises ValueError: if these are not as many, or no best is among them.
+    :param differences: of each candidate from the best, ``[C]``: at most 0, and 0 for the best.
+    :param errors: their standard errors, ``[C]``.
+    :raises ValueError: if their numbers differ, or no difference is 0.
+
+    Example:
+        >>> from inference.selection import one_standard_error
+        >>> one_standard_error([-5.0, -0.3, 0.0, -0.1], [0.5, 0.4, 0.0, 0.2])
+        1
     """
     d, e = (
         np.asarray(each, float)
         for each in (as_numbers(differences, "differences"), as_numbers(errors, "errors"))
     )
     if d.ndim != 1 or d.shape != e.shape or not d.size or not np.isfinite([d, e]).all():
-        raise ValueError(f"as many differences as errors are needed, all finite, got {d} and {e}")
+        raise ValueError(f"differences and errors must be equally many and finite, got {d} and {e}")
     if d.max() != 0 or e.min() < 0:
         raise ValueError(
-            f"differences are to the best, which has 0, and errors at least 0; got {d} and {e}"
+            f"differences from the best must be at most 0, one of them 0, and errors at least 0; "
+            f"got {d} and {e}"
         )
     return int(np.flatnonzero(d >= -e)[0])
 
 
 @dataclass(frozen=True)
 class FittedRun:
-    """What one fitted guide says of held-out data.
+    """Measures of one fitted guide on held-out data.
 
-    :ivar elbo: of each datum, ``[N]``, nats.
+    :ivar elbo: of each datum, ``[N]``, in nats.
     :ivar partitions: clusters ``[N]`` by facet.
     :ivar in_use: :func:`clusters_in_use` by facet.
     :ivar effective: :func:`effective_clusters` by facet.
-    :ivar mutual_information: I(x; c) by facet, nats.
+    :ivar mutual_information: I(x; c) by facet, in nats.
     """
 
     elbo: np.ndarray
@@ -84,13 +90,24 @@ class FittedRun:
 
 @dataclass(frozen=True)
 class Selection:
-    """Candidates, from the smallest to the largest, and which of them the held-out data choose.
+    """Candidates, from the smallest to the largest, and the one that the held-out data choose.
 
-    ``str`` gives a table: means over seeds, with sample deviations in brackets (of differences,
+    ``str`` gives a table of means over seeds, with sample deviations in brackets (for differences,
     standard errors).
 
-    :ivar runs: of each candidate, as many as of any other.
+    :ivar runs: of each candidate, equally many.
     :ivar match: whether facets are matched between seeds; see :func:`stability`.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.selection import FittedRun, Selection
+        >>> def run(elbo):
+        ...     found = {"digit": np.array([0, 1, 0, 1])}
+        ...     return FittedRun(np.array(elbo), found, {"digit": 2}, {"digit": 2}, {"digit": 0.7})
+        >>> runs = {"K = 2": [run([-9, -7, -8, -8])], "K = 3": [run([-9.5, -6, -8, -8])]}
+        >>> selection = Selection(runs)
+        >>> selection.best, selection.chosen  # the smaller one is within one standard error
+        ('K = 3', 'K = 2')
     """
 
     runs: Mapping[str, Sequence[FittedRun]]
@@ -98,7 +115,7 @@ class Selection:
 
     @property
     def best(self) -> str:
-        """The candidate with the highest held-out ELBO, mean over data and seeds."""
+        """The candidate with the highest mean held-out ELBO over data and seeds."""
         return max(self.runs, key=lambda name: self._elbos(name).mean())
 
     @property
@@ -111,15 +128,15 @@ class Selection:
 
     @property
     def differences(self) -> dict[str, tuple[float, float]]:
-        r"""Each candidate's held-out ELBO less that of the best, nats per datum, and its standard
-        error.
+        r"""Each candidate's held-out ELBO minus that of the best, in nats per datum, and its
+        standard error.
 
         .. math:: \mathrm{error}^2 = \frac{1}{N} \mathrm{Var}_n\big[\bar d_{\cdot n}\big]
                   + \frac{1}{S} \mathrm{Var}_s\big[\bar d_{s \cdot}\big]
 
-        for differences :math:`d_{sn}` of S seeds and N data: what data are hard to describe is so
-        for both candidates, and drops out. With one seed its second part is not known, and left
-        out: the error is too small.
+        for differences :math:`d_{sn}` of S seeds and N data. Data that are hard to describe are so
+        for both candidates, which cancels in the difference. With one seed the second term is
+        unknown and left out, so the error is too small.
         """
         best = self._elbos(self.best)
         found = {}
@@ -147,7 +164,7 @@ class Selection:
         """``in_use``, ``effective`` or ``mutual_information`` of a candidate by facet: mean over
         seeds and deviation.
 
-        Facets by their own names, also where they are matched.
+        Facets keep their own names, even if they are matched.
         """
         rows = [getattr(run, what) for run in self.runs[name]]
         return {facet: _mean_and_deviation([row[facet] for row in rows]) for facet in rows[0]}
@@ -204,28 +221,40 @@ def select_model(
     match: bool = False,
     **given: Any,
 ) -> Selection:
-    """Compare candidates, such as numbers of facets and clusters, on data that they were not
-    trained on.
+    """Compare candidates, such as numbers of facets and clusters, on held-out data.
 
-    The rule: the smallest candidate whose held-out ELBO is within one standard error of the best
-    one's, the error being that of their difference. Weights of the terms are 1 whatever a candidate
-    was trained with.
+    The rule: choose the smallest candidate whose held-out ELBO is within one standard error of the
+    best one's, where the error is that of their difference. The ELBO has all weights at 1, whatever
+    weights a candidate was trained with.
 
-    Compare like with like: one likelihood and one form of x for all candidates, whose ELBOs are no
-    bounds on the same thing otherwise. A posterior family that fits one candidate better than
-    another is part of the comparison.
+    All candidates must have the same likelihood and the same form of x: otherwise their ELBOs bound
+    different quantities. The comparison includes how well each posterior family fits its candidate.
 
     :param candidates: by name, **from the smallest to the largest**: functions that take a seed and
-        give a fitted runner or guide, called once for each of ``seeds`` in turn; or runners or
-        guides that were fitted before, as many of each.
+        return a fitted runner or guide, called once for each of ``seeds``; or sequences of fitted
+        runners or guides, equally many for each candidate.
     :param x: held-out data, ``[N, *x_shape]``, without labels.
     :param seeds: for candidates that are functions.
-    :param num_draws: of the ELBO's latents; their noise is part of the standard errors.
+    :param num_draws: draws of the latents for the ELBO; their noise is part of the standard errors.
     :param threshold: of :func:`clusters_in_use`.
-    :param match: whether facets may change places from seed to seed.
-    :param given: what the models take beside x, one entry per datum.
-    :raises ValueError: before any is built, if candidates, seeds or numbers do not fit; then, if
-        the data do not, or a fitted parameter is not finite.
+    :param match: whether facets may be in a different order for each seed.
+    :param given: inputs of the models other than x, one entry per datum.
+    :raises ValueError: before any candidate is built, if candidates, seeds or numbers are invalid;
+        later, if the data do not fit or a fitted parameter is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, select_model
+        >>> from ppl_models import VAE, SharedMLP
+        >>> x = np.random.default_rng(0).random((40, 6))
+        >>> def build(dim, seed):
+        ...     model = VAE((6,), dim, network=SharedMLP((8,)))
+        ...     runner = SVIRunner(model, VaDEGuide(model), seed=seed)
+        ...     return runner.fit(x[:30], epochs=2, progress=False)
+        >>> candidates = {f"{d} latents": lambda seed, d=d: build(d, seed) for d in (1, 2)}
+        >>> select_model(candidates, x[30:], seeds=range(2), num_draws=5).chosen in candidates
+        True
     """
     seeds = _check_candidates(candidates, seeds)
     check_size("num_draws", num_draws)
@@ -262,13 +291,13 @@ def _look_at(
 
 
 def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
-    """The seeds, if they and the candidates can be compared.
+    """Validate seeds and candidates, and return the seeds.
 
     :raises ValueError: if not.
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
-            'candidates are functions of a seed, or fitted runs, by name, such as {"2 facets": '
+            'candidates must be functions of a seed, or fitted runs, by name, such as {"2 facets": '
             "build}, got "
             f"{candidates!r:.60}"
         )
@@ -279,11 +308,11 @@ def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
         or len(set(seeds)) < len(seeds)
     ):
         raise ValueError(
-            f"seeds are different integers in a sequence, such as range(5), got {seeds!r}"
+            f"seeds must be different integers in a sequence, such as range(5), got {seeds!r}"
         )
     counts = {name: _count(name, candidate, len(seeds)) for name, candidate in candidates.items()}
     if len(set(counts.values())) > 1:
-        raise ValueError(f"as many runs of each candidate are needed, got {counts}")
+        raise ValueError(f"each candidate must have the same number of runs, got {counts}")
     return [check_seed("each of seeds", seed) for seed in seeds]
 
 
@@ -295,7 +324,7 @@ def _count(name: str, candidate: Any, num_seeds: int) -> int:
         and all(isinstance(each, Fitted) for each in candidate)
     ):
         return len(candidate)
-    # A guide is a module, which can be called, and no function of a seed.
+    # A guide can be called, but is not a function of a seed.
     if isinstance(candidate, Fitted | Sequence) or not callable(candidate):
         raise ValueError(
             f"candidate {name!r} must be a function of a seed, or runners or guides in a "
@@ -315,7 +344,7 @@ def _guide_of(name: str, fitted: Any) -> FacetGuide:
     guide = fitted.guide if isinstance(fitted, SVIRunner) else fitted
     if not all(bool(parameter.isfinite().all()) for parameter in guide.parameters()):
         raise ValueError(
-            f"candidate {name!r} has parameters that are not finite: its training has failed, "
+            f"candidate {name!r} has parameters that are not finite: its training failed, "
             "leave it out"
         )
     return guide

@@ -1,4 +1,4 @@
-"""The training loop and its parts: a plan, data in batches, steps, and what is not finite."""
+"""The training loop and its parts: the plan, batches, steps, handling of non-finite values."""
 
 from inference.training.batching import Batching, Groups, Rows
 from inference.training.plan import FitPlan

@@ -1,4 +1,4 @@
-"""How data are dealt into batches: row by row, or by groups."""
+"""How data are split into batches: by rows or by groups."""
 
 from __future__ import annotations
 
@@ -17,37 +17,43 @@ __all__ = ["Batching", "Groups", "Rows"]
 
 
 class Batching(Options):
-    """A way of dealing."""
+    """A way to form batches."""
 
     @abstractmethod
     def check(self, data: Observed) -> None:
-        """:raises ValueError: if such data cannot be dealt in this way."""
+        """:raises ValueError: if such data cannot be batched in this way."""
 
     @abstractmethod
     def steps(self, data: Observed, batch_size: int) -> int:
-        """How many batches a pass over ``data`` has."""
+        """The number of batches in a pass over ``data``."""
 
     @abstractmethod
     def batches(
         self, data: Observed, batch_size: int, generator: Generator | None = None
     ) -> Iterator[Observed]:
-        """One pass over the data in random order, by ``generator`` or else by the stream of the
-        data's device.
+        """One pass over the data in random order, from ``generator`` or else the random stream of
+        the data's device.
         """
 
     @abstractmethod
     def subset(self, data: Observed, at_most: int) -> Observed:
-        """About so many data, the same ones for the same data, as one batch."""
+        """About ``at_most`` data as one batch; the same ones for the same data."""
 
 
 class Rows(Batching):
-    """Row by row: ``batch_size`` rows a batch, the last one of a pass may be smaller."""
+    """Batches of rows: ``batch_size`` rows each; the last batch of a pass may be smaller.
+
+    Example:
+        >>> import torch
+        >>> from inference import Rows
+        >>> from ppl_models.data import Observed
+        >>> [len(batch) for batch in Rows().batches(Observed(torch.zeros(10, 6)), batch_size=4)]
+        [4, 4, 2]
+    """
 
     def check(self, data: Observed) -> None:
         if "group" in data.given:
-            raise ValueError(
-                "Rows would cut the groups that were given: deal them by batches=Groups()"
-            )
+            raise ValueError("Rows would split the groups that were given: use batches=Groups()")
 
     def steps(self, data: Observed, batch_size: int) -> int:
         return -(-len(data) // batch_size)
@@ -62,23 +68,30 @@ class Rows(Batching):
         return torch.randperm(len(data), device=data.x.device, generator=generator)
 
     def subset(self, data: Observed, at_most: int) -> Observed:
-        # Spread over data that may be sorted.
+        # Random rows, as the data may be sorted.
         generator = Generator().manual_seed(0)
         return data[torch.randperm(len(data), generator=generator)[:at_most].sort().values]
 
 
 class Groups(Batching):
-    """Group by group: as many groups a batch as have ``batch_size`` rows on average (ML-VAE, Eq.
+    """Batches of groups: as many groups each as have ``batch_size`` rows on average (ML-VAE, Eq.
     5).
 
-    Every batch has as many groups, and its number of rows varies; so the mean over batches of their
-    groups' mean is the mean over all groups. A group of more than ``max_members`` is dealt anew in
-    every pass into parts of at most so many, each of which counts as a group: what the members know
-    together is then used only within a part, and the objective is biased (supplement, section 6).
+    Every batch has the same number of groups, and its number of rows varies; so the mean over
+    batches of their groups' mean is the mean over all groups. A group of more than ``max_members``
+    is split at random in every pass into parts of at most that size, each of which counts as a
+    group. The evidence of the members is then combined only within a part, and the objective is
+    biased (supplement, section 6).
 
-    :param max_members: rows of a group at most; without it groups stay whole, so that one may fill
-        the memory.
+    :param max_members: most rows of a group; by default groups stay whole, and a very large one may
+        fill the memory.
     :raises ValueError: if ``max_members`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from inference import Groups
+        >>> Groups(max_members=4).parts(torch.tensor([3, 9]))  # sizes of two groups
+        tensor([3, 3, 3, 3])
     """
 
     def __init__(self, max_members: int | None = None) -> None:
@@ -86,14 +99,14 @@ class Groups(Batching):
 
     def check(self, data: Observed) -> None:
         if "group" not in data.given:
-            raise ValueError("Groups deals data in groups, and none were given: leave batches= out")
+            raise ValueError("Groups needs data in groups, but none were given: leave batches= out")
 
     def steps(self, data: Observed, batch_size: int) -> int:
         sizes = self.parts(data.given["group"].bincount())
         return -(-len(sizes) // self.per_batch(sizes, batch_size))
 
     def parts(self, sizes: Tensor) -> Tensor:
-        """Sizes of the parts of groups of these sizes, group after group: as equal as can be."""
+        """Sizes of the parts of groups of these sizes, group by group, as equal as possible."""
         if self.max_members is None:
             return sizes
         counts = -(-sizes // self.max_members)
@@ -103,7 +116,7 @@ class Groups(Batching):
         return sizes[which] // counts[which] + (place < sizes[which] % counts[which])
 
     def per_batch(self, sizes: Tensor, batch_size: int) -> int:
-        """Parts in a batch, for parts of these sizes."""
+        """Number of parts in a batch, for parts of these sizes."""
         return max(1, round(batch_size * len(sizes) / int(sizes.sum())))
 
     def batches(
@@ -113,16 +126,14 @@ class Groups(Batching):
         shuffled = torch.randperm(len(group), device=group.device, generator=generator)
         by_group = shuffled[
             group[shuffled].argsort(stable=True)
-        ]  # group after group, members in random order
+        ]  # group by group, with members in random order
         sizes = self.parts(group.bincount())
         starts = sizes.cumsum(0) - sizes
         chosen = torch.randperm(len(sizes), device=group.device, generator=generator)
         M = self.per_batch(sizes, batch_size)
         lengths = sizes[chosen]
         ends = lengths.cumsum(0)
-        part = torch.repeat_interleave(
-            lengths
-        )  # which of the chosen parts each row of the pass is in
+        part = torch.repeat_interleave(lengths)  # the chosen part of each row of the pass
         rows = by_group[
             torch.arange(len(group), device=group.device) - (ends - lengths - starts[chosen])[part]
         ]
@@ -132,7 +143,7 @@ class Groups(Batching):
             cuts.append(len(group))
         for i, (start, end) in enumerate(pairwise(cuts)):
             batch = data[rows[start:end]]
-            last = len(sizes) - i * M  # parts that are left
+            last = len(sizes) - i * M  # remaining parts
             yield Observed(
                 batch.x, batch.given | {"group": part[start:end] - i * M}, size * min(M, last) / M
             )

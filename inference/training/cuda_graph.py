@@ -1,4 +1,4 @@
-"""The step of a run as one CUDA graph: recorded once, then played again without a launch for each
+"""The step of a run as one CUDA graph: recorded once, then replayed without a launch for each
 kernel.
 """
 
@@ -20,19 +20,18 @@ from ppl_models.data import Observed
 
 __all__ = ["CUDAGraphStep"]
 
-# Steps before one is recorded, in which memory is laid out and libraries choose their kernels.
+# Steps before the recording, in which memory is allocated and libraries choose their kernels.
 WARM_UP = 3
 
 
 class CUDAGraphStep(SingleRunStep):
-    """One run, its step recorded; a batch of another size than the others takes the plain way.
+    """One run with a recorded step; a batch of another size takes an ordinary step.
 
-    A graph has its shapes, rates and places in memory for good. So the step is recorded anew before
-    a pass if something of that has changed since the last one (a callback halved a rate, or put new
+    A graph's shapes, rates and memory addresses are fixed. So the step is recorded anew before a
+    pass if one of them has changed since the last pass (a callback halved a rate, or put new
     tensors in a prior).
 
-    :raises ValueError: where no batch would have the size that is recorded, as where groups are
-        dealt.
+    :raises ValueError: if no batch would have the recorded size, as with batches of groups.
     :raises RuntimeError: in the fourth step, if CUDA cannot record it.
     """
 
@@ -49,7 +48,7 @@ class CUDAGraphStep(SingleRunStep):
             "group" in source.data.given or len(source.data) < source.batch_size
         ):
             raise ValueError(
-                f"capture=True takes batches of one size, and {source.batching!r} deals none of "
+                f"capture=True needs batches of one size, but {source.batching!r} gives none of "
                 f"{source.batch_size} rows "
                 "here: leave it out, or give a smaller batch_size"
             )
@@ -77,8 +76,8 @@ class CUDAGraphStep(SingleRunStep):
         return self.kept.clone()
 
     def _fixed(self) -> Any:
-        """What a graph takes to be as it was when it was recorded; the optimiser's moments are
-        there after a step.
+        """What must not change after a graph was recorded; the optimiser's moments exist after a
+        step.
         """
         optimizer = self.run.optimizer
         buffers = [
@@ -97,7 +96,7 @@ class CUDAGraphStep(SingleRunStep):
         return places, learn, options, vars(self.run.guard)
 
     def _record(self, batch: Observed, step: Tensor) -> None:
-        """Record the step on a batch and a number of its own."""
+        """Record the step on its own copies of a batch and a step number."""
         given = {name: values.clone() for name, values in batch.given.items()}
         self.batch, self.step = Observed(batch.x.clone(), given), step.clone()
         groups = self.run.optimizer.param_groups
@@ -122,11 +121,11 @@ class CUDAGraphStep(SingleRunStep):
 
 
 def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
-    """What plays ``take`` once more, and where its result then lies; nothing is computed by
-    recording.
+    """A function that replays ``take``, and the tensor that holds its result; recording computes
+    nothing.
     """
     graph = torch.cuda.CUDAGraph()
-    # Other threads, such as those that pin a loader's batches, may go on meanwhile.
+    # Other threads, such as those that pin a loader's batches, may continue meanwhile.
     with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         kept = take()
 
@@ -138,7 +137,7 @@ def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable
 
 
 def aside(take: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """``take`` on a stream of its own, as what comes before recording is to be."""
+    """Run ``take`` on a separate stream, as the steps before recording must be."""
     with torch.cuda.device(device):
         here, other = torch.cuda.current_stream(), torch.cuda.Stream()
         other.wait_stream(here)

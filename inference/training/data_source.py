@@ -1,5 +1,5 @@
-"""How data come to the steps: from memory or a memory-mapped file, dealt here, or from a loader of
-PyTorch's.
+"""How data reach the steps: from memory or a memory-mapped file, batched here, or from a PyTorch
+loader.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ppl_models.data import Observed
 __all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
 
 BATCH_SIZE = 512
-# Of a loader's first pass, rows that are kept to be looked at again.
+# Rows of a loader's first pass to keep for later use.
 HELD_ROWS = 2048
-END = object()  # of a loader's pass; None may be a batch of a broken one
+END = object()  # of a loader's pass; None could be a broken loader's batch
 
 
 class DataSource(ABC):
-    """Data on their way to the steps.
+    """A source of batches for the training steps.
 
-    :ivar steps: batches of a pass.
-    :ivar batch_size: rows of a batch, at most or on average.
+    :ivar steps: number of batches in a pass.
+    :ivar batch_size: rows in a batch, at most or on average.
     """
 
     steps: int
@@ -47,7 +47,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def subset(self, at_most: int) -> Observed:
-        """About so many data, the same ones for the same data, on the device."""
+        """About ``at_most`` data, on the device; the same ones for the same data."""
 
     @abstractmethod
     def chunks(self, size: int) -> Iterator[Observed]:
@@ -55,14 +55,14 @@ class DataSource(ABC):
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """What tells these data, and how they are dealt, from others; in JSON types."""
+        """What identifies these data and their batching, in JSON types."""
 
 
 class InMemorySource(DataSource):
-    """Data as tensors, which lie on the device; those of a memory-mapped file stay there, and
-    batches are brought.
+    """Data as tensors on the device; those of a memory-mapped file stay in the file, and batches
+    are copied.
 
-    :param data: checked.
+    :param data: validated data.
     :param batching: how they are put into batches.
     """
 
@@ -80,12 +80,12 @@ class InMemorySource(DataSource):
         self.steps = batching.steps(self.data, batch_size)
 
     def generator(self, seed: int) -> Generator:
-        """For the order of a pass."""
+        """The generator for the order of a pass."""
         return Generator(self.data.x.device).manual_seed(seed)
 
     def batches(self, seed: int) -> Iterator[Observed]:
-        dealt = self.batching.batches(self.data, self.batch_size, self.generator(seed))
-        return (batch.to(self.device) for batch in dealt)
+        batches = self.batching.batches(self.data, self.batch_size, self.generator(seed))
+        return (batch.to(self.device) for batch in batches)
 
     def subset(self, at_most: int) -> Observed:
         return self.batching.subset(self.data, at_most).to(self.device)
@@ -101,19 +101,19 @@ class InMemorySource(DataSource):
 
 
 class LoaderSource(DataSource):
-    """Batching of a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x first and then
-    what the model takes.
+    """Batches from a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x followed by the
+    model's other inputs.
 
     What a pass draws (its order, and what a data set draws with torch, NumPy or Python's
-    ``random``, in worker processes or without) depends on the seed and the epoch alone, so that a
-    run that is gone on with sees what it would have seen; the batches before are loaded once more
-    and dropped. Generators of the loader and its samplers are set while a batch is fetched, and are
-    else as they were.
+    ``random``, in worker processes or without) depends only on the seed and the epoch, so that a
+    resumed run sees the same batches; earlier batches of the epoch are loaded again and dropped.
+    Generators of the loader and its samplers are set while a batch is fetched, and otherwise
+    unchanged.
 
-    :param loader: of batches of any size; members of a group are to lie in one batch.
-    :param guide: whose model the batches are for; each is checked as it comes.
-    :raises ValueError: if the loader has no length, gives nothing, or keeps its workers, or its
-        batches do not fit.
+    :param loader: gives batches of any size; all members of a group must be in one batch.
+    :param guide: the guide whose model gets the batches; each batch is validated.
+    :raises ValueError: if the loader has no length, gives no batch or has persistent workers, or
+        its batches do not fit.
     """
 
     def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
@@ -127,14 +127,13 @@ class LoaderSource(DataSource):
             ) from None
         if self.steps == 0:
             raise ValueError(
-                "the DataLoader gives no batch: is its data set empty, or smaller than a batch to "
-                "drop?"
+                "the DataLoader gives no batch: is its data set empty, or smaller than a batch "
+                "with drop_last?"
             )
         if loader.persistent_workers:
             raise ValueError(
-                "the DataLoader's workers would draw on from pass to pass, which no resumed run "
-                "could repeat: make it "
-                "with persistent_workers=False"
+                "the DataLoader's workers would keep their random state between passes, which a "
+                "resumed run could not repeat: create it with persistent_workers=False"
             )
         self.held = self._held(HELD_ROWS)
         self.batch_size = len(self.held[0])
@@ -156,7 +155,7 @@ class LoaderSource(DataSource):
             yield self.observed(batch)
 
     def observed(self, batch: Any) -> Observed:
-        """A loader's batch, checked, on the device."""
+        """A loader's batch, validated, on the device."""
         if isinstance(batch, Mapping):
             given = dict(batch)
             x = given.pop("x", None)
@@ -165,12 +164,12 @@ class LoaderSource(DataSource):
             given = dict(zip(self.guide.model.takes, beside, strict=False))
         if x is None:
             raise ValueError(
-                f"the DataLoader's batches have no x, but {sorted(map(str, given))}: name it 'x'"
+                f"the DataLoader's batches have no x, only {sorted(map(str, given))}: name it 'x'"
             )
         return self.guide.observed(x, given).to(self.device)
 
     def _held(self, rows: int) -> list[Observed]:
-        """The first batches of a pass, until they have so many rows."""
+        """The first batches of a pass, until they have ``rows`` rows."""
         batches = []
         for batch in self.batches(0):
             batches.append(batch)
@@ -178,7 +177,7 @@ class LoaderSource(DataSource):
                 break
         if not batches:
             raise ValueError(
-                f"the DataLoader gave no batch, though its length says {self.steps}: look at its "
+                f"the DataLoader gave no batch, though its length is {self.steps}: check its "
                 "sampler"
             )
         return batches
@@ -199,8 +198,8 @@ class LoaderSource(DataSource):
 
 
 class _Stream:
-    """Random numbers of torch, NumPy and Python that go on from where they were each time that they
-    are wanted.
+    """Random streams of torch, NumPy and Python that continue, within each context, where the last
+    one ended.
     """
 
     def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
@@ -241,7 +240,7 @@ class _Stream:
 
 def _joined(batches: list[Observed]) -> Observed:
     given = {name: torch.cat([batch.given[name] for batch in batches]) for name in batches[0].given}
-    if "group" in given:  # each batch's are numbered from 0 on
+    if "group" in given:  # each batch numbers its groups from 0
         sizes = [int(batch.given["group"].max()) + 1 for batch in batches]
         first = np.cumsum([0, *sizes[:-1]]).tolist()
         given["group"] = torch.cat(
@@ -258,9 +257,9 @@ def data_source_for(
     batch_size: int | None,
     batches: Batching | None,
 ) -> DataSource:
-    """The feed of what :meth:`SVIRunner.fit <inference.SVIRunner.fit>` was given.
+    """The data source for the arguments of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
 
-    :raises ValueError: if something of it does not fit.
+    :raises ValueError: if an argument does not fit.
     """
     if batches is not None:
         check_kind("batches", batches, Batching, "such as Groups()")
@@ -282,12 +281,12 @@ def data_source_for(
         )
     size = check_size("batch_size", BATCH_SIZE if batch_size is None else batch_size)
     data = guide.observed(x, given)
-    dealt = batches if batches is not None else Groups() if "group" in data.given else Rows()
-    return InMemorySource(data, dealt, size, device, mapped=isinstance(x, np.memmap))
+    batching = batches if batches is not None else Groups() if "group" in data.given else Rows()
+    return InMemorySource(data, batching, size, device, mapped=isinstance(x, np.memmap))
 
 
 def fingerprint(tensor: Tensor) -> dict[str, Any]:
-    """What tells data apart: shape, type, and a digest of at most 1,024 rows spread over them."""
+    """What identifies data: shape, type, and a digest of at most 1,024 evenly spread rows."""
     n = min(len(tensor), 1024)
     rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
     sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()

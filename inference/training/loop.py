@@ -1,4 +1,4 @@
-"""The training loop: of one run, or of several of a kind in one program."""
+"""The training loop, for one run or for several similar runs in one program."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from ppl_models.precision import network_precision
 
 __all__ = ["DeadFacetWarning", "train"]
 
-# Rows that the terms of the ELBO and the mutual information are measured on at each logging
+# Rows on which the terms of the ELBO and the mutual information are computed at each logging
 # interval.
 WATCHED_ROWS = 2048
-# Below this many nats a facet that is fully in tells (next to) nothing about the data.
+# Below this many nats a facet that is fully faded in encodes (almost) nothing about the data.
 DEAD_BELOW = 0.01
 
 
 class DeadFacetWarning(UserWarning):
-    """A fitted facet tells nothing about the data."""
+    """A fitted facet encodes nothing about the data."""
 
 
 def train(plan: FitPlan) -> None:
-    """Carry out a plan."""
+    """Train as planned."""
     lead, processes, source = plan.lead, plan.processes, plan.source
     processes.check_alike(lambda: _without_callbacks(plan))
     processes.on_first(plan.check_callbacks)
@@ -77,12 +77,14 @@ def train(plan: FitPlan) -> None:
 
 
 def _without_callbacks(plan: FitPlan) -> dict[str, Any]:
-    """What processes must have in common: the first one alone calls back."""
+    """What all processes must have in common; only the first one has callbacks."""
     return {name: value for name, value in plan.description().items() if name != "callbacks"}
 
 
 def _report(plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed) -> None:
-    """Complete each run's record and give it to its callbacks, in the first process, for all."""
+    """Complete each run's record and pass it to its callbacks, in the first process, then copy it
+    to all.
+    """
 
     def complete(run: Run, record: dict[str, Any], callbacks: Sequence[Callback]) -> None:
         with seeded(0, plan.lead.device):
@@ -134,7 +136,7 @@ def _loop(
 
 
 def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
-    """Of each run, the mean objective since the last record, and how many steps were skipped."""
+    """Each run's mean objective since the last record, and its number of skipped steps."""
     taken = steps.runs[0].step - at.logged
     skipped = [tracker.report(taken, steps.source) for tracker in steps.trackers]
     counts = torch.tensor([taken - n for n in skipped], device=at.total_loss.device)
@@ -145,15 +147,15 @@ def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
 
 
 def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
-    """One objective with all of Pyro's checks on; it changes neither parameters nor the stream of
-    draws.
+    """Compute one objective with all of Pyro's checks on, without changing parameters or random
+    streams.
     """
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
     checked = pyro.validation_enabled(True)
     with (
         seeded(0, run.device),
         checked,
-        torch.enable_grad(),  # some of Pyro's objectives refuse where nothing can be differentiated
+        torch.enable_grad(),  # some of Pyro's objectives fail if nothing can be differentiated
         evaluating(run.loss),
         run.model.weights_set_to(*at_start),
     ):
@@ -173,7 +175,7 @@ def _watch(run: Run, rows: Observed) -> dict[str, float]:
 
 
 def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
-    """Say so if a facet that is fully in ended without telling anything about the data."""
+    """Warn if a facet that is fully faded in encodes nothing about the data."""
     last, model = run.history[-1], run.model
     for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
         measures = {}
@@ -181,14 +183,14 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
             measures["KL(z)"] = last[f"kl_z_{name}"] + (
                 0.0 if prior.shares_density else last.get(f"kl_c_{name}", 0.0)
             )
-            if name in model.shared:  # once a group, and not once a datum
+            if name in model.shared:  # once per group, not once per datum
                 measures["KL(z)"] *= len(watched) / len(watched.given["group"].unique())
         if name in model.inferred and prior.num_components > 1:
             measures["mutual information"] = last[f"mutual_information_{name}"]
         for measure, nats in measures.items():
             if gate == 1 and nats < DEAD_BELOW:
                 warnings.warn(
-                    f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it tells nothing "
+                    f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it encodes nothing "
                     "about the data: "
                     "it has died, or has not learned yet; try a warm start, a slower fade-in or "
                     "more epochs",

@@ -1,4 +1,4 @@
-"""Steps whose objective or gradient is not finite: counted, held back and diagnosed."""
+"""Steps whose objective or gradient is not finite: counting, skipping and diagnosis."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from inference.training.data_source import DataSource
 
 __all__ = ["NonFiniteTracker"]
 
-# So many faulty steps with no good one among them end a run that skips them.
+# This many consecutive faulty steps end a run that skips them.
 IN_A_ROW = 10
-# Rows at a time that are looked through for a term that is not finite.
+# Rows to check at a time for a term that is not finite.
 PART = 2048
 # Buffers that a schedule sets before each step.
 SCHEDULED = {"kl_weights", "gates", "temperature"}
 
 
 class NonFiniteTracker:
-    """Of one run: how many steps were skipped since the last record, and which was the first.
+    """Counts one run's faulty steps since the last record, and notes the first one.
 
-    :ivar count: since the last record.
-    :ivar first: step of the first one since then, or -1.
-    :ivar norms: of each parameter's gradient there.
-    :ivar in_a_row: faulty steps with no good one among them, by the last record.
+    :ivar count: faulty steps since the last record.
+    :ivar first: the first of these steps, or -1.
+    :ivar norms: norm of each parameter's gradient at this step.
+    :ivar in_a_row: consecutive faulty steps up to the last record.
     """
 
     def __init__(self, run: Run) -> None:
@@ -42,7 +42,7 @@ class NonFiniteTracker:
         )
         self.norms = like.new_zeros(len(self.names))
         self.skipping = torch.zeros((), dtype=torch.bool, device=like.device)
-        # What a step changes beside parameters, such as running statistics.
+        # What a step changes besides parameters, such as running statistics.
         self.buffers = [
             (module, name)
             for module in run.loss.modules()
@@ -52,11 +52,11 @@ class NonFiniteTracker:
         ]
 
     def snapshot(self) -> None:
-        """What the step to come may change."""
+        """Save what the next step may change."""
         self.before = [getattr(module, name).clone() for module, name in self.buffers]
 
     def check(self, loss: Tensor, step: Tensor) -> Tensor:
-        """Hold the step if there is a fault, and note it; the objective, 0 where there is."""
+        """Skip and note the step if it is faulty; return the objective, or 0 if it is."""
         gradients = [p.grad if p.grad is not None else self.none for p in self.parameters]
         norms = torch.stack(torch._foreach_norm(gradients))
         guard = self.run.guard
@@ -67,30 +67,28 @@ class NonFiniteTracker:
             buffer = getattr(module, name)
             buffer.copy_(torch.where(self.skipping, before, buffer))
         begins = fault & (self.first < 0)
-        # In place, as all that lasts from step to step: a recorded step finds it where it was.
+        # In place, like all state between steps: a recorded step uses fixed addresses.
         self.first.copy_(torch.where(begins, step, self.first))
         self.norms.copy_(torch.where(begins, norms, self.norms))
         self.count.add_(fault)
         return torch.where(fault, 0.0, loss)
 
     def step(self) -> None:
-        """The optimiser's step, but where it is held."""
+        """Take the optimiser's step, unless it is skipped."""
         optimizer = self.run.optimizer
         if optimizer.defaults.get("fused"):
             optimizer.found_inf = self.skipping.to(torch.float32)  # type: ignore[attr-defined]
             optimizer.step()
-        elif not bool(
-            self.skipping
-        ):  # one of the user's own, which cannot be told so on the device
+        elif not bool(self.skipping):  # a user's own optimiser, which cannot skip on the device
             optimizer.step()
 
     def detach(self) -> None:
-        """Leave the optimiser as it was."""
+        """Restore the optimiser to its original state."""
         if hasattr(self.run.optimizer, "found_inf"):
             del self.run.optimizer.found_inf
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been counted since the last record."""
+        """The counts since the last record."""
         return {
             "in_a_row": self.in_a_row,
             "count": self.count,
@@ -99,23 +97,23 @@ class NonFiniteTracker:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from what :meth:`state_dict` gave."""
+        """Resume counting from what :meth:`state_dict` returned."""
         self.in_a_row = state["in_a_row"]
         for name in ("count", "first", "norms"):
             getattr(self, name).copy_(state[name])
 
     @property
     def stopped(self) -> bool:
-        """Whether no further step is taken."""
+        """Whether the run takes no further steps."""
         return self.run.guard.action == "stop" and bool(self.count > 0)
 
     def report(self, steps: int, source: DataSource) -> int:
-        """How many steps since the last record were not taken; the rate is halved, or the run ends,
-        as was asked.
+        """Number of steps skipped since the last record; halve the rate or end the run, depending
+        on the guard.
 
-        :param steps: since the last record.
-        :raises FloatingPointError: if a fault is to stop the run, or ten steps or more have had
-            nothing but faults.
+        :param steps: number of steps since the last record.
+        :raises FloatingPointError: if a fault stops the run, or at least ten consecutive steps were
+            faulty.
         """
         run, skipped = self.run, int(self.count)
         self.in_a_row = self.in_a_row + skipped if skipped == steps else 0
@@ -128,8 +126,8 @@ class NonFiniteTracker:
         return skipped
 
     def diagnosis(self, source: DataSource) -> str:
-        """Which step, which of the parameters' gradients, and, as far as it can be found again,
-        which term.
+        """Which step, which parameters' gradients and, if it can be reproduced, which term was not
+        finite.
         """
         run, rate = self.run, self.run.optimizer.param_groups[0]["lr"]
         return (
@@ -146,7 +144,7 @@ class NonFiniteTracker:
         )
 
     def non_finite_terms(self, source: DataSource) -> list[str]:
-        """Terms of the ELBO that are not finite on the first rows where one is not."""
+        """Terms of the ELBO that are not finite, on the first rows where one is not."""
         for part in source.chunks(max(source.batch_size, PART)):
             found = self.run.loss.terms(part.x, **part.given)
             if terms := [
@@ -164,7 +162,7 @@ class NonFiniteTracker:
         ]
 
     def reset(self) -> None:
-        """Begin to count anew; while there is no good step, the first fault is kept."""
+        """Restart counting; the first fault is kept until a step succeeds."""
         self.count.zero_()
         if not self.in_a_row:
             self.first.fill_(-1.0)

@@ -1,4 +1,4 @@
-"""What a call of ``fit`` will do, validated before anything is touched."""
+"""What a call of ``fit`` will do, validated before anything is changed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class FitPlan:
     """One call of :meth:`SVIRunner.fit <inference.SVIRunner.fit>` or
     :func:`~inference.fit_together`.
 
-    :ivar runs: that are trained; the first one's schedule and random numbers are for all.
-    :ivar step_type: how they take their steps.
-    :ivar source: of the data.
+    :ivar runs: the runs to train; all use the first one's schedule and random numbers.
+    :ivar step_type: how the runs take their steps.
+    :ivar source: where the data come from.
     :ivar callbacks: of each run.
-    :ivar weights: of the terms, by the step: the schedule over this call's steps.
-    :raises ValueError: if a number is not positive, checkpoints are none, or the schedule does not
-        fit.
+    :ivar weights: of the terms, by step: the schedule over this call's steps.
+    :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, or the
+        schedule does not fit.
     """
 
     runs: Sequence[Run]
@@ -60,16 +60,14 @@ class FitPlan:
         return self.runs[0]
 
     def check_callbacks(self) -> None:
-        """Let callbacks that can say so say that they will fail."""
+        """Call ``check`` of the callbacks that have it, which raises if they would fail."""
         for run, callbacks in zip(self.runs, self.callbacks, strict=True):
             for callback in callbacks:
                 if callable(check := getattr(callback, "check", None)):
                     check(run)
 
     def description(self) -> dict[str, Any]:
-        """What makes this call what it is, so that no other one is resumed in its place; in JSON
-        types.
-        """
+        """What identifies this call, in JSON types, so that no other call resumes its run."""
         return {
             **self.lead.description(),
             **self.source.description(),
@@ -82,7 +80,7 @@ class FitPlan:
 
     @contextmanager
     def checkpoint_writer(self) -> Iterator[CheckpointWriter | NoCheckpoints]:
-        """Whoever writes and reads checkpoints while this plan is carried out."""
+        """The object that writes and reads checkpoints during this plan."""
         if self.checkpoints is None:
             yield NoCheckpoints()
             return
@@ -94,15 +92,15 @@ class FitPlan:
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:
-    """``callbacks`` if they are some that can be called at each record.
+    """Validate ``callbacks`` and return them.
 
-    :raises ValueError: naming what cannot be.
+    :raises ValueError: if they are not a sequence of functions.
     """
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
-        raise ValueError(f"callbacks must be in a sequence, such as [callback], got {callbacks!r}")
+        raise ValueError(f"callbacks must be a sequence, such as [callback], got {callbacks!r}")
     for callback in callbacks:
         if isinstance(callback, type) or not callable(callback):
             raise ValueError(
-                f"each of callbacks is called with a runner and a record, got {callback!r}"
+                f"each callback must be a function of a runner and a record, got {callback!r}"
             )
     return callbacks

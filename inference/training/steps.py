@@ -1,4 +1,4 @@
-"""How the runs of a call take their steps: one run, or several in one program."""
+"""How the runs of a call take their steps: one run, or several runs in one program."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["ScheduledLoss", "SingleRunStep", "Steps", "VmappedStep"]
 
 
 class Steps(ABC):
-    """How the runs take their steps.
+    """Base: how the runs take their steps.
 
-    :param runs: one or several; the first one's schedule holds for all.
-    :param weights: of the terms, by the step.
-    :param source: of the data.
-    :param trackers: of each run's steps that are not finite.
-    :param processes: that take part.
+    :param runs: one run or several; all use the first one's schedule.
+    :param weights: of the terms, by step.
+    :param source: where the data come from.
+    :param trackers: one per run, of its steps that are not finite.
+    :param processes: the processes that take part.
     """
 
     def __init__(
@@ -48,22 +48,20 @@ class Steps(ABC):
 
     @abstractmethod
     def batches(self) -> Iterator[Observed]:
-        """The next pass over the data: its order depends on the runs' seeds and epoch alone."""
+        """The next pass over the data; its order depends only on the runs' seeds and epoch."""
 
     @abstractmethod
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        """One optimiser step; the objectives before it, ``[S]``, 0 where the step was not taken for
-        a fault.
-        """
+        """Take one optimiser step; return the earlier objectives, ``[S]``, 0 for a faulty step."""
 
     def close(self) -> None:
-        """Leave the runs as they would be alone."""
+        """Restore the runs to independent state."""
         for tracker in self.trackers:
             tracker.detach()
 
 
 class SingleRunStep(Steps):
-    """One run."""
+    """The steps of one run."""
 
     def __init__(
         self,
@@ -92,8 +90,8 @@ class SingleRunStep(Steps):
 
 
 class VmappedStep(Steps):
-    """Several runs whose parameters, gradients and buffers lie in stacks; the runs' own are views
-    of these.
+    """Several runs with stacked parameters, gradients and buffers, of which the runs' own are
+    views.
     """
 
     def __init__(
@@ -106,11 +104,10 @@ class VmappedStep(Steps):
     ) -> None:
         super().__init__(runs, weights, source, trackers, processes)
         if not isinstance(source, InMemorySource) or not isinstance(source.batching, Rows):
-            dealt = source.batching if isinstance(source, InMemorySource) else source
+            batching = source.batching if isinstance(source, InMemorySource) else source
             raise ValueError(
-                f"runs that are trained together take batches of as many rows, and {dealt!r} does "
-                "not deal them: "
-                "train each alone, with SVIRunner.fit"
+                f"runs that are trained together need batches of equal size, which {batching!r} "
+                "does not give: train each alone, with SVIRunner.fit"
             )
         self.memory, self.rows = source, source.batching
         self.program = ScheduledLoss(runs[0].loss, weights)
@@ -134,7 +131,7 @@ class VmappedStep(Steps):
             tracker.snapshot()
         mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
         losses = mapped(self.parameters, self.buffers, batch.x, batch.given, step)
-        losses.sum().backward()  # no run has a part in another's objective
+        losses.sum().backward()  # each run's objective depends only on its own parameters
         kept = [
             tracker.check(loss, step)
             for tracker, loss in zip(self.trackers, losses.detach(), strict=True)
@@ -160,14 +157,12 @@ class VmappedStep(Steps):
                 parameter.data, parameter.grad = parameter.data.clone(), None
             for module in run.loss.modules():
                 for name, buffer in module.named_buffers(recurse=False):
-                    setattr(
-                        module, name, buffer.clone()
-                    )  # a schedule may have given one object to all
+                    setattr(module, name, buffer.clone())  # a schedule may have shared one object
 
 
 class ScheduledLoss(nn.Module):
-    """The objective with its weights, and whatever of the guide changes in training, as they are at
-    a step.
+    """The objective with its weights, and the guide's scheduled options, set to their values at a
+    step.
     """
 
     def __init__(self, loss: Loss, weights: Weights) -> None:
@@ -187,9 +182,7 @@ class ScheduledLoss(nn.Module):
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Stacks ``[S, ...]`` by name, of which the given tensors, and their gradients, become
-    views.
-    """
+    """Stacks ``[S, ...]`` by name; the given tensors and their gradients become views of them."""
     stacks = {}
     for name, lead in each[0].items():
         stack = torch.stack([tensors[name].detach() for tensors in each])

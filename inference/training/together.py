@@ -1,4 +1,4 @@
-"""Several runs of a kind trained as one program."""
+"""Several similar runs trained as one program."""
 
 from __future__ import annotations
 
@@ -32,25 +32,36 @@ def fit_together(
     checkpoints: Checkpoints | None = None,
     **given: Any,
 ) -> None:
-    """Train several runs of a kind as one program, for many seeds of small networks on one machine.
+    """Train several similar runs as one program, for many seeds of small networks on one machine.
 
-    As :meth:`SVIRunner.fit <inference.SVIRunner.fit>` for each of ``runners`` in turn, and alike in
-    distribution, the draws being others: parameters are stacked and the objective is mapped over
-    them (``torch.vmap``), so that each of its operations is called once for all runs. Each run has
-    its own networks, shuffling, draws, optimiser, history and callbacks, and can be saved, loaded
-    or trained on alone. Random numbers are the first runner's, but for the shuffling. It ends
-    before its last epoch where callbacks of all runs ask for it.
+    The result has the same distribution as :meth:`SVIRunner.fit <inference.SVIRunner.fit>` of each
+    of ``runners``, with other draws: parameters are stacked and the objective is mapped over them
+    (``torch.vmap``), so that each of its operations is called once for all runs. Each run has its
+    own networks, shuffling, draws, optimiser, history and callbacks, and can be saved, loaded or
+    trained further alone. All random numbers except the shuffling come from the first runner's
+    streams. Training ends before its last epoch if callbacks of all runs ask for it.
 
-    :param runners: built alike but for parameters and seed: model, guide, objective, schedule,
-        precision and device; as many steps behind each. Optimisers are their own, and so are rates.
-    :param x: data ``[N, *x_shape]``, for all runs; what else the models take (``given``) is for all
-        as well.
-    :param callbacks: gives a runner its own callbacks; those of :meth:`SVIRunner.fit
-        <inference.SVIRunner.fit>`.
-    :raises ValueError: before training, if data or sizes do not fit, or the runners are not of a
-        kind.
-    :raises FloatingPointError: at a logging interval, where a run's guard says so; see
+    :param runners: built alike except for parameters and seed: same model, guide, objective,
+        schedule, precision, device, and number of steps taken. Each has its own optimiser and
+        learning rate.
+    :param x: data ``[N, *x_shape]`` for all runs, like the models' other inputs (``given``).
+    :param callbacks: a function that returns a runner's callbacks, like those of
+        :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
+    :raises ValueError: before training, if data or sizes do not fit, or the runners differ in kind.
+    :raises FloatingPointError: at a logging interval, if a run's guard stops it; see
         :class:`~inference.Guard`.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner, fit_together
+        >>> from ppl_models import VAE, SharedMLP
+        >>> models = [VAE((6,), 2, network=SharedMLP((8,))) for _ in range(3)]
+        >>> runners = [SVIRunner(m, VaDEGuide(m), seed=i) for i, m in enumerate(models)]
+        >>> x = np.random.default_rng(0).random((20, 6))
+        >>> fit_together(runners, x, epochs=2, progress=False)
+        >>> [runner.epoch for runner in runners]
+        [2, 2, 2]
     """
     runners = list(
         check_kind("runners", runners, Iterable, "runners in a sequence, such as [runner]")
@@ -58,7 +69,7 @@ def fit_together(
     _check_alike(runners)
     if not callable(callbacks):
         raise ValueError(
-            f"callbacks must be a function that gives a runner its own, got {callbacks!r}"
+            f"callbacks must be a function that returns a runner's callbacks, got {callbacks!r}"
         )
     each = [check_callbacks(callbacks(runner)) for runner in runners]
     shared = {id(callback) for callback in each[0]}
@@ -69,11 +80,11 @@ def fit_together(
         if not isfunction(callback)
     ):
         raise ValueError(
-            "two runners got the same callback: what it remembers of one is not so of the other"
+            "two runners got the same callback, but its state belongs to one run: make one for each"
         )
     if isinstance(x, DataLoader):
         raise ValueError(
-            "runs that are trained together take data, no DataLoader: train each alone, with "
+            "runs that are trained together take arrays, not a DataLoader: train each alone, with "
             "SVIRunner.fit"
         )
     source = data_source_for(runners[0].guide, runners[0].device, x, given, batch_size, None)
@@ -96,6 +107,5 @@ def _check_alike(runners: Sequence[Run]) -> None:
         if differing := [what for what in lead if lead[what] != other[what]]:
             raise ValueError(
                 f"runner {i} differs from the first one in its {' and '.join(differing)}: runs "
-                "that are trained "
-                "together differ in their parameters, seeds and rates only"
+                "that are trained together may only differ in parameters, seeds and rates"
             )
