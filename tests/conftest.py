@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# scikit-learn's loops: a second thread waits for the first, on a core that another test needs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pyro
 import pytest
 import torch

@@ -180,10 +180,19 @@ def _start_server() -> str:
     return address
 
 
-def stand_in(folder: Path) -> Path:
-    """A stand-in for ``python``, for programs that start others by ``sys.executable``."""
+def stand_in(folder: Path, module: str) -> Path:
+    """A stand-in for ``python``, for a program that starts others by ``sys.executable``: it forks
+    those that run ``module``, and starts a new interpreter for all else.
+    """
+    if sys.platform != "linux":
+        return Path(sys.executable)
     path = folder / "python"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" call "{server()}" "$@"\n')
+    path.write_text(f"""#!/bin/sh
+case " $* " in
+    *" -m {module} "*) exec "{sys.executable}" -IS "{__file__}" call "{server()}" "$@" ;;
+    *) exec "{sys.executable}" "$@" ;;
+esac
+""")
     path.chmod(0o755)
     return path
 

@@ -126,14 +126,18 @@ def running(process: int) -> bool:
 
 @linux
 def test_the_stand_in_for_python_passes_on_files_status_and_signals(tmp_path: Path) -> None:
-    python = fresh.stand_in(tmp_path)
-    code = "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(3)"
-    done = subprocess.run(
-        [python, "-u", written(tmp_path, code), "a b"], input="in", capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("['a b'] in\n", "", 3)
-    waits = written(tmp_path, "import time; print('on', flush=True); time.sleep(100)")
-    with subprocess.Popen([python, waits], stdout=subprocess.PIPE, text=True) as process:
+    python = fresh.stand_in(tmp_path, "program")
+    code = "import sys; print(sys.argv[1:], sys.stdin.read(), 'torch' in sys.modules); sys.exit(3)"
+    path = written(tmp_path, code)
+    for words, forked in ((["-u", "-m", "program"], True), ([path], False)):
+        done = subprocess.run(
+            [python, *words, "a b"], input="in", capture_output=True, text=True, cwd=tmp_path
+        )
+        assert (done.stdout, done.stderr) == (f"['a b'] in {forked}\n", "")
+        assert done.returncode == 3
+    written(tmp_path, "import time; print('on', flush=True); time.sleep(100)")
+    command = [python, "-m", "program"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         process.terminate()
