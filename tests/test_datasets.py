@@ -14,6 +14,8 @@ from sklearn.linear_model import RidgeClassifier
 from examples import shapes
 from examples.datasets import Dataset, coloured, digits, load, shapes3d, torchvision_datasets
 
+pytestmark = pytest.mark.slow(25)
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -12,6 +12,8 @@ import pytest
 from tests import fresh
 from tests.pages import FENCE, ROOT, commands, documents, program, shortened
 
+pytestmark = pytest.mark.slow(50)
+
 PAGES = [page for page in documents() if FENCE.search(page.read_text())]
 AS_A_USER = "README.md"  # whose program runs in a new interpreter
 RESULTS = ("README.md", "docs/results.md")

@@ -18,6 +18,8 @@ from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner
 from tests import fresh
 
+pytestmark = pytest.mark.slow(180)
+
 ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]

@@ -357,6 +357,7 @@ def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
     assert explore.label_of(vae().model, labels) is None
 
 
+@pytest.mark.slow(13)
 def test_smoke_trains_answers_and_ends(tmp_path: Path) -> None:
     done = fresh.run("-m", "examples.explore", "--smoke", cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -13,6 +13,8 @@ import pytest
 
 from tests import fresh
 
+pytestmark = pytest.mark.slow(25)
+
 # How a program is called, and what else it can tell of the interpreter that it runs in.
 CALLED = """
 import json, os, sys

@@ -14,6 +14,8 @@ from sphinx.util.inventory import InventoryFile
 from tests import fresh
 from tests.pages import ROOT
 
+pytestmark = pytest.mark.slow(20)
+
 
 def build(out: Path) -> Path:
     """The site as `make docs` builds it, but for the lists beside the reference, which take a

@@ -18,6 +18,8 @@ import pytest
 from examples import sweep
 from tests import fresh
 
+pytestmark = pytest.mark.slow(40)
+
 
 def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
