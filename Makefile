@@ -5,7 +5,7 @@ BIN := .venv/bin
 LIBRARY := .venv/.library
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint format docs bench statistics install
+.PHONY: demo check test lint format docs bench statistics install
 install: $(INSTALLED)
 
 $(LIBRARY): pyproject.toml constraints.txt
@@ -22,6 +22,14 @@ demo: $(LIBRARY)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# While you work: in less than a minute what is quick to check. It lists the tests that it leaves out.
+check: $(INSTALLED)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not slow"
+	@echo "Also left out: mypy (make lint) and the site (make docs)."
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,10 +1,14 @@
-"""Every test starts from the same random state, with Pyro's checks on."""
+"""Every test starts from the same random state, with Pyro's checks on; long ones run first."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+# scikit-learn's loops: a second thread waits for the first, on a core that another test needs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import pytest
@@ -12,6 +16,36 @@ import torch
 
 # Small tensors: a second thread costs more than it gives, and very much more on a busy machine.
 torch.set_num_threads(1)
+
+
+HERE = Path(__file__).parent
+
+
+def seconds(item: pytest.Item) -> float:
+    """What the ``slow`` mark says of a test, or of its file."""
+    marks = [mark.args[0] for mark in item.iter_markers("slow")]
+    return max(marks, default=0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: at the end, no process waits for one that another began late."""
+    items.sort(key=seconds, reverse=True)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.option.markexpr != "not slow":
+        return
+    whole, parts = [], []
+    for path in sorted(HERE.rglob("test_*.py")):
+        text, name = path.read_text(), path.relative_to(HERE).as_posix()
+        single = re.findall(r"^@pytest\.mark\.slow.*?^def (\w+)", text, re.M | re.S)
+        parts += [f"{name}::{test}" for test in single]
+        whole += [name] if "mark.slow" in text and not single else []
+    terminalreporter.section("left out, being slow (make test runs them)")
+    for name in whole + parts:
+        terminalreporter.line(f"tests/{name}")
 
 
 @pytest.fixture(autouse=True)

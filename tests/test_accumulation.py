@@ -17,6 +17,8 @@ from guides import GroupedGuide, VaDEGuide
 from ppl_models import MLP, MLVAE, VAE
 from ppl_models.networks import Encoder
 
+pytestmark = pytest.mark.slow(20)
+
 CLASSES = 4
 SETTINGS = replace(Settings(), evidence=(1, 5, 25), trials=2)
 

@@ -1,7 +1,7 @@
 """Every wrong input gets one clear error, before any work, and leaves objects and files as they
 were.
 
-The inputs stand in ``bad_inputs.py``.
+The inputs stand in ``bad_inputs/``.
 """
 
 from __future__ import annotations
@@ -24,22 +24,9 @@ import torch
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, elbo
 from ppl_models import MFCVAE, GaussianMixture, Normal
-from tests.bad_inputs import (
-    DATA,
-    KINDS,
-    ROWS,
-    SHARED,
-    SIZES,
-    D,
-    Row,
-    X,
-    fit,
-    guide,
-    holed,
-    runner,
-    saved,
-    saved_runner,
-)
+from tests.bad_inputs import ROWS
+from tests.bad_inputs.files import SIZES, saved, saved_runner
+from tests.bad_inputs.shared import DATA, KINDS, SHARED, D, Row, X, fit, guide, holed, runner
 
 AT_LEAST = 200
 SECONDS = 1.0

@@ -56,6 +56,7 @@ def test_another_objective_ends_the_program_before_it_is_timed(
             report_times([name], BRIEFLY)
 
 
+@pytest.mark.slow(2)
 def test_a_table_has_every_variant_and_a_sweep_its_exponent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -22,6 +22,8 @@ from inference.training.loop import train
 from inference.training.plan import FitPlan
 from tests.catalogue import BUILDERS, given, mlvae, two_facets
 
+pytestmark = pytest.mark.slow(10)
+
 N = 22
 RECORDED: list[int] = []
 

@@ -14,6 +14,8 @@ from sklearn.linear_model import RidgeClassifier
 from examples import shapes
 from examples.datasets import Dataset, coloured, digits, load, shapes3d, torchvision_datasets
 
+pytestmark = pytest.mark.slow(25)
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,15 +59,18 @@ def test_configurations(cached: Path, configuration: int, varying: str) -> None:
 
 
 def test_drawing_is_deterministic_and_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     factors = shapes.factor_grid(wall=5, object=6)
-    first = shapes.draw(factors)
-    path = tmp_path / "facetvae" / "shapes-1.npy"
-    written = path.read_bytes()
-    np.testing.assert_array_equal(shapes.draw(factors), first)
+    written = (cached / "facetvae" / "shapes-1.npy").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(shapes, "_draw_geometry", lambda: pytest.fail("drawn again"))
+        first = shapes.draw(factors)
+        np.testing.assert_array_equal(shapes.draw(factors), first)
     # A cache that is not whole is drawn again, and the drawing is the same to the last byte.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "facetvae" / "shapes-1.npy"
+    path.parent.mkdir()
     path.write_bytes(written[: len(written) // 2])
     np.testing.assert_array_equal(shapes.draw(factors[::400]), first[::400])
     assert path.read_bytes() == written

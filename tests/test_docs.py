@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import fresh
 from tests.pages import FENCE, ROOT, commands, documents, program, shortened
 
+pytestmark = pytest.mark.slow(50)
+
 PAGES = [page for page in documents() if FENCE.search(page.read_text())]
+AS_A_USER = "README.md"  # whose program runs in a new interpreter
 RESULTS = ("README.md", "docs/results.md")
 COMMANDS = sorted(
     {(module, *arguments) for page in documents() for module, arguments in commands(page)}
@@ -46,15 +47,7 @@ def test_programs_run(page: Path, tmp_path: Path) -> None:
     code = shortened(program(page))
     script = tmp_path / page.with_suffix(".py").name
     script.write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = fresh.run(script, cwd=tmp_path, forked=page.name != AS_A_USER)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

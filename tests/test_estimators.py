@@ -46,7 +46,10 @@ from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
 
 # Facets of fits this short have often learned nothing yet.
-pytestmark = pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning"),
+    pytest.mark.slow(55),
+]
 
 NAN = float("nan")
 CLASSIFIER = SemiSupervisedClassifier(epochs=6, learning_rate=1e-2)

@@ -1,13 +1,14 @@
-"""Every example runs as a user would run it, and none is left out."""
+"""Every example runs as a user would run it, and none is left out.
+
+Most run in a process that is forked where the libraries are imported already; see ``fresh.py``.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,12 +16,16 @@ import pytest
 
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner
+from tests import fresh
+
+pytestmark = pytest.mark.slow(180)
 
 ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
+AS_A_USER = ["quickstart"]  # the variant that runs in a new interpreter
 EXAMPLES = [
     *RUNS,
     "nvae",
@@ -51,17 +56,9 @@ HELPERS = {
 RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
 
 
-def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment.pop("FACETVAE_DATA", None)  # what needs no files must run without them
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def run(*arguments: str, cwd: Path = ROOT, forked: bool = True) -> subprocess.CompletedProcess[str]:
+    # What needs no files must run without them.
+    return fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None}, forked=forked)
 
 
 def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:
@@ -97,7 +94,15 @@ def test_none_is_unlisted() -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
 def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> None:
     name, *flags = variant
-    done = run(f"examples.{name}", *flags, "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    done = run(
+        f"examples.{name}",
+        *flags,
+        "--smoke",
+        "--out",
+        str(tmp_path / "run"),
+        cwd=tmp_path,
+        forked=variant != AS_A_USER,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
@@ -348,10 +353,24 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     assert asked == replace(smoke, **{flag: type(getattr(full, flag))(7)})
 
 
+def first_rows(whole: Path, folder: Path, rows: int) -> Path:
+    """MNIST's first rows in a folder of their own, and a sixth as many for its test."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, found, kept in (("train", 60_000, rows), ("t10k", 10_000, rows // 6)):
+        for name, axes in ((f"{split}-images-idx3-ubyte", 3), (f"{split}-labels-idx1-ubyte", 1)):
+            content = (whole / "MNIST" / "raw" / name).read_bytes()
+            head = 4 + 4 * axes  # the type, then the length of each axis
+            assert int.from_bytes(content[4:8], "big") == found
+            end = head + (len(content) - head) // found * kept
+            (raw / name).write_bytes(content[:4] + kept.to_bytes(4, "big") + content[8:end])
+    return folder
+
+
 def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> None:
     flags = [
         "--data-root",
-        str(mnist_root),
+        str(first_rows(mnist_root, tmp_path / "data", 6000)),
         "--epochs",
         "1",
         "--batch-size",
@@ -416,9 +435,8 @@ def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None
 def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    done = run(
-        *torchrun, "examples.quickstart", "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path
-    )
+    flags = ["--smoke", "--out", str(tmp_path / "run")]
+    done = run(*torchrun, "examples.quickstart", *flags, cwd=tmp_path, forked=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES | {
         "figures",

@@ -5,11 +5,8 @@ browser.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -37,7 +34,7 @@ from ppl_models import (
     Normal,
     SharedMLP,
 )
-from tests import chromium
+from tests import chromium, fresh
 from tests.catalogue import (
     BUILDERS,
     autoencoder,
@@ -54,7 +51,6 @@ from tests.catalogue import (
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from examples import explore_page, explore_views
 
-ROOT = Path(__file__).parents[1]
 N = 12
 
 
@@ -361,12 +357,9 @@ def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
     assert explore.label_of(vae().model, labels) is None
 
 
+@pytest.mark.slow(13)
 def test_smoke_trains_answers_and_ends(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "examples.explore", "--smoke"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = fresh.run("-m", "examples.explore", "--smoke", cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "answered: 200" in done.stdout
     assert not list(tmp_path.iterdir())

@@ -22,6 +22,8 @@ from inference.training.nonfinite import NonFiniteTracker
 from ppl_models import Bernoulli
 from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets
 
+pytestmark = pytest.mark.slow(15)
+
 X = torch.rand(22, 6, generator=torch.Generator().manual_seed(3))
 LABELS = torch.arange(22) % 3
 

@@ -29,6 +29,8 @@ from inference.training.loop import DeadFacetWarning
 from tests.catalogue import two_facets
 from tests.test_resuming import same, start
 
+pytestmark = pytest.mark.slow(10)
+
 ROOT = Path(__file__).parents[1]
 # What is left of the disk while a checkpoint is written: nothing, room for a part of its first
 # file, for that and a part of the second, and for all but the digests that would make it whole.

@@ -38,6 +38,8 @@ from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, Vamp
 from ppl_models import Normal as NormalLikelihood
 from tests.catalogue import BUILDERS, GAMMA_DRAWS, OBJECTIVES, PAIRS, given
 
+pytestmark = pytest.mark.slow(20)
+
 BATCH, PIXELS = 6, 11
 
 

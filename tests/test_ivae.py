@@ -161,6 +161,7 @@ def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
     torch.testing.assert_close(totals[0], totals[1] + 7 * math.log(K), rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow(2)
 def test_it_learns_a_prior_for_each_label() -> None:
     """Three groups of points, told apart by their label alone: components move to where their data
     are.
@@ -211,6 +212,7 @@ def test_data_are_drawn_for_labels() -> None:
     assert model.generate(4, facet="label", cluster=2).shape == (4, 6)
 
 
+@pytest.mark.slow(2)
 def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
     guide = build()
     loss = Loss(guide.model, guide)

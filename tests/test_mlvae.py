@@ -445,6 +445,7 @@ def test_groups_do_not_matter_to_the_elbo_where_contents_are_untied() -> None:
     assert abs(grouped[0] - one_each[0]) < 5 * math.hypot(grouped[1], one_each[1])
 
 
+@pytest.mark.slow(3)
 def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     """Two contents, -2 and 2 in each pixel, and noise: tables find them, and the fitted model
     places new rows.
@@ -484,6 +485,7 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     np.testing.assert_allclose(few["style"], guide.embed(x, group=group)["style"][5:8])
 
 
+@pytest.mark.slow(2)
 def test_an_encoder_learns_from_what_the_model_draws() -> None:
     """SVI-Encode: of a model with an encoder that knows nothing, reconstructions of its own draws
     come near.
@@ -517,6 +519,7 @@ def test_a_model_is_left_as_it_is_by_what_learns_after_it() -> None:
     assert "train" not in vars(model)
 
 
+@pytest.mark.slow(1)
 def test_a_content_that_few_draws_pay_for_is_not_dead() -> None:
     """Two groups of 3,000 whose contents tell them apart: 0.004 nats per datum, ten a group."""
     torch.manual_seed(0)

@@ -114,6 +114,7 @@ def test_the_guide_learns_the_clusters_of_its_deepest_facet() -> None:
     assert runner.epoch == 10
 
 
+@pytest.mark.slow(1)
 @pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
 def test_another_facet_can_be_the_one() -> None:
     x, pattern = two_groupings()
@@ -174,6 +175,7 @@ def test_a_schedule_that_is_longer_than_the_run_leaves_the_mixtures_alone() -> N
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
 
 
+@pytest.mark.slow(1)
 @pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
 def test_other_facets_may_have_known_clusters_meanwhile() -> None:
     x, pattern = two_groupings()

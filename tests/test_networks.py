@@ -227,6 +227,7 @@ def _output_moments(module: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]
     return moments
 
 
+@pytest.mark.slow(7)
 def test_full_covariance_never_loses_its_cholesky_factor() -> None:
     """2,000 steps from the paper's initial values (variance 0.01, uniform weights) at ten times its
     rate.

@@ -330,6 +330,7 @@ def blobs(n: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x + 0.1 * torch.randn(n, 5, generator=generator), label
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("concentration", [None, 1.0])
 def test_it_parts_what_one_class_has_from_what_both_share(concentration: float | None) -> None:
     """The class's own factor goes to its block, the shared one to z_s, and the others stay at their
@@ -353,6 +354,7 @@ def test_it_parts_what_one_class_has_from_what_both_share(concentration: float |
     assert z["class"][~of_one, 1].var() < 0.1
 
 
+@pytest.mark.slow(1)
 def test_few_labels_and_many_rows_without() -> None:
     """Ten labels of six hundred rows; all without a label are classified, and it survives
     saving.
@@ -534,6 +536,7 @@ def test_classes_that_are_missing_keep_their_blocks_names() -> None:
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["0", "2"]
 
 
+@pytest.mark.slow(3)
 def test_a_class_whose_latents_say_nothing_is_reported() -> None:
     guide = build(concentration=1.0).float()
     runner = SVIRunner(guide.model, guide, schedule=Constant({"z_class": 1000.0}), lr=0.05)

@@ -19,6 +19,8 @@ import pytest
 
 from tests.pages import ROOT, documents
 
+pytestmark = pytest.mark.slow(20)
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 PACKAGES = ("ppl_models", "guides", "inference")

@@ -22,6 +22,8 @@ from inference.training.data_source import data_source_for
 from ppl_models.data import Observed
 from tests.catalogue import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
 
+pytestmark = pytest.mark.slow(15)
+
 lightning_fabric = pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
 
 N = 12

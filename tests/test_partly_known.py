@@ -36,6 +36,8 @@ from tests.test_objective import (
     value_and_gradient,
 )
 
+pytestmark = pytest.mark.slow(20)
+
 NAN = float("nan")
 
 

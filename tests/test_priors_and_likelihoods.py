@@ -250,6 +250,7 @@ def components_in_use(weights: str | DirichletWeights) -> int:
     return int((prior.logits.softmax(-1) > 0.01).sum())
 
 
+@pytest.mark.slow(5)
 def test_dirichlet_weights_empty_what_is_not_needed() -> None:
     assert components_in_use(DirichletWeights(40, concentration=0.01)) == 2
     assert components_in_use("learned") > 4

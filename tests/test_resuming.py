@@ -29,6 +29,8 @@ from inference.training.data_source import fingerprint
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
 
+pytestmark = pytest.mark.slow(30)
+
 
 def start(
     build: Callable[[], FacetGuide], seed: int = 0, **options: Any

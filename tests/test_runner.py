@@ -240,6 +240,7 @@ def blobs(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), y
 
 
+@pytest.mark.slow(2)
 def test_learns_and_a_zero_rate_does_not() -> None:
     x, _ = blobs()
     gains = {}
@@ -255,6 +256,7 @@ def test_learns_and_a_zero_rate_does_not() -> None:
     assert gains[3e-3] > 20
 
 
+@pytest.mark.slow(2)
 def test_warm_start_finds_blobs() -> None:
     x, y = blobs()
     torch.manual_seed(0)

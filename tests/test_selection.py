@@ -326,6 +326,7 @@ def fitted(K: int, seed: int, x: torch.Tensor) -> SVIRunner:
         return SVIRunner(guide.model, guide, lr=2e-3, seed=seed).fit(x, 30, **options)
 
 
+@pytest.mark.slow(4)
 def test_the_planted_number_of_clusters_is_found() -> None:
     train, held_out = blobs()
     built = []

@@ -5,16 +5,16 @@ name.
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from sphinx.util.inventory import InventoryFile
 
+from tests import fresh
 from tests.pages import ROOT
+
+pytestmark = pytest.mark.slow(20)
 
 
 def build(out: Path) -> Path:
@@ -35,14 +35,7 @@ def build(out: Path) -> Path:
         "-D",
         "toc_object_entries=0",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *options, "docs", out / "html"],
-        cwd=ROOT,
-        env={**os.environ, **proxies},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = fresh.run("-m", "sphinx", *options, "docs", out / "html", cwd=ROOT, env=proxies)
     assert done.returncode == 0, done.stderr[-3000:]
     return out / "html"
 

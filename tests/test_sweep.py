@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,8 +16,9 @@ from typing import Any
 import pytest
 
 from examples import sweep
+from tests import fresh
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow(40)
 
 
 def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
@@ -27,16 +27,11 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     """Two seeds; then one of them again and a rate that training stops at; then nothing is left to
     be run.
     """
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # jobs find what the sweep finds
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(fresh.ROOT))  # jobs find what the sweep finds
     out = tmp_path / "swept"
     flags = ["quickstart", "--smoke", "--at-once", "2", "--out", str(out)]
-    first = subprocess.run(
-        [sys.executable, "-m", "examples.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
+    first = fresh.run(
+        *("-m", "examples.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"), cwd=tmp_path
     )
     assert first.returncode == 0, first.stdout + first.stderr
     assert "2 runs of quickstart, 0 of them finished before" in first.stdout
@@ -59,6 +54,9 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
         True,
     )
 
+    # Jobs of the first call had new interpreters; now the libraries are not imported once more.
+    python = fresh.stand_in(tmp_path, "submitit.core._submit")
+    monkeypatch.setattr(sys, "executable", str(python))
     # As if the second had been stopped after its training.
     (folders[1] / "scores.json").unlink()
     earlier = set(out.rglob("*_log.err"))

@@ -30,6 +30,8 @@ from tests.catalogue import (
     two_facets,
 )
 
+pytestmark = pytest.mark.slow(20)
+
 
 def runners(build: Callable[[], FacetGuide], n: int, **options: Any) -> list[SVIRunner]:
     made = []

@@ -4,6 +4,7 @@ statistical/test_vlac.py.
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from guides import GumbelSoftmax, LadderGuide, VaDEGuide
@@ -17,6 +18,7 @@ def groups(n: int = 400) -> torch.Tensor:
     return greys + 0.5 * torch.rand(n, 1, 8, 8) * torch.randint(2, (n, 1, 1, 1))
 
 
+@pytest.mark.slow(5)
 def test_clusters_are_taught_as_they_will_be_trained() -> None:
     """After a warm start the network knows the mixture's clusters, also where batches are
     normalised by themselves.

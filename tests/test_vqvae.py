@@ -97,6 +97,7 @@ def test_relaxed_draws_follow_torchs_relaxed_distribution() -> None:
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error).all()
 
 
+@pytest.mark.slow(2)
 def test_what_is_reported_is_drawn_hard() -> None:
     """With cold draws the relaxed objective is the ELBO; warm ones are off, and the report is
     not.

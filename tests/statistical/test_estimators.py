@@ -62,6 +62,8 @@ from ppl_models import (
 )
 from ppl_models.distributions import Component
 
+pytestmark = pytest.mark.slow(45)
+
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
 PRIORS: dict[str, Callable[[], Prior]] = {
     "diagonal": lambda: GaussianMixture(3, 1, scale=0.6),

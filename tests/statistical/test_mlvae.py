@@ -21,6 +21,8 @@ from ppl_models.arrays import group_sizes
 from ppl_models.distributions import DiagonalNormal
 from tests.statistical.test_estimators import SEED
 
+pytestmark = pytest.mark.slow(10)
+
 X = torch.rand(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 GROUP = torch.tensor([0, 1, 1, 1, 2, 2, 0])
 # Nodes and weights of expectations under a standard normal.

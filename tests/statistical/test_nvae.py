@@ -19,6 +19,8 @@ from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import MLP, NVAE, Normal
 from tests.statistical.test_estimators import SEED
 
+pytestmark = pytest.mark.slow(15)
+
 X = torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABEL, KNOWN = torch.tensor([1, 0, 1]), torch.tensor([True, False, True])
 NODES, WEIGHTS = (torch.as_tensor(part) for part in np.polynomial.hermite_e.hermegauss(40))

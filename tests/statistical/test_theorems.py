@@ -15,6 +15,8 @@ from torch import Tensor
 from inference.diagnostics import gauss_hermite
 from ppl_models import GaussianMixture
 
+pytestmark = pytest.mark.slow(5)
+
 STARTS = 12
 
 

@@ -21,6 +21,8 @@ from inference.diagnostics import (
 )
 from ppl_models import GaussianMixture, SharedMLP, VaDE
 
+pytestmark = pytest.mark.slow(10)
+
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
 GUIDES = {
     "responsibilities": VaDEGuide,

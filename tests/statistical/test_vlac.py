@@ -27,6 +27,8 @@ from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import VLAC, MLPLadder
 from tests.statistical.test_estimators import BATCH, draws_needed
 
+pytestmark = pytest.mark.slow(15)
+
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
 K = (2, 3)
 LOG_2PI = math.log(2 * math.pi)

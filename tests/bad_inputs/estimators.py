@@ -1,0 +1,324 @@
+"""scikit-learn's interface."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from inference.estimators import (
+    ContentStyleTransformer,
+    FacetClustering,
+    MultiFacetClustering,
+    SemiSupervisedClassifier,
+)
+from inference.runner import DeadFacetWarning
+from ppl_models import Bernoulli, ConvLadder, MLPLadder, Normal
+from tests.bad_inputs.shared import COUNT, HUGE, INF, MANY, NAN, Row, of
+
+# Estimators: as scikit-learn has it, options are looked at by fit. Data for them are random numbers
+# of five columns.
+
+
+def estimated(
+    of: Callable[..., Any] = MultiFacetClustering, given: Any = None, **options: Any
+) -> Any:
+    """What is to be refused; some options are for ``fit``."""
+    beside = {name: options.pop(name) for name in ("labels", "groups", "y") if name in options}
+    x = table() if given is None else given
+    if of is SemiSupervisedClassifier:
+        beside.setdefault("y", np.arange(len(x)) % 2)
+    return of(**{"epochs": 1, **options}).fit(x, **beside)
+
+
+def table(value: float = 0.0, rows: int = 30) -> np.ndarray:
+    x = np.random.default_rng(0).normal(size=(rows, 5))
+    x[3, 2] += value
+    return x
+
+
+@cache
+def estimators() -> dict[type, Any]:
+    """Fitted, of each kind."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeadFacetWarning)
+        kinds = (MultiFacetClustering, SemiSupervisedClassifier, ContentStyleTransformer)
+        return {kind: estimated(kind, random_state=0) for kind in kinds}
+
+
+def facets(**options: Any) -> Callable[[], Any]:
+    return lambda: estimated(MultiFacetClustering, **options)
+
+
+def classifier(**options: Any) -> Callable[[], Any]:
+    return lambda: estimated(SemiSupervisedClassifier, **options)
+
+
+def grouped(**options: Any) -> Callable[[], Any]:
+    return lambda: estimated(ContentStyleTransformer, **options)
+
+
+def clusterer(estimator: Any = None, **options: Any) -> FacetClustering:
+    return FacetClustering(
+        MultiFacetClustering(2, epochs=1) if estimator is None else estimator, **options
+    )
+
+
+def sampled(*args: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: estimators()[MultiFacetClustering].sample(*args, **options)
+
+
+# What all estimators say of their common options, of data to fit to, and of data beside those.
+COMMON: list[tuple[Any, ...]] = [
+    ("range: epochs", {"epochs": 0}, f"epochs {COUNT}, got 0"),
+    ("type: epochs", {"epochs": 1.5}, f"epochs {COUNT}, got 1.5"),
+    ("range: batch_size", {"batch_size": -3}, f"batch_size {COUNT}, got -3"),
+    ("type: batch_size", {"batch_size": "16"}, f"batch_size {COUNT}, got '16'"),
+    (
+        "range: learning_rate",
+        {"learning_rate": 0},
+        "learning_rate must be a positive number, got 0",
+    ),
+    (
+        "nan: learning_rate",
+        {"learning_rate": NAN},
+        "learning_rate must be a positive number, got nan",
+    ),
+    (
+        "type: likelihood",
+        {"likelihood": "normal"},
+        "likelihood must be a likelihood, such as .* got str",
+    ),
+    ("type: likelihood class", {"likelihood": Normal}, "got the class Normal itself"),
+    ("misfit: likelihood", {"likelihood": Bernoulli()}, "but the Bernoulli likelihood needs"),
+    (
+        "type: network",
+        {"network": (64, 64)},
+        "network must be an architecture, such as .* got tuple",
+    ),
+    (
+        "misfit: network",
+        {"network": ConvLadder((8, 16))},
+        r"needs images \(channels, height, width\)",
+    ),
+    (
+        "unknown: device",
+        {"device": "gpu"},
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+    ),
+    ("type: random_state", {"random_state": "0"}, "'0' cannot be used to seed"),
+    ("range: random_state", {"random_state": -1}, "Seed must be between 0 and"),
+    (
+        "empty: no rows",
+        {"given": np.zeros((0, 5))},
+        r"0 sample\(s\) .* while a minimum of 2 is required",
+    ),
+    (
+        "empty: one row",
+        {"given": table(rows=4)[:1]},
+        r"1 sample\(s\) .* while a minimum of 2 is required",
+    ),
+    ("shape: one datum", {"given": table()[0]}, "Expected 2D array, got 1D array instead"),
+    ("nan: infinity", {"given": table(INF)}, "Input X contains infinity"),
+    (
+        "type: strings",
+        {"given": np.array([["a", "b"]] * 4)},
+        "not compatible with arrays of bytes/strings",
+    ),
+    ("type: complex", {"given": table().astype(complex)}, "Complex data not supported"),
+]
+SEEN: list[tuple[str, Any, str]] = [
+    (
+        "nan: where fitted to none",
+        table(NAN),
+        r"X has missing entries \(NaN\), but the data that .* fitted to",
+    ),
+    ("shape: more columns", np.zeros((3, 6)), "X has 6 features, but .* is expecting 5 features"),
+    (
+        "shape: images",
+        np.zeros((3, 5, 2)),
+        r"data of shape \(5, 2\), but the training data had \(5,\)",
+    ),
+]
+
+
+def on_seen_data(kind: type, x: Any) -> Any:
+    return estimators()[kind].score(x, np.zeros(len(x), int))
+
+
+def common(kind: type) -> list[Row]:
+    """Rows for one kind of estimator."""
+    options = [
+        (fault, partial(estimated, kind, **given), message) for fault, given, message in COMMON
+    ]
+    seen = [(fault, partial(on_seen_data, kind, x), message) for fault, x, message in SEEN]
+    return of(kind.__name__, *options, *[(f"{fault}, to score", *rest) for fault, *rest in seen])
+
+
+ESTIMATORS = [
+    *common(MultiFacetClustering),
+    *common(SemiSupervisedClassifier),
+    *common(ContentStyleTransformer),
+    *of(
+        "MultiFacetClustering.fit",
+        ("range: facets 0", facets(facets=0), f"facets {COUNT}, got 0"),
+        ("type: facets", facets(facets="style"), f"facets {COUNT}, got 'style'"),
+        ("empty: facets", facets(facets=[]), "facets must be a number, or names that differ"),
+        (
+            "misfit: names twice",
+            facets(facets=["a", "a"]),
+            r"names that differ, .* got \['a', 'a'\]",
+        ),
+        ("huge: facets", facets(facets=HUGE), f"facets must be at most 100000000, got {HUGE}"),
+        ("range: n_clusters", facets(n_clusters=0), f"n_clusters of 'facet_0' {COUNT}, got 0"),
+        (
+            "type: n_clusters",
+            facets(n_clusters=[2, 2.5]),
+            f"n_clusters of 'facet_1' {COUNT}, got 2.5",
+        ),
+        ("misfit: n_clusters", facets(n_clusters=[2, 2, 2]), "one for each of the 2 facets, got"),
+        ("huge: n_clusters", facets(n_clusters=31), "cannot have 31 clusters: only 27 of 30 data"),
+        ("range: n_latents", facets(n_latents=[3, -1]), f"n_latents of 'facet_1' {COUNT}, got -1"),
+        ("misfit: n_latents", facets(n_latents=[3]), "one for each of the 2 facets, got"),
+        ("huge: n_latents", facets(n_latents=HUGE), f"n_latents of 'facet_0' {MANY}"),
+        ("misfit: rungs", facets(facets=3, network=MLPLadder((8, 9))), "3 facets"),
+        ("shape: labels", facets(facets=1, labels=[0, 1]), "labels of 'facet_0' has shape"),
+        (
+            "type: labels",
+            facets(facets=1, labels=[0.5] * 30),
+            "labels of 'facet_0' must hold integers",
+        ),
+        (
+            "range: labels",
+            facets(facets=1, labels=[-2] * 30),
+            "labels of 'facet_0' has classes from -2 to -2",
+        ),
+        (
+            "huge: labels",
+            facets(facets=1, labels=[10**8] * 30),
+            "cannot have 100000001 clusters: only 27 of 30 data",
+        ),
+        (
+            "missing: facet of labels",
+            facets(labels=[0] * 30),
+            "there are 2 facets: give labels by name, such as",
+        ),
+        (
+            "unknown: facet of labels",
+            facets(labels={"a": [0] * 30}),
+            "given for 'a', but the facets are",
+        ),
+        (
+            "misfit: labels",
+            facets(n_clusters=2, labels={"facet_1": [0, 1, 2] * 10}),
+            "'facet_1' has labels up to 2, but n_clusters=2: give 3",
+        ),
+    ),
+    *of(
+        "MultiFacetClustering.facet",
+        (
+            "unknown: name",
+            lambda: estimators()[MultiFacetClustering].facet("digit"),
+            "unknown facet 'digit'",
+        ),
+        (
+            "range: number",
+            lambda: estimators()[MultiFacetClustering].facet(2),
+            "unknown facet 2: there are",
+        ),
+        (
+            "type: number",
+            lambda: estimators()[MultiFacetClustering].facet(True),
+            "unknown facet True",
+        ),
+        (
+            "missing: fit",
+            lambda: MultiFacetClustering().facet(0),
+            "is not fitted yet",
+            NotFittedError,
+        ),
+    ),
+    *of(
+        "MultiFacetClustering.sample",
+        ("range: n_samples", sampled(0), f"n_samples {COUNT}, got 0"),
+        ("huge: n_samples", sampled(HUGE), f"n_samples {MANY}"),
+        ("missing: cluster", sampled(2, facet=0), "give facet and cluster together, or neither"),
+        ("missing: facet", sampled(2, cluster=0), "give facet and cluster together, or neither"),
+        ("unknown: facet", sampled(2, facet="digit", cluster=0), "unknown facet 'digit'"),
+        ("range: cluster", sampled(2, facet=0, cluster=-1), "has the clusters 0 to .* got -1"),
+        ("type: cluster", sampled(2, facet=0, cluster=0.0), "has the clusters 0 to .* got 0.0"),
+    ),
+    *of(
+        "FacetClustering.fit",
+        (
+            "type: estimator",
+            lambda: clusterer(Normal(0.3)).fit(table()),
+            "must be a MultiFacetClustering, got Normal",
+        ),
+        (
+            "unknown: facet",
+            lambda: clusterer(facet="digit").fit(table()),
+            "unknown facet 'digit': there are",
+        ),
+        ("range: facet", lambda: clusterer(facet=-3).fit(table()), "unknown facet -3: there are"),
+        (
+            "type: random_state",
+            lambda: clusterer(random_state="0").fit(table()),
+            "'0' cannot be used to seed",
+        ),
+        (
+            "missing: facet of labels",
+            lambda: clusterer().fit(table(), labels=[0] * 30),
+            "give labels by name",
+        ),
+        ("missing: fit", lambda: clusterer().predict(table()), "is not fitted yet", NotFittedError),
+    ),
+    *of(
+        "SemiSupervisedClassifier.fit",
+        (
+            "misfit: one class",
+            classifier(y=np.zeros(30, int)),
+            "y has 1 class, but at least two are needed",
+        ),
+        (
+            "misfit: no class",
+            classifier(y=np.full(30, -1)),
+            "y has 0 classes, but at least two are needed",
+        ),
+        ("type: y", classifier(y=np.linspace(0, 1, 30)), "Unknown label type: continuous"),
+        (
+            "type: '-1'",
+            classifier(y=["a", "b", -1] * 10),
+            "y has the string '-1': give strings and the number -1",
+        ),
+        ("shape: y", classifier(y=[0, 1]), "inconsistent numbers of samples"),
+        ("nan: y", classifier(y=[0, 1, NAN] * 10), "Input y contains NaN"),
+        ("missing: y", classifier(y=None), "requires y to be passed, but the target y is None"),
+        ("range: class_dim", classifier(class_dim=0), f"class_dim {COUNT}, got 0"),
+        ("type: shared_dim", classifier(shared_dim=2.0), f"shared_dim {COUNT}, got 2.0"),
+        ("huge: shared_dim", classifier(shared_dim=HUGE), f"shared_dim {MANY}"),
+        (
+            "range: label_weight",
+            classifier(label_weight=-1),
+            "label_weight must be a number of at least 0, got -1",
+        ),
+    ),
+    *of(
+        "ContentStyleTransformer.fit",
+        ("shape: groups", grouped(groups=[0, 1]), "group has shape"),
+        ("type: groups", grouped(groups=["a"] * 30), "group must hold numbers"),
+        ("nan: groups", grouped(groups=[NAN] * 30), "group must hold integers"),
+        ("range: content_dim", grouped(content_dim=0), f"content_dim {COUNT}, got 0"),
+        ("type: style_dim", grouped(style_dim="2"), f"style_dim {COUNT}, got '2'"),
+        ("huge: style_dim", grouped(style_dim=HUGE), f"style_dim {MANY}"),
+        (
+            "shape: groups to transform",
+            lambda: estimators()[ContentStyleTransformer].transform(table(), groups=[0]),
+            "group has shape",
+        ),
+    ),
+]

@@ -1,0 +1,460 @@
+"""Selection, metrics and diagnostics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from inference import select_model
+from inference.diagnostics import (
+    assert_unbiased,
+    compare_estimators,
+    exact_objective,
+    gauss_hermite,
+    gradient_moments,
+    importance_weighted_bounds,
+    log_importance_weights,
+    loss_draws,
+    pareto_k,
+)
+from inference.figures.selection import selection_overview
+from inference.metrics import (
+    classifier_scores,
+    cluster_accuracy,
+    cluster_map,
+    clustering_scores,
+    held_out_correlation,
+    mean_correlation,
+    probe_accuracy,
+)
+from inference.selection.agreement import (
+    clusters_in_use,
+    effective_clusters,
+    match_facets,
+    redundancy,
+    stability,
+)
+from inference.selection.candidates import one_standard_error
+from tests.bad_inputs.shared import (
+    COUNT,
+    HUGE,
+    LABEL,
+    MANY,
+    NAN,
+    TENSOR,
+    X,
+    Z,
+    facet,
+    guide,
+    holed,
+    ladder,
+    loss,
+    of,
+    runner,
+)
+from tests.bad_inputs.training import spoilt
+
+CLUSTERS = {"a": LABEL}
+
+
+def select(candidates: Any, x: Any = X, **options: Any) -> Any:
+    return select_model(candidates, x, **options)
+
+
+SELECTION = [
+    *of(
+        "select_model",
+        (
+            "empty: candidates",
+            lambda: select({}),
+            "candidates must be functions of a seed, or fitted runs, by name",
+        ),
+        ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
+        (
+            "type: a guide",
+            lambda: select({"a": guide()}),
+            "candidate 'a' must be .* in a sequence, got VaDEGuide",
+        ),
+        (
+            "type: models",
+            lambda: select({"a": [facet()]}),
+            "runners or guides in a sequence, got list",
+        ),
+        (
+            "type: a number",
+            lambda: select({"a": 3}),
+            "candidate 'a' must be a function of a seed, .* got int",
+        ),
+        ("empty: runs", lambda: select({"a": []}), "runners or guides in a sequence, got list"),
+        (
+            "shape: numbers of runs",
+            lambda: select({"a": [guide()], "b": [guide(), runner()]}),
+            r"each candidate must have the same number of runs, got \{'a': 1, 'b': 2\}",
+        ),
+        (
+            "type: what is built",
+            lambda: select({"a": lambda seed: seed}),
+            "'a' gives must be a fitted runner .* got int",
+        ),
+        (
+            "empty: seeds",
+            lambda: select({"a": lambda seed: guide()}, seeds=()),
+            "different integers in a sequence",
+        ),
+        (
+            "unknown: seeds twice",
+            lambda: select({"a": [guide()]}, seeds=[1, 1]),
+            r"different integers .* got \[1, 1\]",
+        ),
+        (
+            "type: seeds",
+            lambda: select({"a": [guide()]}, seeds=[0.5]),
+            "each of seeds must be an integer from 0",
+        ),
+        (
+            "range: draws",
+            lambda: select({"a": [guide()]}, num_draws=0),
+            f"num_draws {COUNT}, got 0",
+        ),
+        (
+            "range: threshold",
+            lambda: select({"a": [guide()]}, threshold=1),
+            "at least 0 and below 1, got 1",
+        ),
+        ("shape: x", lambda: select({"a": [guide()]}, x=X[:, 1:]), r"x has shape \[5, 5\]"),
+        ("type: x", lambda: select({"a": [guide()]}, x="x"), "x must hold numbers, got str"),
+        (
+            "nan: fitted",
+            lambda: select({"a": [spoilt()]}),
+            "candidate 'a' has parameters that are not finite",
+        ),
+    ),
+    *of(
+        "one_standard_error",
+        (
+            "shape: errors",
+            lambda: one_standard_error([0, -1], [0]),
+            "differences and errors must be equally many",
+        ),
+        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "and finite, got"),
+        (
+            "range: no best",
+            lambda: one_standard_error([-2, -1], [1, 1]),
+            "from the best must be at most 0, one of them 0",
+        ),
+        ("range: errors", lambda: one_standard_error([-2, 0], [-1, 1]), "and errors at least 0"),
+        (
+            "type: text",
+            lambda: one_standard_error("a", [0]),
+            "differences must hold numbers, got str",
+        ),
+    ),
+    *of(
+        "clusters_in_use",
+        (
+            "shape: proba",
+            lambda: clusters_in_use([0.5, 0.5]),
+            r"probabilities \[N, K\], got shape \[2\]",
+        ),
+        (
+            "range: proba",
+            lambda: clusters_in_use([[0.5, 0.1]]),
+            "each row of proba must add up to 1",
+        ),
+        ("nan: proba", lambda: clusters_in_use([[NAN, 1.0]]), r"probabilities \[N, K\]"),
+        (
+            "range: threshold",
+            lambda: clusters_in_use([[1.0]], -0.1),
+            "a share of the data, .* got -0.1",
+        ),
+        (
+            "type: threshold",
+            lambda: clusters_in_use([[1.0]], "0.1"),
+            "a share of the data, .* got '0.1'",
+        ),
+    ),
+    *of(
+        "effective_clusters",
+        ("range: proba", lambda: effective_clusters([[-1.0, 2.0]]), r"probabilities \[N, K\]"),
+        ("empty: proba", lambda: effective_clusters([[]]), r"got shape \[1, 0\]"),
+    ),
+    *of(
+        "redundancy",
+        (
+            "shape: lengths",
+            lambda: redundancy({"a": LABEL, "b": LABEL[1:]}),
+            r"of the same data .* \[\(4,\), \(5,\)\]",
+        ),
+        ("type: an array", lambda: redundancy(LABEL), "what a guide's predict gives"),
+        (
+            "nan: clusters",
+            lambda: redundancy({"a": X[:, 0], "b": LABEL}),
+            "clusters of facet 'a' must be integers",
+        ),
+    ),
+    *of(
+        "match_facets",
+        (
+            "shape: numbers",
+            lambda: match_facets(CLUSTERS, {**CLUSTERS, "b": LABEL}),
+            "must have the same facets, or as",
+        ),
+        (
+            "type: a guide",
+            lambda: match_facets(CLUSTERS, guide()),
+            "clusters by facet are needed of each run",
+        ),
+    ),
+    *of(
+        "stability",
+        (
+            "empty: one run",
+            lambda: stability([CLUSTERS]),
+            "agreement takes two runs or more, got 1",
+        ),
+        (
+            "unknown: facet",
+            lambda: stability([CLUSTERS, {"b": LABEL}]),
+            "the same facets, .* where these are matched, got",
+        ),
+        (
+            "type: arrays",
+            lambda: stability([LABEL, LABEL]),
+            "clusters by facet are needed of each run",
+        ),
+        (
+            "shape: rows",
+            lambda: stability([CLUSTERS, {"a": X}]),
+            r"of the same data .* got shapes \[\(5,\), \(5, 6\)\]",
+        ),
+    ),
+    *of(
+        "selection_overview",
+        (
+            "type: runs",
+            lambda: selection_overview({}),
+            "must be a Selection, of inference.select_model, got dict",
+        ),
+    ),
+]
+
+METRICS = [
+    *of(
+        "cluster_accuracy",
+        (
+            "shape: lengths",
+            lambda: cluster_accuracy([0, 1], [0, 1, 1]),
+            r"got shapes \(2,\) and \(3,\)",
+        ),
+        ("empty: no data", lambda: cluster_accuracy([], []), "non-empty vectors"),
+        (
+            "unknown: method",
+            lambda: cluster_accuracy([0], [0], "best"),
+            'must be "majority" or "hungarian"',
+        ),
+        ("nan: labels", lambda: cluster_accuracy([0, NAN], [0, 1]), "labels hold NaN or infinity"),
+        (
+            "shape: map",
+            lambda: cluster_accuracy([0], [0], map_from=([0], [0, 1])),
+            r"\(1,\) and \(2,\)",
+        ),
+    ),
+    *of(
+        "cluster_map",
+        (
+            "shape: table",
+            lambda: cluster_map([[0, 1]], [[0, 1]]),
+            r"vectors of one length, got shapes \(1, 2\)",
+        ),
+    ),
+    *of(
+        "clustering_scores",
+        ("type: None", lambda: clustering_scores(None, [0]), r"got shapes \(\) and \(1,\)"),
+    ),
+    *of(
+        "probe_accuracy",
+        (
+            "shape: labels",
+            lambda: probe_accuracy(Z, [0, 1], Z, [0, 1]),
+            r"shapes \(8, 2\) and \(2,\)",
+        ),
+        (
+            "shape: test",
+            lambda: probe_accuracy(Z, [0, 1] * 4, Z[:, :1], [0, 1] * 4),
+            r"\[N, 2\], as in",
+        ),
+        ("nan: z", lambda: probe_accuracy(holed(NAN), LABEL, X, LABEL), "latents hold NaN"),
+    ),
+    *of(
+        "classifier_scores",
+        (
+            "unknown: label",
+            lambda: classifier_scores(Z, [0, 1] * 4, [(Z, [2] * 8)]),
+            r"lacks: \[2\]",
+        ),
+        ("empty: z", lambda: classifier_scores(Z[:0], [], []), r"are needed, got shapes \(0, 2\)"),
+    ),
+    *of(
+        "mean_correlation",
+        (
+            "shape: columns",
+            lambda: mean_correlation(np.ones((4, 2)), np.ones((4, 3))),
+            r"\(4, 2\) and \(4, 3\)",
+        ),
+        (
+            "range: constant",
+            lambda: mean_correlation(np.ones((4, 2)), Z[:4]),
+            "has a constant column",
+        ),
+        ("unknown: method", lambda: mean_correlation(Z, Z, "kendall"), 'method must be "pearson"'),
+        ("nan: z", lambda: mean_correlation(Z, Z * NAN), "sources or latents hold NaN"),
+        (
+            "type: text",
+            lambda: mean_correlation(Z, "latents"),
+            "latents must hold numbers, got str",
+        ),
+    ),
+    *of(
+        "held_out_correlation",
+        (
+            "shape: too few",
+            lambda: held_out_correlation(Z[:3], Z[:3]),
+            "each half of the 3 data needs",
+        ),
+        (
+            "range: variates",
+            lambda: held_out_correlation(Z, Z, align=True, num_variates=3),
+            "fewer than 3",
+        ),
+        ("empty: no data", lambda: held_out_correlation(Z[:0], Z[:0]), r"N >= 2, got \(0, 2\)"),
+    ),
+]
+
+
+WEIGHTS = torch.zeros(4, 5)
+
+DIAGNOSTICS = [
+    *of(
+        "exact_objective",
+        (
+            "misfit: guide",
+            lambda: exact_objective(ladder().model, ladder(), TENSOR),
+            "depend on one another",
+        ),
+        (
+            "misfit: model",
+            lambda: exact_objective(facet(), guide(), TENSOR),
+            "built for another model",
+        ),
+        (
+            "range: nodes",
+            lambda: exact_objective(guide().model, guide(), TENSOR, 0),
+            f"num_nodes {COUNT}",
+        ),
+        (
+            "shape: x",
+            lambda: exact_objective(guide().model, guide(), TENSOR[0]),
+            r"x has shape \[6\]",
+        ),
+    ),
+    *of(
+        "gauss_hermite",
+        ("huge: nodes", lambda: gauss_hermite(HUGE, 1), f"{HUGE} \\*\\* 1 nodes are too many"),
+        ("huge: dim", lambda: gauss_hermite(30, HUGE), f"30 \\*\\* {HUGE} nodes are too many"),
+        ("range: dim", lambda: gauss_hermite(3, 0), f"dim {COUNT}, got 0"),
+    ),
+    *of(
+        "log_importance_weights",
+        ("misfit: guide", lambda: log_importance_weights(ladder(), X, 3), "has no density of z"),
+        (
+            "range: draws",
+            lambda: log_importance_weights(guide(), X, 0),
+            f"num_draws {COUNT}, got 0",
+        ),
+        ("huge: draws", lambda: log_importance_weights(guide(), X, HUGE), f"num_draws {MANY}"),
+        (
+            "type: guide",
+            lambda: log_importance_weights(guide().model, X, 3),
+            "guide must be a guide",
+        ),
+    ),
+    *of(
+        "importance_weighted_bounds",
+        ("range: sizes", lambda: importance_weighted_bounds(WEIGHTS, [5]), "draws, 4, got"),
+        ("empty: sizes", lambda: importance_weighted_bounds(WEIGHTS, []), r"draws, 4, got \[\]"),
+        ("type: sizes", lambda: importance_weighted_bounds(WEIGHTS, ["1"]), r"got \['1'\]"),
+        ("shape: vector", lambda: importance_weighted_bounds(WEIGHTS[0], [1]), r"got shape \[5\]"),
+    ),
+    *of(
+        "pareto_k",
+        ("shape: few draws", lambda: pareto_k(WEIGHTS), "a tail needs at least 100 draws, got 4"),
+        (
+            "nan: weights",
+            lambda: pareto_k(WEIGHTS * NAN),
+            "without NaN, got shape .* with 20 of them",
+        ),
+        ("type: array", lambda: pareto_k(np.zeros((100, 2))), "must be a tensor .* got ndarray"),
+    ),
+    *of(
+        "loss_draws",
+        ("range: draws", lambda: loss_draws(loss(), TENSOR, 0), f"num_draws {COUNT}, got 0"),
+        ("range: chunk", lambda: loss_draws(loss(), TENSOR, 3, chunk=0), f"chunk {COUNT}, got 0"),
+        (
+            "type: x",
+            lambda: loss_draws(loss(), X, 3),
+            r"x must be a tensor .* got ndarray: give torch.as_tensor",
+        ),
+    ),
+    *of(
+        "gradient_moments",
+        (
+            "range: chunk",
+            lambda: gradient_moments(loss(), TENSOR, 3, chunk=0),
+            f"chunk {COUNT}, got 0",
+        ),
+        (
+            "type: loss",
+            lambda: gradient_moments("loss", TENSOR, 3),
+            "loss must be a module .* got str",
+        ),
+    ),
+    *of(
+        "compare_estimators",
+        (
+            "empty: losses",
+            lambda: compare_estimators({}, TENSOR, loss()),
+            "losses by name, .* got {}",
+        ),
+        (
+            "type: reference",
+            lambda: compare_estimators({"a": loss()}, TENSOR, 0.5),
+            "reference must be",
+        ),
+        (
+            "range: draws",
+            lambda: compare_estimators({"a": loss()}, TENSOR, loss(), 0),
+            f"num_draws {COUNT}",
+        ),
+    ),
+    *of(
+        "assert_unbiased",
+        (
+            "nan: draws",
+            lambda: assert_unbiased(torch.tensor([0.0, NAN]), 0.0),
+            "1 draws not finite",
+        ),
+        ("shape: table", lambda: assert_unbiased(torch.zeros(2, 2), 0.0), r"got shape \(2, 2\)"),
+        (
+            "range: power",
+            lambda: assert_unbiased(torch.zeros(9), 0.0, power=1.5),
+            r"within \(0, 1\), got 1.5",
+        ),
+        (
+            "type: draws",
+            lambda: assert_unbiased([0.0, 1.0], 0.0),
+            r"must be a tensor \[n\], got list",
+        ),
+    ),
+]

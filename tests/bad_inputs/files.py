@@ -1,0 +1,430 @@
+"""Saved runs and checkpoints that are damaged or do not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from guides import VaDEGuide
+from inference import Checkpoints, SVIRunner
+from inference.checkpoints.periodic import CheckpointWarning
+from ppl_models import MFCVAE, GaussianMixture, SharedMLP
+from tests.bad_inputs.shared import COUNT, NAN, D, Row, X, of, one_facet, runner, vae
+
+# Files: of a saved run, of its checkpoints, of data.
+
+
+def cut(name: str, keep: float) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        content = (run / name).read_bytes()
+        (run / name).write_bytes(content[: int(keep * len(content))])
+
+    return damage
+
+
+def write(name: str, content: str | bytes) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return damage
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda run: (run / name).unlink()
+
+
+def rewrite(change: Callable[[dict], Any]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        config = json.loads((run / "config.json").read_text())
+        change(config)
+        (run / "config.json").write_text(json.dumps(config))
+
+    return damage
+
+
+def change(part: str, to: Callable[[Any], Any]) -> Callable[[Path], None]:
+    return rewrite(lambda config: config.update({part: to(config[part])}))
+
+
+def having(**items: Any) -> Callable[[dict], dict]:
+    return lambda part: {**part, **items}
+
+
+def without(name: str) -> Callable[[dict], dict]:
+    return lambda part: {key: value for key, value in part.items() if key != name}
+
+
+def of_class(name: str) -> Callable[[Any], dict]:
+    return lambda part: {"@class": f"inference.{name}"}
+
+
+def reweigh(to: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        weights = load_file(run / "weights.safetensors")
+        save_file(
+            {name: to(tensor) for name, tensor in weights.items()}, run / "weights.safetensors"
+        )
+
+    return damage
+
+
+def loads(
+    fault: str,
+    damage: Callable[[Path], Any] | None,
+    message: str,
+    error: type[Exception] = ValueError,
+    **options: Any,
+) -> Row:
+    return Row("SVIRunner.load", fault, partial(SVIRunner.load, **options), message, error, damage)
+
+
+LOADING = [
+    loads("file: weights cut", cut("weights.safetensors", 0.5), "truncated or damaged"),
+    loads("file: weights empty", cut("weights.safetensors", 0.0), "truncated or damaged"),
+    loads(
+        "file: weights of a pickle",
+        write("weights.safetensors", b"\x80\x04." * 40),
+        "truncated or damaged",
+    ),
+    loads("file: config cut", cut("config.json", 0.7), "truncated or damaged"),
+    loads("file: config empty", cut("config.json", 0.0), "truncated or damaged"),
+    loads("file: config no text", write("config.json", b"\xff\xfe\x00"), "truncated or damaged"),
+    loads("file: history cut", cut("history.jsonl", 0.7), "truncated or damaged"),
+    loads(
+        "missing: weights",
+        remove("weights.safetensors"),
+        "weights.safetensors is missing",
+        FileNotFoundError,
+    ),
+    loads("missing: config", remove("config.json"), "config.json is missing", FileNotFoundError),
+    loads(
+        "missing: history", remove("history.jsonl"), "history.jsonl is missing", FileNotFoundError
+    ),
+    loads("missing: folder", shutil.rmtree, "no checkpoint in", FileNotFoundError),
+    loads("file: foreign json", write("config.json", '{"a": 1}'), "not a checkpoint of format"),
+    loads("file: json list", write("config.json", "[1]"), "not a checkpoint of format"),
+    loads(
+        "file: other format",
+        rewrite(lambda c: c.update(format=99)),
+        "not a checkpoint of format 2: its format is 99",
+    ),
+    loads(
+        "file: no guide",
+        rewrite(lambda c: c.pop("guide")),
+        "config.json is damaged: it lacks 'guide'",
+    ),
+    loads(
+        "file: no schedule",
+        rewrite(lambda c: c.pop("schedule")),
+        "config.json is damaged: it lacks 'schedule'",
+    ),
+    loads(
+        "file: no progress",
+        rewrite(lambda c: c.pop("progress")),
+        "config.json is damaged: it lacks 'progress'",
+    ),
+    loads(
+        "file: progress a list",
+        change("progress", lambda p: [1]),
+        "progress must hold epoch and step, got list",
+    ),
+    loads(
+        "file: no epoch",
+        change("progress", without("epoch")),
+        "config.json is damaged: progress lacks 'epoch'",
+    ),
+    loads(
+        "file: epoch text",
+        change("progress", having(epoch="1")),
+        "progress must count, got '1' for 'epoch'",
+    ),
+    loads(
+        "file: step negative",
+        change("progress", having(step=-1)),
+        "progress must count, got -1 for 'step'",
+    ),
+    loads(
+        "file: runner null",
+        change("runner", lambda r: None),
+        "damaged: runner must hold lr .* got NoneType",
+    ),
+    loads(
+        "file: no rate",
+        change("runner", without("lr")),
+        "config.json is damaged: runner lacks 'lr'",
+    ),
+    loads(
+        "file: unknown option",
+        change("runner", having(device="cpu")),
+        "damaged: runner has an unknown 'device'",
+    ),
+    loads(
+        "file: rate text",
+        change("runner", having(lr="a")),
+        "damaged: lr must be a positive number, got 'a'",
+    ),
+    loads(
+        "file: seed null",
+        change("runner", having(seed=None)),
+        "config.json is damaged: seed must be an integer",
+    ),
+    loads(
+        "file: guide null",
+        change("guide", lambda g: None),
+        "json is damaged: guide must be .* got NoneType",
+    ),
+    loads(
+        "file: schedule text",
+        change("schedule", lambda s: "warm"),
+        "json is damaged: schedule must be .* got str",
+    ),
+    loads(
+        "file: guard text",
+        change("guard", lambda g: "skip"),
+        "config.json is damaged: guard must be .* got str",
+    ),
+    loads(
+        "file: guard as schedule",
+        change("schedule", of_class("guard.Guard")),
+        "schedule must be .* got Guard",
+    ),
+    loads(
+        "file: schedule as guard",
+        change("guard", of_class("schedules.Constant")),
+        "guard must be .* got Constant",
+    ),
+    loads(
+        "file: history of numbers",
+        write("history.jsonl", "1\n2\n"),
+        "history.jsonl is damaged: line 1 must hold",
+    ),
+    loads(
+        "nan: weights",
+        reweigh(lambda t: t * NAN),
+        "the weights in .* are damaged: NaN, infinite or of another",
+    ),
+    loads(
+        "type: weights",
+        reweigh(torch.Tensor.long),
+        "the weights in .* are damaged: NaN, infinite or of another",
+    ),
+    loads("type: guide", None, "guide must be a guide, such as .* got str", guide="x"),
+    loads("type: schedule", None, "schedule must be such as .* got str", schedule="x"),
+    loads(
+        "unknown: device",
+        None,
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+        device="gpu",
+    ),
+    loads(
+        "file: foreign class",
+        rewrite(lambda c: c["guide"].update({"@class": "os.system"})),
+        "'os.system', which is not part of this library, so it is not imported",
+    ),
+    loads(
+        "file: not buildable",
+        rewrite(lambda c: c["guide"].update({"@class": "inference.elbo"})),
+        "not something a checkpoint may build",
+    ),
+    loads(
+        "file: renamed class",
+        rewrite(lambda c: c["guide"].update({"@class": "guides.vade.Gone"})),
+        "which this version of the library lacks",
+    ),
+    loads(
+        "file: other arguments",
+        rewrite(lambda c: c["guide"].update({"temperature": 1})),
+        "does not fit this version",
+    ),
+    loads(
+        "file: wrong argument",
+        rewrite(lambda c: c["guide"].update({"num_samples": 0})),
+        f"num_samples {COUNT}, got 0",
+    ),
+    loads(
+        "file: wrong rate",
+        rewrite(lambda c: c["runner"].update(lr=-1)),
+        "lr must be a positive number, got -1",
+    ),
+    loads(
+        "file: unknown precision",
+        rewrite(lambda c: c["runner"].update(precision="fp4")),
+        "precision must be one of",
+    ),
+    loads(
+        "shape: other sizes",
+        rewrite(lambda c: c["guide"]["model"]["facets"]["digit"].update(num_components=5)),
+        r"do not fit the guide; they differ in \['model.facets.digit.loc'",
+    ),
+    Row(
+        "SVIRunner.load",
+        "unknown: device for a guide of one's own",
+        lambda run: SVIRunner.load(run, guide=one_facet(), device="gpu"),
+        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+    ),
+    Row(
+        "SVIRunner.load",
+        "misfit: guide",
+        lambda run: SVIRunner.load(run, guide=vae()),
+        "do not fit the guide; they differ",
+    ),
+    Row(
+        "SVIRunner.load",
+        "file: not a folder",
+        lambda run: SVIRunner.load(run / "config.json"),
+        "no checkpoint in",
+        FileNotFoundError,
+    ),
+    Row(
+        "SVIRunner.save",
+        "file: in the way",
+        lambda run: runner().save(run / "config.json"),
+        "config.json",
+        FileExistsError,
+    ),
+]
+
+
+def resumed(run: Path, lr: float = 5e-4, **options: Any) -> None:
+    """Go on from the checkpoints of the saved run, which was called in the same way but for
+    options.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)  # says why a checkpoint is skipped
+        saved_runner(lr).fit(
+            X, **{**SIZES, "checkpoints": Checkpoints(run / "checkpoints", resume=True), **options}
+        )
+
+
+SIZES = {"epochs": 1, "batch_size": 3, "progress": False}
+STATE, STORED, DIGESTS = (
+    f"checkpoints/step-0000000002/{n}"
+    for n in ("state.json", "tensors.safetensors", "digests.json")
+)
+
+
+def saved_runner(lr: float = 5e-4) -> SVIRunner:
+    g = VaDEGuide(MFCVAE((D,), {"digit": GaussianMixture(3, 2)}, network=SharedMLP((8,))))
+    return SVIRunner(g.model, g, lr=lr)
+
+
+def saved(folder: Path) -> Path:
+    """A run's folder: what ``save`` writes, the last checkpoint of the run, and a file of
+    somebody's own.
+    """
+    fitted = saved_runner().fit(X, **SIZES, checkpoints=Checkpoints(folder / "checkpoints"))
+    write("notes.txt", "mine")(folder)
+    return fitted.save(folder)
+
+
+def restate(change: Callable[[dict], Any]) -> Callable[[Path], None]:
+    """Write another state into the checkpoint, its digest included."""
+
+    def damage(run: Path) -> None:
+        state = json.dumps(change(json.loads((run / STATE).read_text()))).encode()
+        digests = json.loads((run / DIGESTS).read_text())
+        write(STATE, state)(run)
+        write(DIGESTS, json.dumps({**digests, "state.json": hashlib.sha256(state).hexdigest()}))(
+            run
+        )
+
+    return damage
+
+
+def resumes(
+    fault: str, damage: Callable[[Path], Any], message: str = "no checkpoint in .* is complete"
+) -> Row:
+    return Row("Checkpoints", fault, resumed, message, ValueError, damage)
+
+
+RESUMING = [
+    resumes("file: state cut", cut(STATE, 0.5)),
+    resumes("file: tensors cut", cut(STORED, 0.5)),
+    resumes("file: digests cut", cut(DIGESTS, 0.5)),
+    resumes("file: digests foreign", write(DIGESTS, "[]")),
+    resumes("file: digests no text", write(DIGESTS, b"\xff\xfe")),
+    resumes("file: state of another format", restate(lambda state: {**state, "format": 99})),
+    resumes("file: state foreign", restate(lambda state: [1])),
+    resumes("file: no call", restate(without("call"))),
+    resumes("file: no progress", restate(without("progress"))),
+    resumes("file: no runners", restate(without("runs"))),
+    resumes(
+        "file: no epoch",
+        restate(lambda state: {**state, "progress": without("epoch")(state["progress"])}),
+    ),
+    resumes(
+        "file: no history",
+        restate(
+            lambda state: {
+                **state,
+                "runs": [{**state["runs"][0], "run": without("history")(state["runs"][0]["run"])}],
+            }
+        ),
+    ),
+    resumes("file: too few runners", restate(having(runs=[]))),
+    resumes("file: runners a number", restate(having(runs=3))),
+    resumes("missing: tensors", remove(STORED)),
+    resumes("missing: digests", remove(DIGESTS)),
+    Row(
+        "Checkpoints",
+        "misfit: sizes",
+        partial(resumed, batch_size=4),
+        "another run, which differs in sizes",
+    ),
+    Row(
+        "Checkpoints",
+        "misfit: data",
+        lambda run: saved_runner().fit(
+            X[::-1].copy(), **SIZES, checkpoints=Checkpoints(run / "checkpoints", resume=True)
+        ),
+        "which differs in data",
+    ),
+    Row("Checkpoints", "misfit: rate", partial(resumed, lr=1e-3), "another run, which differs in"),
+    Row(
+        "Checkpoints.check",
+        "misfit: not resumed",
+        lambda run: Checkpoints(run / "checkpoints"),
+        "resume it with resume=True",
+    ),
+    Row(
+        "Checkpoints",
+        "file: no folder",
+        lambda run: Checkpoints(run / "config.json"),
+        "is a file, but a folder for check",
+    ),
+    *of(
+        "Checkpoints",
+        ("range: epochs", lambda: Checkpoints("new", epochs=0), f"epochs {COUNT}, got 0"),
+        ("range: keep", lambda: Checkpoints("new", keep=0), f"keep {COUNT}, got 0"),
+        (
+            "range: seconds",
+            lambda: Checkpoints("new", seconds=-1),
+            "seconds must be a positive number, got -1",
+        ),
+        (
+            "nan: seconds",
+            lambda: Checkpoints("new", seconds=NAN),
+            "seconds must be a positive number, got nan",
+        ),
+        (
+            "type: seconds",
+            lambda: Checkpoints("new", seconds="60"),
+            "seconds must be a positive number, got '60'",
+        ),
+        (
+            "type: resume",
+            lambda: Checkpoints("new", resume="yes"),
+            "resume must be True or False, got str",
+        ),
+    ),
+]

@@ -1,0 +1,361 @@
+"""Guides."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from guides import (
+    AmortizedGuide,
+    Annealed,
+    ClassifierGuide,
+    CodebookGuide,
+    ConditionalGuide,
+    Enumerate,
+    FlowGuide,
+    GroupedGuide,
+    GumbelSoftmax,
+    LadderGuide,
+    MarginalGuide,
+    PointGuide,
+    RademacherHash,
+    ScoreFunction,
+    SimilarContentGuide,
+    TableGuide,
+    VaDEGuide,
+)
+from ppl_models import MFCVAE, VampPrior
+from tests.bad_inputs.shared import (
+    COUNT,
+    HUGE,
+    INF,
+    LABEL,
+    MANY,
+    NAN,
+    TENSOR,
+    D,
+    X,
+    codes,
+    continuous_ivae,
+    facet,
+    guide,
+    holed,
+    ivae,
+    ladder,
+    mlvae,
+    nvae,
+    of,
+    real,
+    runner,
+    tables,
+    vlac,
+)
+
+GUIDES = [
+    *of(
+        "VaDEGuide",
+        (
+            "range: num_samples",
+            lambda: VaDEGuide(facet(), num_samples=0),
+            f"num_samples {COUNT}, got 0",
+        ),
+        ("huge: num_samples", lambda: VaDEGuide(facet(), num_samples=HUGE), f"num_samples {MANY}"),
+        ("type: model", lambda: VaDEGuide(None), "model must be a model, such as .* got NoneType"),
+        (
+            "type: a runner",
+            lambda: VaDEGuide(runner()),
+            "model must be a model, such as .* got SVIRunner",
+        ),
+        ("misfit: model", lambda: VaDEGuide(nvae().model), "such as ClassifierGuide"),
+        (
+            "misfit: VampPrior",
+            lambda: VaDEGuide(one_vamp()) and VaDEGuide(one_vamp()),
+            "another guide's posteri",
+        ),
+        (
+            "range: label_weight",
+            lambda: VaDEGuide(facet(), label_weight=-1),
+            "label_weight .* got -1",
+        ),
+    ),
+    *of(
+        "MarginalGuide",
+        ("type: num_samples", lambda: MarginalGuide(facet(), 2.0), f"num_samples {COUNT}, got 2.0"),
+        (
+            "type: model",
+            lambda: MarginalGuide(MFCVAE),
+            "model must be a model, .* got the class MFCVAE itself",
+        ),
+    ),
+    *of(
+        "AmortizedGuide",
+        (
+            "type: discrete",
+            lambda: AmortizedGuide(facet(), discrete="enumerate"),
+            "discrete must be a rule such as",
+        ),
+        (
+            "misfit: VampPrior",
+            lambda: AmortizedGuide(facet(VampPrior(2, 2, (D,))), conditional=True),
+            "which a conditional guide does not have",
+        ),
+        (
+            "type: model",
+            lambda: AmortizedGuide("MFCVAE", conditional=True),
+            "model must be a model, .* got str",
+        ),
+    ),
+    *of(
+        "LadderGuide",
+        (
+            "type: discrete",
+            lambda: LadderGuide(vlac(), discrete=Enumerate),
+            "discrete must be a rule such as",
+        ),
+        (
+            "misfit: VampPrior",
+            lambda: LadderGuide(facet(VampPrior(2, 2, (D,)))),
+            "a VampPrior is made of q",
+        ),
+        ("type: model", lambda: LadderGuide(guide()), "model must be a model, .* got VaDEGuide"),
+        (
+            "misfit: marginal",
+            lambda: ladder()(TENSOR, marginal=True),
+            "use MarginalGuide or AmortizedGuide",
+        ),
+    ),
+    *of(
+        "ConditionalGuide",
+        (
+            "misfit: model",
+            lambda: ConditionalGuide(facet()),
+            "is for IVAE, .* got MFCVAE: use VaDEGuide",
+        ),
+        ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
+    ),
+    *of(
+        "SupervisedGuide",
+        (
+            "range: infinite",
+            lambda: VaDEGuide(facet(), label_weight=float("inf")),
+            "label_weight .* got inf",
+        ),
+        ("nan: weight", lambda: VaDEGuide(facet(), label_weight=NAN), "label_weight .* got nan"),
+        ("type: weight", lambda: VaDEGuide(facet(), label_weight="1"), "label_weight .* got '1'"),
+    ),
+    *of(
+        "ClassifierGuide",
+        (
+            "misfit: model",
+            lambda: ClassifierGuide(facet()),
+            "is for NVAE, got MFCVAE: use VaDEGuide",
+        ),
+        ("range: weight", lambda: ClassifierGuide(nvae().model, 1, -1), "label_weight .* got -1"),
+        ("type: weight", lambda: ClassifierGuide(nvae().model, 1, "1"), "label_weight .* got '1'"),
+    ),
+    *of(
+        "CodebookGuide",
+        ("misfit: model", lambda: CodebookGuide(facet()), "CodebookGuide is for VQVAE, got MFCVAE"),
+        (
+            "type: discrete",
+            lambda: CodebookGuide(codes().model, 1, Enumerate()),
+            "must be a GumbelSoftmax",
+        ),
+    ),
+    *of(
+        "CodebookGuide.codes",
+        (
+            "shape: x",
+            lambda: codes().codes(np.zeros((2, 64))),
+            r"for example x.reshape\(len\(x\), 1, 8",
+        ),
+    ),
+    *of(
+        "PointGuide",
+        ("misfit: model", lambda: PointGuide(facet()), "PointGuide is for facets without clusters"),
+        ("type: model", lambda: PointGuide(3), "model must be a model, .* got int"),
+    ),
+    *of(
+        "FlowGuide",
+        ("misfit: model", lambda: FlowGuide(facet()), "FlowGuide is for GMMFlow, .* got MFCVAE"),
+    ),
+    *of(
+        "GroupedGuide",
+        ("misfit: model", lambda: GroupedGuide(facet()), "GroupedGuide is for MLVAE, got MFCVAE"),
+        (
+            "type: evidence",
+            lambda: GroupedGuide(mlvae().model, 1, "product"),
+            "evidence must be a rule such as",
+        ),
+        (
+            "unknown: content",
+            lambda: GroupedGuide(mlvae().model, content="all"),
+            "content must be one of",
+        ),
+    ),
+    *of(
+        "SimilarContentGuide",
+        ("range: penalty", lambda: SimilarContentGuide(mlvae().model, 1, -1), "penalty .* got -1"),
+        ("nan: penalty", lambda: SimilarContentGuide(mlvae().model, 1, NAN), "penalty .* got nan"),
+        ("type: penalty", lambda: SimilarContentGuide(mlvae().model, 1, "1"), "penalty .* got '1'"),
+    ),
+    *of(
+        "TableGuide",
+        (
+            "empty: group",
+            lambda: TableGuide(mlvae().model, []),
+            "group is empty: give the group of every row",
+        ),
+        (
+            "type: group",
+            lambda: TableGuide(mlvae().model, ["a", "b"]),
+            "group must hold numbers, got list",
+        ),
+        (
+            "type: floats",
+            lambda: TableGuide(mlvae().model, [0.0, 1.0]),
+            "group must hold integers, got",
+        ),
+        (
+            "shape: group",
+            lambda: TableGuide(mlvae().model, [[0, 1]]),
+            r"group has shape \[1, 2\], but",
+        ),
+    ),
+    *of(
+        "TableGuide.embed",
+        ("shape: rows", lambda: tables().embed(X[:3], group=[0, 0, 1]), "tables for 5 rows, got 3"),
+        ("range: row", lambda: tables().embed(X[:1], group=[0], row=[5]), "numbers from 5 to 5"),
+        (
+            "misfit: groups",
+            lambda: tables().embed(X, group=[0, 1, 1, 1, 1]),
+            "use those groups",
+        ),
+    ),
+    *of(
+        "GumbelSoftmax",
+        ("range: temperature", lambda: GumbelSoftmax(0), "temperature must be positive, got 0"),
+        ("nan: temperature", lambda: GumbelSoftmax(NAN), "temperature must be positive, got nan"),
+        (
+            "type: temperature",
+            lambda: GumbelSoftmax("low"),
+            "temperature must be positive, got 'low'",
+        ),
+    ),
+    *of(
+        "Annealed",
+        (
+            "range: end",
+            lambda: Annealed(1.0, 0.0),
+            "temperatures must be positive, got start=1.0, end=0.0",
+        ),
+        ("huge: start", lambda: Annealed(INF), "temperatures must be positive, got start=inf"),
+        ("type: steps", lambda: Annealed(steps=1e4), f"steps {COUNT}, got 10000.0"),
+    ),
+    *of(
+        "ScoreFunction",
+        ("unknown: baseline", lambda: ScoreFunction("mean"), "baseline must be one of"),
+        (
+            "misfit: two guides",
+            lambda: twice(ScoreFunction()),
+            "of another guide: give each guide its own",
+        ),
+    ),
+    *of(
+        "RademacherHash",
+        ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
+        (
+            "huge: num_bits",
+            lambda: RademacherHash((D,), 25),
+            "33554432 labels: use 24 bits at most",
+        ),
+        ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
+        ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
+        ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
+        ("empty: x", lambda: RademacherHash((D,), 2)(X[:0]), r"x is empty, .* \(shape \[0, 6\]\)"),
+    ),
+    *of(
+        "FacetGuide.embed",
+        (
+            "missing: label",
+            lambda: ivae().embed(X),
+            "IVAE needs label= besides x, with one entry per",
+        ),
+        (
+            "unknown: given",
+            lambda: guide().embed(X, batch_sise=3),
+            "got batch_sise: is that a misspelt",
+        ),
+        (
+            "shape: label",
+            lambda: ivae().embed(X, label=[0, 1]),
+            r"label has shape \[2\], but there are 5",
+        ),
+        (
+            "range: label",
+            lambda: ivae().embed(X, label=LABEL + 1),
+            "classes from 1 to 3, but .* 0 to 2",
+        ),
+        ("type: label", lambda: ivae().embed(X, label=LABEL / 2), "label must hold integers"),
+        (
+            "type: names",
+            lambda: ivae().embed(X, label=list("abcde")),
+            "label must hold numbers, got list",
+        ),
+        (
+            "shape: vectors",
+            lambda: continuous_ivae().embed(X, label=X),
+            r"\[5, 6\], but \[5, 3\] is needed",
+        ),
+        (
+            "nan: vectors",
+            lambda: continuous_ivae().embed(X, label=holed(NAN)[:, :3]),
+            "label holds NaN",
+        ),
+        ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= besides x"),
+        (
+            "shape: group",
+            lambda: mlvae().embed(X, group=[0]),
+            r"group has shape \[1\], but there are 5",
+        ),
+    ),
+    *of(
+        "FacetGuide.observed",
+        ("shape: x", lambda: guide().observed(X[0], {}), r"x has shape \[6\]"),
+    ),
+    *of(
+        "FacetGuide.posterior",
+        ("huge: x", lambda: real().posterior(holed(1e300)), "NaN or infinite"),
+    ),
+    *of(
+        "FacetGuide.reconstruct",
+        ("nan: x", lambda: guide().reconstruct(holed(NAN)), "NaN or infinite"),
+    ),
+    *of(
+        "FacetGuide.predict_proba",
+        (
+            "type: known",
+            lambda: nvae().predict_proba(X, label=LABEL, known=LABEL),
+            "5 booleans",
+        ),
+    ),
+    *of(
+        "FacetGuide.predict",
+        (
+            "range: label",
+            lambda: nvae().predict(X, label=LABEL - 2),
+            "or -1 where unknown",
+        ),
+    ),
+]
+
+
+@cache
+def one_vamp() -> MFCVAE:
+    return facet(VampPrior(2, 2, (D,)))
+
+
+def twice(discrete: Any) -> Any:
+    return [AmortizedGuide(facet(), discrete=discrete) for _ in range(2)]

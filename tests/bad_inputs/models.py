@@ -1,0 +1,727 @@
+"""Priors, likelihoods, networks and models."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from guides import LadderGuide, VaDEGuide
+from ppl_models import (
+    CVAE,
+    GMDGM,
+    IVAE,
+    MFCVAE,
+    MLP,
+    MLVAE,
+    NVAE,
+    VAE,
+    VLAC,
+    VLAE,
+    VQVAE,
+    Autoencoder,
+    AutoregressiveFlow,
+    Bernoulli,
+    ClassBlocks,
+    Codebook,
+    ConditionalNormal,
+    ContinuousBernoulli,
+    ContinuousIVAE,
+    ConvLadder,
+    ConvNet,
+    DirichletWeights,
+    DiscretizedLogistic,
+    Flat,
+    GaussianMixture,
+    GMMFlow,
+    HeteroscedasticNormal,
+    Incomplete,
+    MLPLadder,
+    Normal,
+    ResNet,
+    SharedMLP,
+    StandardNormal,
+    StridedConvNet,
+    VaDE,
+    VampPrior,
+)
+from tests.bad_inputs.shared import (
+    COUNT,
+    HUGE,
+    INF,
+    MANY,
+    NAN,
+    D,
+    X,
+    Z,
+    cvae,
+    facet,
+    grid,
+    guide,
+    holed,
+    of,
+)
+
+PRIORS = [
+    *of(
+        "GaussianMixture",
+        ("range: K 0", lambda: GaussianMixture(0, 2), f"num_components {COUNT}, got 0"),
+        ("range: K -1", lambda: GaussianMixture(-1, 2), f"num_components {COUNT}, got -1"),
+        ("type: K 2.0", lambda: GaussianMixture(2.0, 2), f"num_components {COUNT}, got 2.0"),
+        ("type: K True", lambda: GaussianMixture(True, 2), f"num_components {COUNT}, got True"),
+        ("type: K text", lambda: GaussianMixture("3", 2), f"num_components {COUNT}, got '3'"),
+        ("huge: K", lambda: GaussianMixture(HUGE, 2), f"num_components {MANY}"),
+        ("range: dim 0", lambda: GaussianMixture(3, 0), f"dim {COUNT}, got 0"),
+        ("huge: dim", lambda: GaussianMixture(3, HUGE), f"dim {MANY}"),
+        (
+            "unknown: covariance",
+            lambda: GaussianMixture(3, 2, covariance="tied"),
+            r"\('diag', 'full'\)",
+        ),
+        ("type: covariance", lambda: GaussianMixture(3, 2, ["full"]), "covariance must be one of"),
+        (
+            "unknown: weights",
+            lambda: GaussianMixture(3, 2, weights="fixed"),
+            "weights must be one of",
+        ),
+        ("type: weights", lambda: GaussianMixture(3, 2, weights=[1, 2]), "weights must be one of"),
+        (
+            "range: scale",
+            lambda: GaussianMixture(3, 2, scale=-1.0),
+            "and must exceed 0.0001, got -1.0",
+        ),
+        ("nan: scale", lambda: GaussianMixture(3, 2, scale=NAN), "must exceed 0.0001, got nan"),
+        ("huge: scale", lambda: GaussianMixture(3, 2, scale=INF), "must exceed 0.0001, got inf"),
+        (
+            "type: scale",
+            lambda: GaussianMixture(3, 2, scale="0.1"),
+            "must exceed 0.0001, got '0.1'",
+        ),
+    ),
+    *of(
+        "GaussianMixture.initialize",
+        (
+            "shape: loc",
+            lambda: mixture().initialize(torch.zeros(2)),
+            r"loc has shape \[2\], but \[3, 2\] is needed",
+        ),
+        ("nan: loc", lambda: mixture().initialize(torch.full((3, 2), NAN)), "loc holds NaN"),
+        (
+            "type: loc",
+            lambda: mixture().initialize([[0.0, 0.0]] * 3),
+            r"loc must be a tensor \[3, 2\], got list",
+        ),
+        (
+            "range: covariances",
+            lambda: mixture().initialize(None, -torch.eye(2).repeat(3, 1, 1)),
+            "covariances must be positive definite",
+        ),
+        (
+            "range: weights",
+            lambda: mixture().initialize(weights=torch.tensor([0.5, 1, -0.5])),
+            r"cannot be negative, got \[0.5, 1.0, -0.5\]",
+        ),
+    ),
+    *of(
+        "Prior.sample",
+        ("range: n 0", lambda: mixture().sample(0), f"n {COUNT}, got 0"),
+        ("huge: n", lambda: mixture().sample(HUGE), f"n {MANY}"),
+        (
+            "range: cluster",
+            lambda: mixture().sample(2, 3),
+            "has the components 0 to 2, got cluster=3",
+        ),
+        (
+            "type: cluster",
+            lambda: mixture().sample(2, 1.0),
+            "has the components 0 to 2, got cluster=1.0",
+        ),
+        (
+            "range: temperature",
+            lambda: mixture().sample(2, temperature=-1),
+            "must be at least 0, got -1",
+        ),
+    ),
+    *of(
+        "Prior.log_prob",
+        (
+            "shape: z",
+            lambda: mixture().log_prob(np.zeros((5, 1))),
+            r"z has shape \[5, 1\], .* \[..., 2\]",
+        ),
+    ),
+    *of(
+        "Mixture.set_weights",
+        (
+            "shape: weights",
+            lambda: mixture().set_weights(torch.ones(2)),
+            r"\[2\], but \[3\] is needed",
+        ),
+    ),
+    *of(
+        "StandardNormal",
+        ("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0"),
+        ("huge: dim", lambda: StandardNormal(HUGE), f"dim {MANY}"),
+    ),
+    *of(
+        "StandardNormal.log_joint",
+        ("shape: z", lambda: StandardNormal(2).log_joint(np.zeros((5, 3))), r"\[5, 3\], but"),
+    ),
+    *of(
+        "VampPrior",
+        ("range: K 0", lambda: VampPrior(0, 2, (D,)), f"num_components {COUNT}, got 0"),
+        (
+            "type: x_shape",
+            lambda: VampPrior(2, 2, D),
+            "x_shape is the shape of one sample, .* got 6",
+        ),
+        (
+            "range: support",
+            lambda: VampPrior(2, 2, (D,), support=(1, 0)),
+            r"with low < high, got \(1, 0\)",
+        ),
+        (
+            "nan: support",
+            lambda: VampPrior(2, 2, (D,), support=(0, NAN)),
+            r"with low < high, got \(0, nan\)",
+        ),
+        ("type: support", lambda: VampPrior(2, 2, (D,), support=1), r"with low < high, got 1"),
+        (
+            "missing: a guide",
+            lambda: VampPrior(2, 2, (D,)).sample(1),
+            "build one first, such as VaDEGuide",
+        ),
+    ),
+    *of(
+        "VampPrior.bind",
+        (
+            "shape: other data",
+            lambda: VaDEGuide(facet(VampPrior(2, 2, (5,)))),
+            r"built for data of shape \(5,\)",
+        ),
+    ),
+    *of(
+        "Flat",
+        ("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0"),
+    ),
+    *of(
+        "Flat.sample",
+        ("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws"),
+    ),
+    *of(
+        "Codebook",
+        ("range: places 0", lambda: Codebook(3, 2, 0), f"places {COUNT}, got 0"),
+        ("type: code_dim", lambda: Codebook(3, 1.5, 4), f"code_dim {COUNT}, got 1.5"),
+    ),
+    *of(
+        "Codebook.sample",
+        ("range: code", lambda: Codebook(3, 2, 4).sample(1, 3), "components 0 to 2, got cluster=3"),
+    ),
+    *of(
+        "ClassBlocks",
+        ("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0"),
+        ("huge: K", lambda: ClassBlocks(HUGE, 2), f"num_components {MANY}"),
+    ),
+    *of(
+        "ConditionalNormal",
+        ("range: width", lambda: ConditionalNormal(2, 2, width=0), f"width {COUNT}, got 0"),
+        ("type: label_dim", lambda: ConditionalNormal("u", 2), f"label_dim {COUNT}, got 'u'"),
+    ),
+    *of(
+        "ConditionalNormal.latent",
+        ("missing: u", lambda: ConditionalNormal(2, 2).latent(), "needs it: latent"),
+    ),
+    *of(
+        "DirichletWeights",
+        ("range: num_data", lambda: DirichletWeights(0), f"num_data {COUNT}, got 0"),
+        (
+            "range: alpha",
+            lambda: DirichletWeights(9, -1),
+            "concentration must be a positive .* got -1",
+        ),
+        (
+            "nan: alpha",
+            lambda: DirichletWeights(9, NAN),
+            "concentration must be a positive .* got nan",
+        ),
+        (
+            "type: alpha",
+            lambda: DirichletWeights(9, "a"),
+            "concentration must be a positive .* got 'a'",
+        ),
+    ),
+]
+
+
+@cache
+def mixture() -> GaussianMixture:
+    return GaussianMixture(3, 2)
+
+
+LIKELIHOODS = [
+    *of(
+        "Normal",
+        ("range: scale 0", lambda: Normal(0.0), "standard deviation and must be positive, got 0.0"),
+        ("nan: scale", lambda: Normal(NAN), "must be positive, got nan"),
+        ("huge: scale", lambda: Normal(INF), "must be positive, got inf"),
+        ("type: scale", lambda: Normal("0.3"), "must be positive, got '0.3'"),
+    ),
+    *of(
+        "Bernoulli",
+        ("range: threshold", lambda: Bernoulli(1.0), r"threshold must be within \[0, 1\), got 1.0"),
+        ("nan: threshold", lambda: Bernoulli(NAN), r"threshold must be within \[0, 1\), got nan"),
+        (
+            "type: threshold",
+            lambda: Bernoulli("0.5"),
+            r"threshold must be within \[0, 1\), got '0.5'",
+        ),
+    ),
+    *of(
+        "ContinuousBernoulli",
+        (
+            "range: x",
+            lambda: embed(ContinuousBernoulli(), holed(2.0)),
+            "ContinuousBernoulli .* needs",
+        ),
+    ),
+    *of(
+        "HeteroscedasticNormal",
+        ("range: bound", lambda: HeteroscedasticNormal(0), "must be positive, got 0"),
+        ("type: bound", lambda: HeteroscedasticNormal(None), "must be positive, got None"),
+    ),
+    *of(
+        "Incomplete",
+        (
+            "type: no likelihood",
+            lambda: Incomplete(0.3),
+            "likelihood must be a likelihood, such as .* got float",
+        ),
+        ("misfit: twice", lambda: Incomplete(Incomplete(Normal(0.3))), "must be of single entries"),
+        (
+            "range: fill",
+            lambda: Incomplete(Bernoulli(), 2),
+            "fill must be a number that Bernoulli allows",
+        ),
+        (
+            "nan: fill",
+            lambda: Incomplete(Normal(0.3), NAN),
+            "fill must be a number that Normal allows, .* nan",
+        ),
+        (
+            "nan: infinity in x",
+            lambda: embed(Incomplete(Bernoulli()), holed(INF)),
+            "1 values that are infinite",
+        ),
+        (
+            "range: x",
+            lambda: embed(Incomplete(Bernoulli()), holed(2.0)),
+            "the Bernoulli likelihood needs",
+        ),
+    ),
+    *of(
+        "DiscretizedLogistic",
+        ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be positive, got -1"),
+        ("nan: scale", lambda: DiscretizedLogistic(NAN), "scale must be positive, got nan"),
+        ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
+    ),
+    *of(
+        "Likelihood.check",
+        ("range: x", lambda: Bernoulli().check(torch.tensor([2.0])), r"needs \[0.0, 1.0\]"),
+    ),
+]
+
+
+def embed(likelihood: Any, x: Any) -> Any:
+    return VaDEGuide(MFCVAE((D,), {"z": StandardNormal(2)}, likelihood, SharedMLP((8,)))).embed(x)
+
+
+NETWORKS = [
+    *of(
+        "MLPLadder",
+        ("range: width 0", lambda: MLPLadder((8, 0)), f"each of widths {COUNT}, got 0"),
+        ("huge: width", lambda: MLPLadder((8, HUGE)), f"each of widths {MANY}"),
+        ("type: width", lambda: MLPLadder((8.5,)), f"each of widths {COUNT}, got 8.5"),
+        ("unknown: activation", lambda: MLPLadder(activation="swish"), "activation must be one of"),
+        ("unknown: merge", lambda: MLPLadder(merge="add"), "merge must be one of"),
+        (
+            "type: rungs",
+            lambda: MLPLadder((8, 9), rungs=1),
+            "rungs are levels of the ladder, .* got 1",
+        ),
+        (
+            "type: rungs 0.0",
+            lambda: MLPLadder((8, 9), rungs=[0.0]),
+            r"rungs are levels .* got \[0.0\]",
+        ),
+        (
+            "range: rungs",
+            lambda: MLPLadder((8, 9), rungs=[2]),
+            r"rungs are levels .* of 0 to 1 .* got \[2\]",
+        ),
+        (
+            "misfit: order",
+            lambda: MLPLadder((8, 9), rungs=[1, 0]),
+            r"from shallow to deep: .* got \[1, 0\]",
+        ),
+        (
+            "misfit: facets",
+            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, network=MLPLadder((8, 9))),
+            "the ladder has 2 rungs",
+        ),
+    ),
+    *of(
+        "Architecture.encoder",
+        (
+            "misfit: components",
+            lambda: MLPLadder((8, 9)).encoder((D,), (0, 4), (0, 3)),
+            "all with heads",
+        ),
+    ),
+    *of(
+        "SharedMLP",
+        ("empty: widths", lambda: SharedMLP(()), "widths must be a sequence of integers, such as"),
+        ("unknown: init", lambda: SharedMLP(init="zeros"), "init must be one of"),
+        (
+            "type: activation",
+            lambda: SharedMLP(activation=torch.nn.ReLU),
+            "activation must be one of",
+        ),
+        ("misfit: no ladder", lambda: LadderGuide(facet()), r"MLPLadder\(rungs=\[1\]\) for one"),
+    ),
+    *of(
+        "MLP",
+        ("range: dropout", lambda: MLP(dropout=1.0), r"must be within \[0, 1\), got 1.0"),
+        ("nan: dropout", lambda: MLP(dropout=NAN), r"must be within \[0, 1\), got nan"),
+        ("type: dropout", lambda: MLP(dropout="some"), r"must be within \[0, 1\), got 'some'"),
+    ),
+    *of(
+        "ConvLadder",
+        (
+            "type: widths",
+            lambda: ConvLadder(64),
+            "widths must be a sequence of integers, .* got 64",
+        ),
+        (
+            "type: text",
+            lambda: ConvLadder("64"),
+            "widths must be a sequence of integers, .* got '64'",
+        ),
+        ("shape: no images", lambda: VAE((D,), 2, network=ConvLadder((4,))), "needs? images"),
+    ),
+    *of(
+        "ConvGrid",
+        (
+            "shape: no images",
+            lambda: Autoencoder((D,), 2),
+            "needs images .* divide by 4, got x_shape",
+        ),
+        (
+            "misfit: facets",
+            lambda: MFCVAE((1, 8, 8), {"z": StandardNormal(3)}, network=grid()),
+            "has 4 places",
+        ),
+    ),
+    *of(
+        "ConvNet",
+        (
+            "shape: odd image",
+            lambda: VAE((1, 7, 8), 2, network=ConvNet()),
+            "height and width divide by 4",
+        ),
+        ("range: hidden", lambda: ConvNet(hidden=0), f"hidden {COUNT}, got 0"),
+        (
+            "misfit: odd widths",
+            lambda: ConvNet((8, 16, 32)),
+            r"an even number of widths: \(8, 16, 32\)",
+        ),
+    ),
+    *of(
+        "StridedConvNet",
+        ("range: hidden", lambda: StridedConvNet(hidden=-1), f"hidden {COUNT}, got -1"),
+        ("huge: hidden", lambda: StridedConvNet(hidden=HUGE), f"hidden {MANY}"),
+        ("shape: small", lambda: VAE((1, 8, 8), 2, network=StridedConvNet()), "divide by 16"),
+    ),
+    *of(
+        "ResNet",
+        (
+            "misfit: one width",
+            lambda: ResNet((16,)),
+            r"for its first convolution and one for each block, got",
+        ),
+        ("shape: no images", lambda: VAE((D,), 2, network=ResNet((4, 5))), r"got x_shape=\(6,\)"),
+    ),
+    *of(
+        "AutoregressiveFlow",
+        (
+            "range: num_layers",
+            lambda: AutoregressiveFlow(num_layers=0),
+            f"num_layers {COUNT}, got 0",
+        ),
+        (
+            "misfit: VAE",
+            lambda: VaDEGuide(VAE((D,), D, network=AutoregressiveFlow((8,), num_layers=1))),
+            "use FlowGuide with GMMFlow",
+        ),
+    ),
+]
+
+
+MODELS = [
+    *of(
+        "MFCVAE",
+        (
+            "empty: x_shape",
+            lambda: MFCVAE((), {"z": StandardNormal(2)}),
+            "x_shape is the shape of one sample",
+        ),
+        (
+            "range: x_shape",
+            lambda: MFCVAE((0,), {"z": StandardNormal(2)}),
+            r"shape of one sample, .* got \(0,\)",
+        ),
+        (
+            "type: x_shape",
+            lambda: MFCVAE(784, {"z": StandardNormal(2)}),
+            "shape of one sample, .* got 784",
+        ),
+        (
+            "type: x_shape 2.0",
+            lambda: MFCVAE((2.0,), {"z": StandardNormal(2)}),
+            r"one sample, .* got \(2.0,\)",
+        ),
+        (
+            "huge: x_shape",
+            lambda: MFCVAE((HUGE,), {"z": StandardNormal(2)}),
+            "integers from 1 to 100000000",
+        ),
+        ("empty: facets", lambda: MFCVAE((D,), {}), "facets is empty: give at least one"),
+        (
+            "type: facets",
+            lambda: MFCVAE((D,), [StandardNormal(2)]),
+            "facets are priors by name, such as",
+        ),
+        (
+            "range: name",
+            lambda: facet(name="my digit"),
+            "facet names must be valid Python names, got 'my digit'",
+        ),
+        ("type: name", lambda: facet(name=1), "facet names must be valid Python names, got 1"),
+        ("misfit: name", lambda: facet(name="keys"), "torch uses it itself"),
+        (
+            "type: prior",
+            lambda: facet(prior=(10, 5)),
+            "facet 'digit' needs a prior, such as GaussianMixture",
+        ),
+        (
+            "misfit: one prior",
+            lambda: MFCVAE((D,), dict.fromkeys("ab", StandardNormal(2))),
+            "share a prior object",
+        ),
+        (
+            "type: likelihood",
+            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, "normal"),
+            r"likelihood must be a likelihood, such as Bernoulli\(\) or Normal\(0.3\), got str",
+        ),
+        (
+            "type: a class",
+            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, Bernoulli),
+            "got the class Bernoulli itself",
+        ),
+        (
+            "type: network",
+            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, None, (500, 2000)),
+            "network must be an architecture, .* got tuple",
+        ),
+    ),
+    *of(
+        "FacetModel.decode",
+        (
+            "missing: facet",
+            lambda: guide().model.decode({"digit": torch.zeros(1, 2)}),
+            r"each of the facets \['style', 'digit'\], got \['digit'\]",
+        ),
+        (
+            "type: z",
+            lambda: guide().model.decode(torch.zeros(1, 4)),
+            "each of the facets .* got Tensor",
+        ),
+        (
+            "shape: z",
+            lambda: guide().model.decode({"digit": Z, "style": Z[:, :1]}),
+            r"facet 'style' has shape \[8, 1\], but \[..., 2\] is needed",
+        ),
+        (
+            "type: text",
+            lambda: guide().model.decode({"digit": Z, "style": "a"}),
+            "must hold numbers",
+        ),
+        (
+            "missing: label",
+            lambda: cvae().model.decode({"z": Z}),
+            "CVAE.decode needs label= beside",
+        ),
+        (
+            "range: label",
+            lambda: cvae().model.decode({"z": Z}, label=torch.full((8,), 3)),
+            "label must be within 0 to 2",
+        ),
+    ),
+    *of(
+        "FacetModel.prior",
+        (
+            "unknown: facet",
+            lambda: guide().model.prior("hue"),
+            r"this model has \['style', 'digit'\]",
+        ),
+    ),
+    *of(
+        "FacetModel.generate",
+        (
+            "unknown: facet",
+            lambda: guide().model.generate(1, "colour", 0),
+            "unknown facet 'colour'",
+        ),
+        (
+            "type: facet",
+            lambda: guide().model.generate(1, ["digit"], 0),
+            r"unknown facet \['digit'\]",
+        ),
+        ("range: cluster", lambda: guide().model.generate(1, "digit", 4), "clusters 0 to 3, got 4"),
+        ("type: cluster", lambda: guide().model.generate(1, "digit", "2"), "0 to 3, got '2'"),
+        ("type: 1.5", lambda: guide().model.generate(1, "digit", 1.5), "0 to 3, got 1.5"),
+        (
+            "missing: cluster",
+            lambda: guide().model.generate(1, facet="digit"),
+            "or neither; got facet=",
+        ),
+        ("range: n", lambda: guide().model.generate(0), f"n {COUNT}, got 0"),
+        ("huge: n", lambda: guide().model.generate(HUGE), f"n {MANY}"),
+        (
+            "nan: temperature",
+            lambda: guide().model.generate(1, temperature=NAN),
+            "least 0, got nan",
+        ),
+        ("unknown: given", lambda: guide().model.generate(1, label=[1]), r"got \['label'\]"),
+    ),
+    *of(
+        "VaDE",
+        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "VaDE needs a mixture, such as"),
+    ),
+    *of(
+        "VLAC",
+        (
+            "range: K 0",
+            lambda: VLAC((D,), [0, 2], [1, 1]),
+            f"each of num_components {COUNT}, got 0",
+        ),
+        (
+            "shape: layers",
+            lambda: VLAC((D,), [2, 3], [1]),
+            r"must be equally many, got \(2, 3\) and \(1,\)",
+        ),
+        (
+            "type: numbers",
+            lambda: VLAC((D,), 3, 2),
+            r"must be a sequence .* such as \(1, 5, 50, 1\), got 3",
+        ),
+        ("huge: dims", lambda: VLAC((D,), [2], [HUGE]), f"each of dims {MANY}"),
+    ),
+    *of(
+        "VLAE",
+        ("type: dims", lambda: VLAE((D,), 3), "dims must be a sequence of integers, .* got 3"),
+        (
+            "empty: dims",
+            lambda: VLAE((D,), []),
+            r"dims must be a sequence of integers, .* got \[\]",
+        ),
+    ),
+    *of(
+        "GMDGM",
+        ("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0"),
+        ("nan: scale", lambda: GMDGM((D,), 3, 2, scale=NAN), "must exceed 0.0001, got nan"),
+    ),
+    *of(
+        "VAE",
+        ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0"),
+        ("type: x_shape", lambda: VAE("784", 2), "shape of one sample, .* got '784'"),
+    ),
+    *of(
+        "IVAE",
+        ("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0"),
+        ("huge: num_labels", lambda: IVAE((D,), HUGE, 2), f"num_labels {MANY}"),
+        (
+            "range: name",
+            lambda: IVAE((D,), 3, 2, name="a b"),
+            "facet names must be valid Python names, got 'a b'",
+        ),
+    ),
+    *of(
+        "ContinuousIVAE",
+        ("range: label_dim", lambda: ContinuousIVAE((D,), 0, 2), f"label_dim {COUNT}, got 0"),
+        ("type: dim", lambda: ContinuousIVAE((D,), 3, None), f"dim {COUNT}, got None"),
+    ),
+    *of(
+        "CVAE",
+        ("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1"),
+        (
+            "type: network",
+            lambda: CVAE((D,), 3, 2, network="mlp"),
+            "network must be an architecture, .* got str",
+        ),
+    ),
+    *of(
+        "NVAE",
+        ("range: shared_dim", lambda: NVAE((D,), 3, 2, 0), f"shared_dim {COUNT}, got 0"),
+        (
+            "range: alpha",
+            lambda: NVAE((D,), 3, 2, 2, concentration=0),
+            "concentration must be positive, .* got 0",
+        ),
+        (
+            "type: alpha",
+            lambda: NVAE((D,), 3, 2, 2, concentration="1"),
+            "concentration must be positive, .* got '1'",
+        ),
+        ("huge: num_classes", lambda: NVAE((D,), HUGE, 2, 2), f"num_classes {MANY}"),
+    ),
+    *of(
+        "MLVAE",
+        ("range: content_dim", lambda: MLVAE((D,), 0, 2), f"content_dim {COUNT}, got 0"),
+        ("type: style_dim", lambda: MLVAE((D,), 2, "2"), f"style_dim {COUNT}, got '2'"),
+    ),
+    *of(
+        "VQVAE",
+        ("range: num_codes", lambda: VQVAE((1, 8, 8), 0, 3), f"num_codes {COUNT}, got 0"),
+        ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one sample, .* got 64"),
+        (
+            "type: network",
+            lambda: VQVAE((1, 8, 8), 5, 3, network=MLP()),
+            "network must be a ConvGrid, .* got MLP",
+        ),
+    ),
+    *of(
+        "Autoencoder",
+        ("type: code_dim", lambda: Autoencoder((1, 8, 8), "3"), f"code_dim {COUNT}, got '3'"),
+        ("range: code_dim", lambda: Autoencoder((1, 8, 8), 0), f"code_dim {COUNT}, got 0"),
+    ),
+    *of(
+        "GMMFlow",
+        (
+            "type: prior",
+            lambda: GMMFlow((D,), StandardNormal(D)),
+            "GMMFlow needs a mixture, such as",
+        ),
+        (
+            "type: network",
+            lambda: GMMFlow((D,), GaussianMixture(2, D), MLP()),
+            "AutoregressiveFlow.*, got MLP",
+        ),
+        (
+            "shape: dims",
+            lambda: GMMFlow((D,), GaussianMixture(2, 5)),
+            "its latents have 5, but x .* has 6",
+        ),
+    ),
+]

@@ -1,0 +1,900 @@
+"""Schedules, objectives, and runs: the runner, its feeds, its starts and its callbacks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from guides import FacetGuide, VaDEGuide
+from inference import (
+    Constant,
+    CoolDown,
+    Groups,
+    Guard,
+    GuideEnum_ELBO,
+    ImportanceWeighted_ELBO,
+    Loss,
+    MeanField_ELBO,
+    MeanFieldEnum_ELBO,
+    ProgressiveFadeIn,
+    Rows,
+    ScoreFunction_ELBO,
+    SVIRunner,
+    WarmUp,
+    cold_start,
+    data_dependent_start,
+    elbo,
+    elbo_per_datum,
+    fit_mixtures,
+    fit_together,
+    infer_tables,
+    kl_by_dimension,
+    learn_to_encode,
+    mutual_information,
+    neighbor_clusters,
+    neighbor_start,
+    standard_normal_priors,
+    warm_start,
+)
+from inference.callbacks import (
+    Draw,
+    Evaluate,
+    FitMixtures,
+    JSONLines,
+    ReduceOnPlateau,
+    StopEarly,
+    TensorBoard,
+)
+from inference.evaluation.identifiability import (
+    KeepIdentifiable,
+    coinciding_components,
+    condition_number,
+    identifiability_matrix,
+    natural_parameters,
+)
+from ppl_models import FacetModel, GaussianMixture, StandardNormal
+from tests.bad_inputs.models import mixture
+from tests.bad_inputs.shared import (
+    COUNT,
+    DATA,
+    HUGE,
+    INF,
+    LABEL,
+    MANY,
+    NAN,
+    TENSOR,
+    Row,
+    X,
+    facet,
+    fit,
+    guide,
+    holed,
+    ivae,
+    mlvae,
+    of,
+    one_facet,
+    runner,
+    taught,
+    vae,
+)
+
+SCHEDULES = [
+    *of(
+        "Constant",
+        ("nan: weight", lambda: Constant(NAN), "weight must be a number of at least 0, got nan"),
+        (
+            "range: weight",
+            lambda: Constant(-1.0),
+            "weight must be a number of at least 0, got -1.0",
+        ),
+        (
+            "type: weight",
+            lambda: Constant({"z_digit": "2"}),
+            "weight must be a number of at least 0, got '2'",
+        ),
+        (
+            "unknown: site",
+            lambda: fit(schedule=Constant({"z_hue": 2})),
+            "there is no site 'z_hue' with a weight",
+        ),
+    ),
+    *of(
+        "WarmUp",
+        ("range: steps", lambda: WarmUp(0), f"steps {COUNT}, got 0"),
+        ("type: steps", lambda: WarmUp(10.0), f"steps {COUNT}, got 10.0"),
+        (
+            "misfit: run",
+            lambda: fit(schedule=WarmUp(9)),
+            "warm-up would end at step 9, but the run has 8 steps",
+        ),
+        (
+            "huge: steps",
+            lambda: fit(schedule=WarmUp(HUGE)),
+            f"would end at step {HUGE}, but the run has 8 steps",
+        ),
+    ),
+    *of(
+        "CoolDown",
+        ("range: start", lambda: CoolDown(0.5, 3), "start must be a number of at least 1, got 0.5"),
+        ("huge: start", lambda: CoolDown(INF, 3), "start must be a number of at least 1, got inf"),
+        (
+            "misfit: run",
+            lambda: fit(schedule=CoolDown(2, 9)),
+            "cooling would end at step 9, but the run has 8",
+        ),
+    ),
+    *of(
+        "ProgressiveFadeIn",
+        ("range: phase", lambda: ProgressiveFadeIn((0, 5)), f"each phase of epochs {COUNT}, got 0"),
+        (
+            "type: epochs",
+            lambda: ProgressiveFadeIn(201),
+            "must hold the length of each phase, .* got 201",
+        ),
+        (
+            "empty: epochs",
+            lambda: ProgressiveFadeIn(()),
+            r"must hold the length of each phase, .* got \(\)",
+        ),
+        ("range: fade", lambda: ProgressiveFadeIn((5, 5), 0), f"fade_steps {COUNT}, got 0"),
+        ("range: waiting", lambda: ProgressiveFadeIn((5,), 9, 2), r"within \[0, 1\], got 2"),
+        ("type: waiting", lambda: ProgressiveFadeIn((5,), 9, "0"), r"within \[0, 1\], got '0'"),
+        (
+            "misfit: phase",
+            lambda: fit(schedule=ProgressiveFadeIn((2, 2), 1000)),
+            "a facet's fade-in would end at step 1000, but its phase has 4 steps",
+        ),
+        (
+            "misfit: run",
+            lambda: fit(schedule=ProgressiveFadeIn((2, 3), 5)),
+            "the last phase would end at step 10, but the run has 8 steps",
+        ),
+        (
+            "shape: phases",
+            lambda: fit(schedule=ProgressiveFadeIn((4,), 2)),
+            "has 1 phases, but the model has 2 facets",
+        ),
+    ),
+]
+
+
+OBJECTIVES = [
+    *of(
+        "Loss",
+        ("type: model", lambda: Loss(guide(), guide()), "model must be a model, .* got VaDEGuide"),
+        (
+            "type: guide",
+            lambda: Loss(guide().model, VaDEGuide),
+            "guide must be a guide, .* got the class VaDEGuide",
+        ),
+        ("misfit: guide", lambda: Loss(facet(), guide()), "the guide was built for another model"),
+        (
+            "type: objective",
+            lambda: Loss(guide().model, guide(), "elbo"),
+            "must be an instance of an ELBO .* got 'elbo'",
+        ),
+        (
+            "misfit: plates",
+            lambda: Loss(*drawn_twice(), GuideEnum_ELBO(max_plate_nesting=1)),
+            "give it max_plate_nesting",
+        ),
+    ),
+    *of(
+        "GuideEnum_ELBO",
+        (
+            "range: plates",
+            lambda: GuideEnum_ELBO(max_plate_nesting=0),
+            f"max_plate_nesting {COUNT}, got 0",
+        ),
+        (
+            "type: plates",
+            lambda: GuideEnum_ELBO(max_plate_nesting="1"),
+            f"max_plate_nesting {COUNT}",
+        ),
+    ),
+    *of(
+        "MeanField_ELBO",
+        (
+            "range: particles",
+            lambda: MeanField_ELBO(max_plate_nesting=1, num_particles=0),
+            f"num_particles {COUNT}, got 0",
+        ),
+        (
+            "misfit: guide",
+            lambda: Loss(guide().model, guide(), MeanField_ELBO(max_plate_nesting=1)),
+            "VaDEGuide enumerates its clusters, which MeanField_ELBO would score wrongly",
+        ),
+    ),
+    *of(
+        "MeanFieldEnum_ELBO",
+        (
+            "misfit: guide",
+            lambda: Loss(guide().model, guide(), MeanFieldEnum_ELBO(max_plate_nesting=1)),
+            "which MeanFieldEnum_ELBO would score wrongly",
+        ),
+    ),
+    *of(
+        "ScoreFunction_ELBO",
+        (
+            "misfit: guide",
+            lambda: Loss(guide().model, guide(), ScoreFunction_ELBO(max_plate_nesting=1)),
+            "which ScoreFunction_ELBO would score wrongly",
+        ),
+        ("nan: plates", lambda: ScoreFunction_ELBO(max_plate_nesting=NAN), "max_plate_nesting"),
+    ),
+    *of(
+        "ImportanceWeighted_ELBO",
+        ("range: draws", lambda: ImportanceWeighted_ELBO(0), f"num_draws {COUNT}, got 0"),
+        ("huge: draws", lambda: ImportanceWeighted_ELBO(HUGE), f"num_draws {MANY}"),
+    ),
+]
+
+
+def drawn_twice() -> tuple[FacetModel, VaDEGuide]:
+    g = VaDEGuide(facet(), 2)
+    return g.model, g
+
+
+RUNS = [
+    *of("SVIRunner.fit", *((fault, partial(fit, x=x), message) for fault, x, message in DATA)),
+    *of(
+        "SVIRunner",
+        ("range: lr", lambda: run_with(lr=0.0), "lr must be a positive number, got 0.0"),
+        ("nan: lr", lambda: run_with(lr=NAN), "lr must be a positive number, got nan"),
+        ("huge: lr", lambda: run_with(lr=INF), "lr must be a positive number, got inf"),
+        ("type: lr", lambda: run_with(lr="a"), "lr must be a positive number, got 'a'"),
+        ("type: lr True", lambda: run_with(lr=True), "lr must be a positive number, got True"),
+        (
+            "type: seed",
+            lambda: run_with(seed=1.5),
+            "seed must be an integer from 0 to 4294967295, got 1.5",
+        ),
+        (
+            "type: seed text",
+            lambda: run_with(seed="1"),
+            "seed must be an integer from 0 to 4294967295, got '1'",
+        ),
+        (
+            "range: seed",
+            lambda: run_with(seed=-1),
+            "seed must be an integer from 0 to 4294967295, got -1",
+        ),
+        (
+            "huge: seed",
+            lambda: run_with(seed=10**30),
+            "seed must be an integer from 0 to 4294967295, got 10000",
+        ),
+        (
+            "unknown: device",
+            lambda: run_with(device="gpu"),
+            "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
+        ),
+        (
+            "type: device",
+            lambda: run_with(device=1.5),
+            "device must be a name such as 'cpu' or 'cuda', got 1.5",
+        ),
+        (
+            "missing: device",
+            lambda: run_with(device="cuda:99"),
+            "device 'cuda:99' cannot be used here: ",
+        ),
+        ("misfit: device", lambda: run_with(device="meta"), "device 'meta' cannot be used here: "),
+        (
+            "type: schedule",
+            lambda: run_with(schedule="warm"),
+            r"schedule must be such as WarmUp\(1000\), got str",
+        ),
+        ("type: schedule class", lambda: run_with(schedule=WarmUp), "got the class WarmUp itself"),
+        (
+            "type: guard",
+            lambda: run_with(guard="skip"),
+            r"must be a Guard, such as Guard\('skip'\), got str",
+        ),
+        (
+            "unknown: precision",
+            lambda: SVIRunner(guide().model, guide(), precision="fp8"),
+            "precision must be one",
+        ),
+        (
+            "type: guide",
+            lambda: SVIRunner(guide().model, None),
+            "guide must be a guide, .* got NoneType",
+        ),
+        ("type: model", lambda: SVIRunner(None, guide()), "model must be a model, .* got NoneType"),
+        (
+            "misfit: model",
+            lambda: SVIRunner(facet(), guide()),
+            "the guide was built for another model",
+        ),
+        (
+            "type: objective",
+            lambda: SVIRunner(guide().model, guide(), GuideEnum_ELBO),
+            "an instance of an ELBO",
+        ),
+    ),
+    *of(
+        "SVIRunner.fit",
+        ("missing: label", lambda: fit(ivae), "IVAE needs label= besides x"),
+        ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
+        (
+            "shape: group",
+            lambda: fit(mlvae, group=[0, 1]),
+            r"group has shape \[2\], but there are 5 samples",
+        ),
+        ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
+        ("huge: batch", lambda: fit(batch_size=HUGE), f"batch_size {MANY}"),
+        (
+            "type: data set",
+            lambda: fit(x=TensorDataset(TENSOR)),
+            r"give a DataLoader of it, such as DataLoader\(x, 512",
+        ),
+        (
+            "empty: loader",
+            lambda: loaded([]),
+            "the DataLoader gives no batch: is its data set empty",
+        ),
+        (
+            "missing: batch",
+            lambda: loaded(X, collate_fn=lambda rows: None),
+            "batches have no x, only .*: name it 'x'",
+        ),
+        (
+            "empty: batch",
+            lambda: loaded(X, collate_fn=lambda rows: ()),
+            "batches have no x, only .*: name it 'x'",
+        ),
+        (
+            "missing: batches",
+            lambda: loaded(X, batch_sampler=Unkept()),
+            "no batch, though its length is 3",
+        ),
+        (
+            "missing: x of a loader",
+            lambda: loaded([{1: x} for x in TENSOR]),
+            r"batches have no x, only \['1'\]",
+        ),
+        (
+            "nan: x of a loader",
+            lambda: loaded(holed(NAN)),
+            "x holds 1 values that are NaN or infinite",
+        ),
+        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= besides x"),
+        (
+            "type: callbacks",
+            lambda: fit(callbacks=["a"]),
+            "each callback must be a function of .*, got 'a'",
+        ),
+        (
+            "type: callback class",
+            lambda: fit(callbacks=[StopEarly]),
+            "each callback must be a function of .* got <class",
+        ),
+        (
+            "type: one callback",
+            lambda: fit(callbacks=print),
+            r"be a sequence, such as \[callback\], got <built-in",
+        ),
+        (
+            "type: no callbacks",
+            lambda: fit(callbacks=None),
+            r"callbacks must be a sequence, .* got None",
+        ),
+        (
+            "type: batches",
+            lambda: fit(batches="rows"),
+            r"batches must be such as Groups\(\), got str",
+        ),
+        (
+            "type: batches class",
+            lambda: fit(batches=Rows),
+            "batches must be such as .* got the class Rows itself",
+        ),
+        (
+            "type: checkpoints",
+            lambda: fit(checkpoints="new"),
+            r"such as Checkpoints\('folder'\), got str",
+        ),
+        (
+            "type: fabric",
+            lambda: fit(fabric="x"),
+            "fabric must be a Lightning Fabric, .* got 'x'",
+        ),
+        ("nan: parameters", lambda: fit(spoilt), "Real.., but found invalid values"),
+    ),
+    *of(
+        "Rows",
+        (
+            "misfit: groups",
+            lambda: fit(mlvae, group=LABEL, batches=Rows()),
+            r"use batches=Groups\(\)",
+        ),
+    ),
+    *of(
+        "Groups",
+        ("missing: group", lambda: fit(batches=Groups()), "none were given: leave batches= out"),
+        ("range: members", lambda: Groups(0), f"max_members {COUNT}, got 0"),
+        ("type: members", lambda: Groups(2.5), f"max_members {COUNT}, got 2.5"),
+    ),
+    *of(
+        "Guard",
+        (
+            "unknown: action",
+            lambda: Guard("stopp"),
+            r"action must be one of \('stop', 'skip', 'halve'\), got 'stopp'",
+        ),
+        ("range: norm", lambda: Guard(max_norm=-1), "max_norm must be a positive number, got -1"),
+        ("nan: norm", lambda: Guard(max_norm=NAN), "max_norm must be a positive number, got nan"),
+        ("type: norm", lambda: Guard(max_norm="1"), "max_norm must be a positive number, got '1'"),
+        (
+            "type: norm True",
+            lambda: Guard(max_norm=True),
+            "max_norm must be a positive number, got True",
+        ),
+    ),
+    *of(
+        "Evaluate",
+        ("range: every", lambda: Evaluate(dict, 0), f"every {COUNT}, got 0"),
+        (
+            "type: measure of nothing",
+            lambda: Evaluate(lambda runner: None)(runner(), {"epoch": 1}),
+            "what measure returns must be numbers by name, got NoneType",
+        ),
+        (
+            "type: measure",
+            lambda: Evaluate("acc"),
+            "measure must be a function that is called .* got 'acc'",
+        ),
+    ),
+    *of(
+        "FitMixtures",
+        ("range: epoch", lambda: FitMixtures(X, 0), f"epoch {COUNT}, got 0"),
+        ("range: restarts", lambda: FitMixtures(X, 1, restarts=0), f"restarts {COUNT}, got 0"),
+        (
+            "unknown: facet",
+            lambda: fit(callbacks=[FitMixtures(X, 9, ["hue"])]),
+            "unknown facet 'hue'",
+        ),
+        (
+            "shape: few rows",
+            lambda: fit(callbacks=[FitMixtures(X[:2], 9)]),
+            "2 rows are too few to fit the 3 comp",
+        ),
+        (
+            "nan: x",
+            lambda: fit(callbacks=[FitMixtures(holed(NAN), 9)]),
+            "1 values that are NaN or infinite",
+        ),
+    ),
+    Row(
+        "JSONLines",
+        "file: a folder",
+        lambda run: fit(callbacks=[JSONLines(run / "checkpoints")]),
+        "checkpoints is a folder, but a file for records is needed",
+    ),
+    *of(
+        "JSONLines",
+        ("type: path", lambda: JSONLines(3), "str, bytes or os.PathLike object, not", TypeError),
+        (
+            "missing: folder",
+            lambda: fit(callbacks=[JSONLines("new/a")]),
+            "there is no folder new for a: create it",
+        ),
+    ),
+    Row(
+        "Draw",
+        "file: no folder",
+        lambda run: fit(callbacks=[Draw(run / "notes.txt", print, 1)]),
+        "notes.txt is a file, but a folder for figures is needed",
+    ),
+    *of(
+        "Draw",
+        (
+            "type: draw",
+            lambda: Draw("new", "figure", 1),
+            "draw must be a function that is called .* got 'figure'",
+        ),
+        ("range: every", lambda: Draw("new", print, 0), f"every {COUNT}, got 0"),
+    ),
+    *of(
+        "StopEarly",
+        (
+            "type: measure",
+            lambda: StopEarly(3),
+            "measure must be a name in the record, such as 'elbo', got int",
+        ),
+        ("range: patience", lambda: StopEarly(patience=0), f"patience {COUNT}, got 0"),
+        ("nan: threshold", lambda: StopEarly(threshold=NAN), "threshold must be a number, got nan"),
+        (
+            "type: threshold",
+            lambda: StopEarly(threshold="a"),
+            "threshold must be a number, got 'a'",
+        ),
+    ),
+    Row(
+        "TensorBoard",
+        "file: no folder",
+        lambda run: fit(callbacks=[tensorboard(run / "notes.txt")]),
+        "notes.txt is a file, but a folder for events is needed",
+    ),
+    *of(
+        "ReduceOnPlateau",
+        ("range: factor", lambda: ReduceOnPlateau(2), r"factor must be within \(0, 1\), got 2"),
+        ("nan: factor", lambda: ReduceOnPlateau(NAN), r"factor must be within \(0, 1\), got nan"),
+        ("type: factor", lambda: ReduceOnPlateau("a"), r"factor must be within \(0, 1\), got 'a'"),
+        ("range: patience", lambda: ReduceOnPlateau(patience=0), f"patience {COUNT}, got 0"),
+        (
+            "nan: threshold",
+            lambda: ReduceOnPlateau(threshold=NAN),
+            "threshold must be a number, got nan",
+        ),
+        (
+            "type: threshold",
+            lambda: ReduceOnPlateau(threshold="a"),
+            "threshold must be a number, got 'a'",
+        ),
+    ),
+    *of(
+        "KeepIdentifiable",
+        ("range: noise", lambda: KeepIdentifiable(0), "noise must be positive, got 0"),
+        ("type: noise", lambda: KeepIdentifiable("some"), "noise must be positive, got 'some'"),
+    ),
+    *of(
+        "natural_parameters",
+        (
+            "misfit: full",
+            lambda: natural_parameters(GaussianMixture(3, 2, "full")),
+            "got covariance='full'",
+        ),
+    ),
+    *of(
+        "condition_number",
+        (
+            "type: prior",
+            lambda: condition_number(StandardNormal(2)),
+            "a GaussianMixture, .* got Standard",
+        ),
+    ),
+    *of(
+        "identifiability_matrix",
+        (
+            "type: prior",
+            lambda: identifiability_matrix(guide()),
+            "GaussianMixture, .* got VaDEGuide",
+        ),
+    ),
+    *of(
+        "coinciding_components",
+        ("nan: tolerance", lambda: coinciding_components(mixture(), NAN), "tolerance .* got nan"),
+    ),
+    *of(
+        "fit_together",
+        (
+            "empty: runners",
+            lambda: fit_together([], X, 1),
+            "there are no runners to train together",
+        ),
+        (
+            "type: guides",
+            lambda: fit_together([guide()], X, 1),
+            "each of runners must be an SVIRunner, got VaDEGuide",
+        ),
+        (
+            "type: loader",
+            lambda: fit_together([runner()], DataLoader(TENSOR), 1),
+            "take arrays, not a DataLoader: train",
+        ),
+        (
+            "type: one runner",
+            lambda: fit_together(runner(), X, 1),
+            r"such as \[runner\], got SVIRunner",
+        ),
+        (
+            "type: no callbacks",
+            lambda: fit_together([runner()], X, 1, callbacks=lambda runner: None),
+            "callbacks must be a sequence, .* got None",
+        ),
+        (
+            "misfit: one guide",
+            lambda: fit_together([runner()] * 2, X, 1),
+            "two runners hold the same param",
+        ),
+        (
+            "misfit: kinds",
+            lambda: fit_together([runner(), alone()], X, 1),
+            "differs from the first one in its",
+        ),
+        (
+            "type: callbacks",
+            lambda: fit_together([runner()], X, 1, callbacks=[]),
+            "callbacks must be a function",
+        ),
+        (
+            "nan: x",
+            lambda: fit_together([runner()], holed(NAN), 1, progress=False),
+            "NaN or infinite",
+        ),
+        ("range: epochs", lambda: fit_together([runner()], X, 0), f"epochs {COUNT}, got 0"),
+    ),
+    *of(
+        "cold_start",
+        (
+            "type: guide",
+            lambda: cold_start(runner(), X),
+            "guide must be a guide, such as runner.guide, got SVI",
+        ),
+        (
+            "shape: few rows",
+            lambda: cold_start(guide(), X[:3]),
+            "3 rows are too few .* 4 components of facet 'd",
+        ),
+        ("range: max_rows", lambda: cold_start(guide(), X, 0), f"max_rows {COUNT}, got 0"),
+        ("nan: x", lambda: cold_start(guide(), holed(NAN)), "NaN or infinite"),
+        (
+            "misfit: model",
+            lambda: cold_start(ivae(), X),
+            "IVAE is given label: its components learn",
+        ),
+    ),
+    *of(
+        "fit_mixtures",
+        ("unknown: facet", lambda: fit_mixtures(guide(), X, facets=["hue"]), "unknown facet 'hue'"),
+        (
+            "type: facets",
+            lambda: fit_mixtures(guide(), X, facets="digit"),
+            r"such as \['digit'\], got 'digit'",
+        ),
+        (
+            "misfit: facet",
+            lambda: fit_mixtures(vae(), X, facets=["layer_1"]),
+            "has no mixture to fit",
+        ),
+        ("empty: x", lambda: fit_mixtures(guide(), X[:0]), "x is empty"),
+        (
+            "type: guide",
+            lambda: fit_mixtures(guide().model, X),
+            "guide must be a guide, .* got MFCVAE",
+        ),
+    ),
+    *of(
+        "neighbor_clusters",
+        ("range: num_clusters", lambda: neighbor_clusters(X, 0), f"num_clusters {COUNT}, got 0"),
+        (
+            "shape: few rows",
+            lambda: neighbor_clusters(X[:5], 5, 3),
+            "num_clusters=5 is too many for 5 data",
+        ),
+        (
+            "shape: few neighbours",
+            lambda: neighbor_clusters(X[:5], 2),
+            "num_neighbors=10 is too many for 5 data",
+        ),
+        ("shape: a row", lambda: neighbor_clusters(X[0], 2), r"data \[N, ...\] are needed"),
+        ("nan: x", lambda: neighbor_clusters(holed(NAN), 2, 2), "fill in what is missing"),
+        ("type: x", lambda: neighbor_clusters([["a"]], 2), "x must hold numbers"),
+    ),
+    *of(
+        "neighbor_start",
+        (
+            "type: runner",
+            lambda: neighbor_start(guide(), X, 1),
+            "runner must be an SVIRunner, got VaDEGuide",
+        ),
+        ("range: epochs", lambda: neighbor_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
+        (
+            "misfit: guide",
+            lambda: neighbor_start(runner(), X, 1),
+            "use a VaDEGuide with a label_weight above 0",
+        ),
+        ("unknown: facet", lambda: neighbor_start(runner(), X, 1, "hue"), "unknown facet 'hue'"),
+        (
+            "misfit: no mixture",
+            lambda: neighbor_start(SVIRunner(vae().model, vae()), X, 1),
+            "none of the facets .* has a mixture",
+        ),
+        (
+            "range: batch_size",
+            lambda: neighbor_start(taught(), X, 1, batch_size=0),
+            f"batch_size {COUNT}, got 0",
+        ),
+        (
+            "range: log_every",
+            lambda: neighbor_start(taught(), X, 1, log_every=0),
+            f"log_every {COUNT}, got 0",
+        ),
+        ("unknown: option", lambda: neighbor_start(taught(), X, 1, bach_size=9), "bach_size"),
+        (
+            "misfit: label",
+            lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}),
+            "give only one of them",
+        ),
+        (
+            "misfit: run",
+            lambda: neighbor_start(taught(WarmUp(99)), X, 1),
+            "warm-up would end at step 99",
+        ),
+    ),
+    *of(
+        "warm_start",
+        (
+            "type: runner",
+            lambda: warm_start(guide(), X, 1),
+            "runner must be an SVIRunner, got VaDEGuide",
+        ),
+        (
+            "range: restarts",
+            lambda: warm_start(runner(), X, 1, restarts=0),
+            f"restarts {COUNT}, got 0",
+        ),
+        ("range: epochs", lambda: warm_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
+        (
+            "shape: few rows",
+            lambda: warm_start(runner(), X[:2], 1),
+            "2 rows are too few .* 3 components",
+        ),
+    ),
+    *of(
+        "data_dependent_start",
+        ("range: rows", lambda: data_dependent_start(guide(), X, rows=0), f"rows {COUNT}, got 0"),
+        (
+            "shape: one row",
+            lambda: data_dependent_start(guide(), X[:1]),
+            "two rows or more: got rows=512",
+        ),
+        (
+            "type: guide",
+            lambda: data_dependent_start(None, X),
+            "guide must be a guide, .* got NoneType",
+        ),
+    ),
+    *of(
+        "standard_normal_priors",
+        ("type: model", lambda: standard_normal_priors(guide()).__enter__(), "got VaDEGuide"),
+    ),
+    *of(
+        "infer_tables",
+        (
+            "misfit: model",
+            lambda: infer_tables(facet(), X, LABEL, 1),
+            "TableGuide is for MLVAE, got MFCVAE",
+        ),
+        (
+            "shape: group",
+            lambda: infer_tables(mlvae().model, X, LABEL[:2], 1),
+            r"group has shape \[2\]",
+        ),
+        (
+            "range: lr",
+            lambda: infer_tables(mlvae().model, X, LABEL, 1, lr=-1),
+            "lr must be a positive number, got -1",
+        ),
+    ),
+    *of(
+        "learn_to_encode",
+        ("range: num_data", lambda: learn_to_encode(mlvae(), 0, 1), f"num_data {COUNT}, got 0"),
+        ("huge: num_data", lambda: learn_to_encode(mlvae(), HUGE, 1), f"num_data {MANY}"),
+        (
+            "type: guide",
+            lambda: learn_to_encode(guide(), 9, 1),
+            "must be a GroupedGuide, .* got VaDEGuide",
+        ),
+        ("range: epochs", lambda: learn_to_encode(mlvae(), 9, -1), f"epochs {COUNT}, got -1"),
+    ),
+    *of(
+        "elbo",
+        (
+            "range: draws",
+            lambda: elbo(guide().model, guide(), X, 1),
+            "num_draws must be at least 2 to give",
+        ),
+        ("huge: draws", lambda: elbo(guide().model, guide(), X, HUGE), f"num_draws {MANY}"),
+        (
+            "type: draws",
+            lambda: elbo(guide().model, guide(), X, "9"),
+            f"num_draws {COUNT}, got '9'",
+        ),
+        (
+            "type: guide",
+            lambda: elbo(guide().model, runner(), X),
+            "guide must be a guide, .* got SVIRunner",
+        ),
+        (
+            "misfit: model",
+            lambda: elbo(facet(), guide(), X),
+            "the guide was built for another model",
+        ),
+    ),
+    *of(
+        "elbo_per_datum",
+        (
+            "range: draws",
+            lambda: elbo_per_datum(guide().model, guide(), X, 0),
+            f"num_draws {COUNT}, got 0",
+        ),
+        (
+            "huge: draws",
+            lambda: elbo_per_datum(guide().model, guide(), X, HUGE),
+            f"num_draws {MANY}",
+        ),
+        (
+            "type: guide",
+            lambda: elbo_per_datum(guide().model, runner(), X),
+            "guide must be a guide, .* got SVIRunner",
+        ),
+        (
+            "misfit: model",
+            lambda: elbo_per_datum(facet(), guide(), X),
+            "the guide was built for another model",
+        ),
+        ("nan: x", lambda: elbo_per_datum(guide().model, guide(), holed(NAN)), "NaN or infinite"),
+        (
+            "misfit: groups",
+            lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
+            "for all members of a group, so a datum has no ELBO of its own: use inference.elbo",
+        ),
+    ),
+    *of(
+        "mutual_information",
+        (
+            "type: guide",
+            lambda: mutual_information(runner(), X),
+            "guide must be a guide, .* got SVI",
+        ),
+        ("nan: x", lambda: mutual_information(guide(), holed(INF)), "NaN or infinite"),
+    ),
+    *of(
+        "kl_by_dimension",
+        (
+            "type: guide",
+            lambda: kl_by_dimension(vae().model, X),
+            "guide must be a guide, .* got VAE",
+        ),
+        ("empty: x", lambda: kl_by_dimension(vae(), X[:0]), "x is empty"),
+    ),
+]
+
+
+@cache
+def spoilt() -> VaDEGuide:
+    """Whose parameters are not finite."""
+    g = VaDEGuide(facet())
+    with torch.no_grad():
+        g.model.mixtures["digit"].loc.fill_(NAN)
+    return g
+
+
+def run_with(**options: Any) -> SVIRunner:
+    return SVIRunner(guide().model, guide(), **options)
+
+
+def loaded(rows: Any, of: Callable[[], FacetGuide] = guide, **options: Any) -> SVIRunner:
+    return fit(of, x=DataLoader(rows, **options), batch_size=None)
+
+
+class Unkept:
+    """A sampler that does not keep what its length promises."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([])
+
+
+def tensorboard(folder: Path) -> TensorBoard:
+    """As built where its package is not there, too."""
+    with patch.dict(sys.modules, {"torch.utils.tensorboard": SimpleNamespace(SummaryWriter=None)}):
+        return TensorBoard(folder)
+
+
+@cache
+def alone() -> SVIRunner:
+    return SVIRunner(one_facet().model, one_facet())
