@@ -69,7 +69,6 @@ EXEMPT = {
             "FittedRun",
             "GradientMoments",
             "HeldOutCorrelation",
-            "Selection",
         ),
         "a result: the function that returns it has an example",
     ),
