@@ -119,9 +119,9 @@ def call(
         connection.sendall(json.dumps(request).encode() + b"\n")
         process = None
         try:
-            process = int(replies.readline())
+            process = _number(replies.readline())
             with _forwarding_signals(process):
-                return int(replies.readline())
+                return _number(replies.readline())
         except BaseException as error:
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -129,6 +129,12 @@ def call(
             if isinstance(error, TimeoutError) and timeout is not None:
                 raise subprocess.TimeoutExpired(words, timeout) from None
             raise
+
+
+def _number(reply: str) -> int:
+    if not reply:
+        raise RuntimeError("the server of forked programs has ended, and its errors are above")
+    return int(reply)
 
 
 @contextlib.contextmanager
