@@ -30,11 +30,11 @@ N, LR, DRAWS = 48, 1e-2, 20
 
 
 def data(guide: FacetGuide, seed: int) -> Tensor:
-    """Samples with a structure of two dimensions, in [0, 1]."""
+    """Samples with a structure of two dimensions: 8-bit values in [0, 1]."""
     rng = np.random.default_rng(0)
     loadings = rng.normal(size=(2, int(np.prod(guide.model.x_shape))))
     z = np.random.default_rng(seed).normal(size=(N, 2))
-    x = 1 / (1 + np.exp(-2 * z @ loadings))
+    x = np.round(255 / (1 + np.exp(-2 * z @ loadings))) / 255
     return torch.tensor(x.reshape(N, *guide.model.x_shape), dtype=torch.float32)
 
 
