@@ -295,7 +295,7 @@ def _exact_losses(
             exact = (reference or exact_elbo)(
                 program.model, program.guide, *program.args, **program.kwargs, **options
             )
-            yield float(-exact), _exact_gradient(-exact, parameters)
+            yield -float(exact.detach()), _exact_gradient(-exact, parameters)
         if reference is not None:
             return
 

@@ -242,9 +242,7 @@ def _check_subsamples(trace: Trace) -> None:
     for site in trace.nodes.values():
         fn = site.get("fn")
         if isinstance(fn, _Subsample) and (fn.subsample_size or fn.size) < fn.size:
-            raise ValueError(
-                f"plate {site['name']!r} takes a random subsample: give it subsample="
-            )
+            raise ValueError(f"plate {site['name']!r} takes a random subsample: give it subsample=")
 
 
 def _check_runs(latents: list[Latent], points: int) -> None:

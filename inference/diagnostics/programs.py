@@ -17,6 +17,7 @@ import numpy as np
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer import ELBO
 from torch import Tensor, nn
 
 from inference.randomness import seeded
@@ -78,6 +79,15 @@ class Program:
                     found[f"{prefix}.{name}"] = p
                     seen.add(id(p))
         return {name: p for name, p in found.items() if p.requires_grad}
+
+    def mappable(self) -> bool:
+        """Whether ``torch.vmap`` can map over draws: all parameters belong to modules, and the ELBO
+        is not one of Pyro's own, which read tensors back to the host.
+        """
+        modules = isinstance(self.model, nn.Module) and isinstance(self.guide, nn.Module)
+        ours = isinstance(self.elbo, ELBO) and not type(self.elbo).__module__.startswith("pyro.")
+        own = all(name.startswith(("model.", "guide.")) for name in self.parameters())
+        return modules and ours and own
 
     def device(self) -> torch.device:
         """Where the first tensor is that the program was given or has."""
