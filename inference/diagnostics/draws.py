@@ -51,8 +51,8 @@ def loss_draws(
 
     Of a program ``(model, guide, elbo)``, in the ELBO's unit, which is nats of all data together
     for Pyro's: values of ``elbo.loss``, drawn one after the other, since Pyro's ELBOs and functions
-    with ``pyro.param`` cannot be mapped over. Modules with parameters of their own and an ELBO that
-    is not Pyro's are drawn side by side too.
+    with ``pyro.param`` cannot be mapped over. Modules with parameters of their own and one of our
+    objectives are drawn side by side too.
 
     Pyro's checks are off meanwhile, modules in evaluation mode; the parameter store, gradients and
     the caller's random state are left as they were. Parameters that the store does not have yet

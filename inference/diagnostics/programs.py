@@ -17,9 +17,10 @@ import numpy as np
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import ELBO
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from inference.objectives.direct import Direct_ELBO
 from inference.randomness import seeded
 from ppl_models.modes import evaluating
 
@@ -71,23 +72,34 @@ class Program:
         """
         with poutine.trace(param_only=True) as met:
             self.loss() if self.has_own_loss or self._gradual() else self._collected(())
-        found = {name: site["value"].unconstrained() for name, site in met.trace.nodes.items()}
-        seen = {id(p) for p in found.values()}
-        for prefix, part in (("model", self.model), ("guide", self.guide)):
-            for name, p in part.named_parameters() if isinstance(part, nn.Module) else ():
-                if id(p) not in seen:
-                    found[f"{prefix}.{name}"] = p
-                    seen.add(id(p))
-        return {name: p for name, p in found.items() if p.requires_grad}
+        store = pyro.get_param_store()
+        named = {name: site["value"].unconstrained() for name, site in met.trace.nodes.items()}
+        stored = {name: p for name, p in named.items() if name in store}
+        # Whatever has no name in the store goes by its module's, or by what its site is called.
+        found: dict[int, tuple[str, Tensor]] = {}
+        for parameters in (stored, self._of_modules(), named):
+            for name, p in parameters.items():
+                found.setdefault(id(p), (name, p))
+        return {name: p for name, p in found.values() if p.requires_grad}
+
+    def _of_modules(self) -> dict[str, Tensor]:
+        return {
+            f"{prefix}.{name}": p
+            for prefix, part in (("model", self.model), ("guide", self.guide))
+            if isinstance(part, nn.Module)
+            for name, p in part.named_parameters()
+        }
 
     def mappable(self) -> bool:
-        """Whether ``torch.vmap`` can map over draws: all parameters belong to modules, and the ELBO
-        is not one of Pyro's own, which read tensors back to the host.
+        """Whether ``torch.vmap`` can map over draws: no parameter is in the store, and the ELBO is
+        one of ours. Pyro's own read tensors back to the host.
         """
         modules = isinstance(self.model, nn.Module) and isinstance(self.guide, nn.Module)
-        ours = isinstance(self.elbo, ELBO) and not type(self.elbo).__module__.startswith("pyro.")
-        own = all(name.startswith(("model.", "guide.")) for name in self.parameters())
-        return modules and ours and own
+        if not (modules and isinstance(self.elbo, Direct_ELBO)):
+            return False
+        with _Parameters() as asked:
+            self.loss()
+        return not asked.names
 
     def device(self) -> torch.device:
         """Where the first tensor is that the program was given or has."""
@@ -108,6 +120,17 @@ class Program:
         with _own_gradients(leaves) as kept:
             value = _as_float(self._call(self.elbo.loss_and_grads))
             return value, [p.grad for p in kept]
+
+
+class _Parameters(Messenger):
+    """Notes which parameters a program asks the store for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def _pyro_param(self, msg: dict) -> None:
+        self.names.add(msg["name"])
 
 
 def is_estimator(elbo: Any) -> bool:
