@@ -212,6 +212,7 @@ from ppl_models import (
     VaDE,
     VampPrior,
 )
+from tests.bad_inputs_diagnostics import PROGRAMS
 
 D = 6
 NAN, INF = float("nan"), float("inf")
@@ -3947,4 +3948,5 @@ ROWS: list[Row] = [
     *RESUMING,
     *EXAMPLES,
     *ESTIMATORS,
+    *(row for about, rows in PROGRAMS.items() for row in of(about, *rows)),
 ]

@@ -86,8 +86,8 @@ def loss_draws(
         check_count("chunk", chunk)
     if isinstance(loss, tuple):
         return _program_losses(_program(loss, x, given), num_draws, seed, chunk)
-    rows = len(_check_loss(loss, x))
-    chunk = max(ROWS // rows, 1) if chunk is None else chunk
+    x = _check_loss(loss, x)
+    chunk = max(ROWS // len(x), 1) if chunk is None else chunk
     return _mapped_losses(loss, (x,), given, num_draws, seed, chunk, x.device)
 
 
@@ -213,7 +213,9 @@ def gradient_moments(
 
 def _moments(parts: Iterable[dict[str, Tensor]]) -> GradientMoments:
     """Of gradients that come in parts, ``{parameter: [n, ...]}``."""
-    count, mean, spread = 0, {}, {}
+    count = 0
+    mean: dict[str, Tensor] = {}
+    spread: dict[str, Tensor] = {}
     for part in parts:
         n = 0
         for name, draws in part.items():

@@ -153,8 +153,8 @@ def _weighted_terms(run: Callable, latents: list[Latent], indices: tuple[int, ..
     for sign, trace in ((1, model_trace), (-1, guide_trace)):
         for site in _terms(trace):
             frames = _frames(site)
-            weight = reduce(mul, (_weight(latent, frames, chosen) for latent in latents), 1.0)
-            weight = torch.as_tensor(weight).to(site["log_prob"])
+            weights = (_weight(latent, frames, chosen) for latent in latents)
+            weight = torch.as_tensor(reduce(mul, weights, 1.0)).to(site["log_prob"])
             # A point without weight does not count, even where its density is 0.
             log_prob = torch.where(weight > 0, site["log_prob"], torch.zeros_like(weight))
             total = total + sign * (weight * log_prob).sum()

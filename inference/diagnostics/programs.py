@@ -62,7 +62,7 @@ class Program:
                 value, gradients = self._collected(leaves)
             else:
                 loss = self._call(self._gradual())
-                value, gradients = _as_float(loss), _derivatives(loss, leaves)
+                value, gradients = _as_float(loss), list(_derivatives(loss, leaves))
         pairs = zip(parameters.items(), gradients, strict=True)
         return value, {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}
 
