@@ -2,7 +2,7 @@
 
 Each test states what it can detect: a bias of the loss in nats, and of the gradient as a fraction
 of its norm, each with probability 0.99; a right estimator fails once in a million runs. Most
-estimators average 100 draws of their own, so that few draws of them are needed.
+estimators average 400 draws of their own, so that few draws of them are needed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from inference.diagnostics import (
 )
 
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
-PARTICLES = 100
+PARTICLES = 400
 AVERAGED = {"num_particles": PARTICLES, "vectorize_particles": True, "max_plate_nesting": 1}
 LEVEL = 1e-6
 unbiased = partial(assert_elbo_unbiased, bias=0.2, gradient_bias=0.2, level=LEVEL, seed=SEED)
@@ -157,7 +157,8 @@ def test_pyros_importance_weighted_estimator_is_unbiased() -> None:
     """Of its own bound, which is not the ELBO: detects 0.3 nats of 6 and two fifths of the
     gradient.
     """
-    test = partial(assert_elbo_unbiased, conjugate, normal, RenyiELBO(0.0, num_particles=2), REALS)
+    elbo = RenyiELBO(0.0, num_particles=2, vectorize_particles=True, max_plate_nesting=1)
+    test = partial(assert_elbo_unbiased, conjugate, normal, elbo, REALS)
     test(reference=importance_weighted, bias=0.3, gradient_bias=0.4, level=LEVEL, seed=SEED)
 
 
@@ -377,6 +378,36 @@ def test_a_value_that_is_differentiated_twice_is_found() -> None:
         unbiased(conjugate, normal, twice, REALS)
 
 
+def importance_weighted_clusters(model: Callable, guide: Callable, x: Tensor) -> Tensor:
+    """The bound of two importance-weighted draws for each datum of a mixture, by enumeration."""
+    q = poutine.trace(guide).get_trace(x).nodes["c"]["fn"]
+    logs = []
+    for c in q.enumerate_support():
+        p = poutine.trace(poutine.condition(model, data={"c": c})).get_trace(x)
+        p.compute_log_prob()
+        logs.append(log_probs(p)["x"] + log_probs(p)["c"] - q.log_prob(c))
+    log_w = torch.stack(logs)
+    pairs = torch.logaddexp(log_w[:, None], log_w) - torch.tensor(2.0).log()
+    return torch.einsum("bi,bj,ijb->", q.probs, q.probs, pairs)
+
+
+def free_clusters(x: Tensor) -> None:
+    logits = pyro.param("logits", torch.tensor([[0.2, 0.6], [-0.5, 0.5], [1.0, 0.1]]).double())
+    with pyro.plate("data", 3):
+        pyro.sample("c", dist.Categorical(logits=logits))
+
+
+def test_that_renyi_elbo_does_not_train_discrete_guides_is_found() -> None:
+    """Pyro 1.9: at alpha = 0 RenyiELBO's value is right, and its gradient by the parameters of a
+    guide without reparameterised draws is 0. Detects a fifth of the gradient.
+    """
+    elbo = RenyiELBO(0.0, num_particles=2, vectorize_particles=True, max_plate_nesting=1)
+    test = partial(unbiased, whole_mixture, free_clusters, elbo, REALS)
+    with pytest.raises(AssertionError, match="estimate 0,") as caught:
+        test(reference=importance_weighted_clusters, bias=0.3, gradient_bias=0.2)
+    assert "loss" not in str(caught.value)
+
+
 # Calibration
 
 
@@ -399,16 +430,16 @@ def simulated(guide: Callable) -> CalibrationReport:
 
 
 def test_an_exact_posterior_is_calibrated() -> None:
-    """1,000 ranks of two dimensions detect 0.86 times the scale."""
+    """1,000 ranks of two dimensions detect 0.79 times the scale."""
     report = simulated(posterior)
     report.check()
     assert report.ranks["z"].shape == (1000, 2)
-    assert 0.8 < report.narrow < 0.95
+    assert 0.75 < report.narrow < 0.85
 
 
 @pytest.mark.parametrize("fault", [{"scale": 0.7}, {"scale": 1.4}, {"shift": 0.3}])
 def test_a_posterior_of_another_width_or_place_is_not(fault: dict[str, float]) -> None:
-    """1,000 ranks of two dimensions detect 0.86 times the scale."""
+    """1,000 ranks of two dimensions detect 0.79 times the scale."""
     guide = partial(posterior, **fault)
     report = simulated(guide)
     with pytest.raises(AssertionError, match=r"z\[0\], z\[1\] are not uniform"):
