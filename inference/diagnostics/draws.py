@@ -1,20 +1,22 @@
 """Independent draws of a loss, and the moments of its gradient.
 
-An estimator is any module like :class:`~inference.objectives.Loss`, which maps a batch to nats per
-datum.
+An estimator is anything like :class:`~inference.objectives.Loss`, a module that maps a batch to
+nats per datum, or any Pyro model and guide with an ELBO.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from inference.diagnostics.programs import Program, check_program, isolated, streams
 from inference.randomness import seeded
 from ppl_models.checks import check_count, check_kind, check_size
 from ppl_models.modes import evaluating
@@ -26,44 +28,94 @@ __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]
 ROWS = 16_384
 
 
+# Draws of a program that are mapped over at once.
+CHUNK = 256
+
+# A module, or a model, a guide and an ELBO.
+Estimator = nn.Module | tuple[Callable, Callable, Any]
+
+
 @torch.no_grad()
 def loss_draws(
-    loss: nn.Module,
-    x: Tensor,
+    loss: Estimator,
+    x: Tensor | tuple,
     num_draws: int,
     seed: int = 0,
     chunk: int | None = None,
-    **given: Tensor,
+    **given: Any,
 ) -> Tensor:
-    """Independent draws of the loss for the same batch: ``[num_draws]``, nats per datum.
+    """Independent draws of the loss for the same batch: ``[num_draws]``.
 
-    The draws are vectorised with ``torch.vmap``; Pyro's checks are off meanwhile.
+    Of a module, in its unit, which is nats per datum for our own objectives: drawn side by side
+    with ``torch.vmap``.
 
-    Only for this library's objectives: Pyro's read tensors in ways that cannot be vectorised.
+    Of a program ``(model, guide, elbo)``, in the ELBO's unit, which is nats of all data together
+    for Pyro's: values of ``elbo.loss``, drawn one after the other, since Pyro's ELBOs and functions
+    with ``pyro.param`` cannot be mapped over. Modules with parameters of their own and one of our
+    objectives are drawn side by side too.
 
-    :param x: ``[B, *x_shape]``, a tensor on the loss's device.
+    Pyro's checks are off meanwhile, modules in evaluation mode; the parameter store, gradients and
+    the caller's random state are left as they were. Parameters that the store does not have yet
+    start from their initial values, drawn with seed 0.
+
+    >>> import torch
+    >>> import pyro, pyro.distributions as dist
+    >>> from pyro.infer import Trace_ELBO
+    >>> def model(x):
+    ...     z = pyro.sample("z", dist.Normal(0.0, 1.0))
+    ...     pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+    >>> def guide(x):
+    ...     pyro.sample("z", dist.Normal(pyro.param("loc", torch.tensor(0.5)), 0.7))
+    >>> loss_draws((model, guide, Trace_ELBO()), torch.tensor(1.0), 3).shape
+    torch.Size([3])
+
+    :param loss: a module, or a model, a guide and an ELBO; in place of the ELBO a function such as
+        SVI takes can stand.
+    :param x: ``[B, *x_shape]``, a tensor where the loss is; for a program its argument, or a tuple
+        of its positional arguments.
     :param num_draws: at least 1.
-    :param seed: of the draws; the caller's random state is not changed.
-    :param chunk: most draws to compute at once; by default as many as make 16,384 rows.
-    :param given: inputs of the loss other than x, such as ``label``.
-    :raises ValueError: if a number is below 1, or ``x`` is not a tensor.
-
-    Example:
-        >>> import torch
-        >>> from guides import VaDEGuide
-        >>> from inference import Loss
-        >>> from inference.diagnostics import loss_draws
-        >>> from ppl_models import VAE, SharedMLP
-        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
-        >>> loss_draws(Loss(model, VaDEGuide(model)), torch.zeros(5, 6), num_draws=100).shape
-        torch.Size([100])
+    :param seed: of the draws.
+    :param chunk: draws that are held at once, at most, where they are mapped over; by default as
+        many as make 16,384 rows.
+    :param given: what the loss takes beside x, such as ``label``; a program's keyword arguments.
+    :raises ValueError: if a number is below 1, ``x`` is no tensor where a module is given, or a
+        part of the program cannot be called.
     """
     check_size("num_draws", num_draws)
-    _check_loss(loss, x)
-    chunk = max(ROWS // len(x), 1) if chunk is None else check_count("chunk", chunk)
-    with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
-        one_draw = vmap(lambda _: loss(x, **given), randomness="different", chunk_size=chunk)
-        return one_draw(torch.empty(num_draws, device=x.device))
+    if chunk is not None:
+        check_count("chunk", chunk)
+    if isinstance(loss, tuple):
+        return _program_losses(_program(loss, x, given), num_draws, seed, chunk)
+    x = _check_loss(loss, x)
+    chunk = max(ROWS // len(x), 1) if chunk is None else chunk
+    return _mapped_losses(loss, (x,), given, num_draws, seed, chunk, x.device)
+
+
+def _mapped_losses(
+    loss: nn.Module,
+    args: tuple,
+    given: Mapping[str, Any],
+    num_draws: int,
+    seed: int,
+    chunk: int,
+    device: torch.device,
+) -> Tensor:
+    with evaluating(loss), pyro.validation_enabled(False), seeded(seed, device):
+        one_draw = vmap(lambda _: loss(*args, **given), randomness="different", chunk_size=chunk)
+        return one_draw(torch.empty(num_draws, device=device))
+
+
+def _program_losses(program: Program, num_draws: int, seed: int, chunk: int | None) -> Tensor:
+    device = program.device()
+    with isolated(program.model, program.guide):
+        with streams(0, device):
+            mappable = program.mappable()
+        if mappable:
+            module = program.elbo(program.model, program.guide)
+            given = (program.args, program.kwargs, num_draws, seed, chunk or CHUNK, device)
+            return _mapped_losses(module, *given)
+        with pyro.validation_enabled(False), streams(seed, device):
+            return torch.tensor([program.loss() for _ in range(num_draws)], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -115,60 +167,133 @@ class GradientMoments:
 
 
 def gradient_moments(
-    loss: nn.Module, x: Tensor, num_draws: int, seed: int = 0, chunk: int = 256, **given: Tensor
+    loss: Estimator,
+    x: Tensor | tuple,
+    num_draws: int,
+    seed: int = 0,
+    chunk: int = 256,
+    **given: Any,
 ) -> GradientMoments:
     """Moments of the loss's gradient over independent draws, in one pass.
 
-    :param x: ``[B, *x_shape]``, a tensor on the loss's device.
-    :param num_draws: at least 1.
-    :param seed: of the draws; the caller's random state is not changed.
-    :param chunk: most gradients to compute at once.
-    :param given: inputs of the loss other than x, such as ``label``.
-    :raises ValueError: if a number is below 1, or ``x`` is not a tensor.
+    Of a module by its parameters. Of a program ``(model, guide, elbo)`` by the unconstrained
+    parameters that the store has after one run, under their names there, and by those of modules
+    that are not in the store, under ``model.`` and ``guide.``: gradients of
+    ``elbo.differentiable_loss``, or of ``elbo.loss_and_grads`` where there is none. What is mapped
+    over and what is left as it was is as in :func:`loss_draws`.
 
-    Example:
-        >>> import torch
-        >>> from guides import VaDEGuide
-        >>> from inference import Loss
-        >>> from inference.diagnostics import gradient_moments
-        >>> from ppl_models import VAE, SharedMLP
-        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
-        >>> loss = Loss(model, VaDEGuide(model))
-        >>> moments = gradient_moments(loss, torch.zeros(5, 6), num_draws=20)
-        >>> moments.trace > 0, moments.num_draws
-        (True, 20)
+    >>> import torch
+    >>> import pyro, pyro.distributions as dist
+    >>> from pyro.infer import TraceMeanField_ELBO
+    >>> def model(x):
+    ...     z = pyro.sample("z", dist.Normal(0.0, 1.0))
+    ...     pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+    >>> def guide(x):
+    ...     pyro.sample("z", dist.Normal(pyro.param("loc", torch.tensor(0.5)), 0.7))
+    >>> moments = gradient_moments((model, guide, TraceMeanField_ELBO()), torch.tensor(1.0), 200)
+    >>> list(moments.mean), abs(float(moments.mean["loc"])) < 0.2  # 0.5 is the posterior's mean
+    (['loc'], True)
+
+    :param loss: a module, or a model, a guide and an ELBO.
+    :param x: ``[B, *x_shape]``, a tensor where the loss is; for a program its argument, or a tuple
+        of its positional arguments.
+    :param num_draws: at least 1.
+    :param seed: of the draws; the caller's random state is left as it was.
+    :param chunk: gradients that are held at once, at most.
+    :param given: what the loss takes beside x, such as ``label``; a program's keyword arguments.
+    :raises ValueError: if a number is below 1, ``x`` is no tensor where a module is given, or a
+        part of the program cannot be called.
     """
     check_size("num_draws", num_draws)
     check_count("chunk", chunk)
-    _check_loss(loss, x)
-    parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
-    gradient = vmap(
-        grad(lambda p, _: functional_call(loss, p, (x,), given)),
-        in_dims=(None, 0),
-        randomness="different",
-    )
-    count, mean, spread = 0, _zeros(parameters), _zeros(parameters)
-    with evaluating(loss), pyro.validation_enabled(False), seeded(seed, x.device):
-        while count < num_draws:
-            n = min(chunk, num_draws - count)
-            for name, draws in gradient(parameters, torch.empty(n, device=x.device)).items():
-                mean[name], spread[name] = merged_moments(count, mean[name], spread[name], draws)
-            count += n
+    if isinstance(loss, tuple):
+        return _program_moments(_program(loss, x, given), num_draws, seed, chunk)
+    x = _check_loss(loss, x)
+    return _moments(_mapped_gradients(loss, (x,), given, num_draws, seed, chunk, x.device))
+
+
+def _moments(parts: Iterable[dict[str, Tensor]]) -> GradientMoments:
+    """Of gradients that come in parts, ``{parameter: [n, ...]}``."""
+    count = 0
+    mean: dict[str, Tensor] = {}
+    spread: dict[str, Tensor] = {}
+    for part in parts:
+        n = 0
+        for name, draws in part.items():
+            n = len(draws)
+            before = mean.get(name, torch.zeros_like(draws[0]))
+            square = spread.get(name, torch.zeros_like(draws[0]))
+            mean[name], spread[name] = merged_moments(count, before, square, draws)
+        count += n
     return GradientMoments(mean, {name: s / max(count - 1, 1) for name, s in spread.items()}, count)
 
 
-def _check_loss(loss: nn.Module, x: Tensor) -> None:
+def _mapped_gradients(
+    loss: nn.Module,
+    args: tuple,
+    given: Mapping[str, Any],
+    num_draws: int,
+    seed: int,
+    chunk: int,
+    device: torch.device,
+) -> Iterator[dict[str, Tensor]]:
+    parameters = {name: p.detach() for name, p in loss.named_parameters() if p.requires_grad}
+    gradient = vmap(
+        grad(lambda p, _: functional_call(loss, p, args, dict(given))),
+        in_dims=(None, 0),
+        randomness="different",
+    )
+    with evaluating(loss), pyro.validation_enabled(False), seeded(seed, device):
+        for n in _parts(num_draws, chunk):
+            yield gradient(parameters, torch.empty(n, device=device))
+
+
+def _program_moments(program: Program, num_draws: int, seed: int, chunk: int) -> GradientMoments:
+    device = program.device()
+    with isolated(program.model, program.guide):
+        with streams(0, device):
+            parameters, mappable = program.parameters(), program.mappable()
+        if mappable:
+            module = program.elbo(program.model, program.guide)
+            given = (program.args, program.kwargs, num_draws, seed, chunk, device)
+            return _moments(_mapped_gradients(module, *given))
+        with pyro.validation_enabled(False), streams(seed, device):
+            return _moments(_looped_gradients(program, parameters, num_draws, chunk))
+
+
+def _looped_gradients(
+    program: Program, parameters: Mapping[str, Tensor], num_draws: int, chunk: int
+) -> Iterator[dict[str, Tensor]]:
+    for n in _parts(num_draws, chunk):
+        draws = [program.gradient(parameters)[1] for _ in range(n)]
+        yield {name: torch.stack([draw[name] for draw in draws]) for name in parameters}
+
+
+def _parts(num_draws: int, chunk: int) -> Iterator[int]:
+    for start in range(0, num_draws, chunk):
+        yield min(chunk, num_draws - start)
+
+
+def _program(parts: tuple, x: Any, given: Mapping[str, Any]) -> Program:
+    if len(parts) != 3:
+        raise ValueError(f"a program is (model, guide, elbo), got a tuple of {len(parts)}")
+    return check_program(*parts, x if isinstance(x, tuple) else (x,), given)
+
+
+def _check_loss(loss: Any, x: Any) -> Tensor:
     check_kind(
         "loss",
         loss,
         nn.Module,
-        "a module from a batch to nats per datum, such as Loss(model, guide)",
+        "a module from a batch to nats per datum, such as Loss(model, guide), or (model, guide, "
+        "elbo)",
     )
     if not isinstance(x, Tensor) or not x.numel():
         raise ValueError(
             f"x must be a tensor with at least one datum, got {type(x).__name__}: give "
             "torch.as_tensor(x)"
         )
+    return x
 
 
 def merged_moments(
@@ -183,10 +308,6 @@ def merged_moments(
     delta = new_mean - mean
     spread = spread + (draws - new_mean).square().sum(0) + delta.square() * count * n / (count + n)
     return mean + delta * n / (count + n), spread
-
-
-def _zeros(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(p) for name, p in parameters.items()}
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
