@@ -137,6 +137,7 @@ from inference.figures.comparisons import (
     grouped_means,
     grouped_points,
     guide_comparison,
+    score_panels,
 )
 from inference.figures.facets import (
     cluster_gallery,
@@ -2899,6 +2900,10 @@ FIGURES = [
     *of(
         "guide_comparison",
         ("empty: bounds", lambda: guide_comparison({}, {}), "there is nothing to draw"),
+    ),
+    *of(
+        "score_panels",
+        ("empty: panels", lambda: score_panels({}), "there is nothing to draw"),
     ),
     *of(
         "style_swaps",
