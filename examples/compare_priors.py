@@ -80,7 +80,7 @@ class Settings:
     lr: float = 2e-3
     warm_epochs: tuple[int, int] = (40, 110)
     fade_steps: int = 1000
-    epochs: int = 60
+    epochs: int = 100
     evaluate_every: int = 5
     restarts: int = 3  # of each fit of a mixture
     repeats: int = 5  # seeds

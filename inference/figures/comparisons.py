@@ -196,7 +196,9 @@ def _scores(
     for y, values in found.items():
         ax.plot(values, np.full(len(values), y), ".", color=look["color"], alpha=0.4, markersize=5)
     means = [np.mean(values) for values in found.values()]
-    errors = [np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in found.values()]
+    errors = [
+        float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()
+    ]
     options: dict[str, Any] = {"linestyle": "none", "markersize": 5, "linewidth": 1, "capsize": 3}
     ax.errorbar(means, list(found), xerr=errors, label=label, **options, **look)
 
