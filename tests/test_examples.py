@@ -32,6 +32,7 @@ EXAMPLES = [
     "augmentation",
     "choose",
     "compare_guides",
+    "compare_priors",
     "identifiability",
     "identifiability_images",
 ]
@@ -254,6 +255,7 @@ def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
 
 
 MANY = [
+    ("compare_priors", [], {"diagonal", "vampprior", "standard-normal"}, "mean (sample deviation)"),
     ("identifiability", [], {"VaDE-20", "iVAE-30", "GMM-flow-20"}, "median MCC"),
     (
         "identifiability_images",
@@ -448,7 +450,14 @@ def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["augmentation", "choose", "compare_guides", "identifiability", "identifiability_images"],
+    [
+        "augmentation",
+        "choose",
+        "compare_guides",
+        "compare_priors",
+        "identifiability",
+        "identifiability_images",
+    ],
 )
 def test_examples_of_many_runs_take_one_process(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

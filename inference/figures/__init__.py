@@ -19,6 +19,7 @@ from inference.figures.comparisons import (
     grouped_means,
     grouped_points,
     guide_comparison,
+    score_panels,
 )
 from inference.figures.facets import (
     cluster_gallery,
@@ -58,6 +59,7 @@ __all__ = [
     "latent_interpolation",
     "latent_scatter",
     "save_figures",
+    "score_panels",
     "selection_overview",
     "shared_latents",
     "shared_traversals",

@@ -6,12 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from inference.figures.drawing import label_axes, new_figure, styles
 
-__all__ = ["grouped_boxes", "grouped_curves", "grouped_means", "grouped_points", "guide_comparison"]
+__all__ = [
+    "grouped_boxes",
+    "grouped_curves",
+    "grouped_means",
+    "grouped_points",
+    "guide_comparison",
+    "score_panels",
+]
 
 
 def guide_comparison(
@@ -179,6 +187,49 @@ def grouped_curves(
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
     axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
+
+
+def score_panels(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> Figure:
+    """Scores side by side, a panel for each and a row for each of what is compared, the first on
+    top: every value as a point, and the mean with its sample deviation.
+
+    :param panels: by score (the words at its axis), then by series, which has the same colour in
+        every panel, then by what is compared; values may be missing.
+    """
+    _check_some(panels, *panels.values())
+    names = list(dict.fromkeys(n for panel in panels.values() for s in panel.values() for n in s))
+    series = dict.fromkeys(each for panel in panels.values() for each in panel)
+    looks = dict(zip(series, styles(), strict=False))
+    figure, axes = new_figure(2.9 * len(panels), 0.9 + 0.32 * len(names), 1, len(panels))
+    for ax, (label, panel) in zip(axes.flat, panels.items(), strict=True):
+        for place, (each, rows) in enumerate(panel.items()):
+            shift = 0.3 * (place - (len(panel) - 1) / 2)
+            _scores(ax, {names.index(n) + shift: rows[n] for n in rows}, each, looks[each])
+        label_axes(ax, label, "")
+        ax.set_yticks(range(len(names)), names if ax is axes.flat[0] else [""] * len(names))
+        ax.set_ylim(len(names) - 0.5, -0.5)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", color="0.9", linewidth=0.5)
+        ax.set_axisbelow(True)
+        if len(panel) > 1:
+            above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+            ax.legend(fontsize=7, frameon=False, ncols=len(panel), **above)
+    return figure
+
+
+def _scores(
+    ax: Axes, rows: Mapping[float, Sequence[float]], label: str, look: Mapping[str, Any]
+) -> None:
+    """One series of a panel, by height."""
+    found = {y: values for y, values in rows.items() if len(values)}
+    for y, values in found.items():
+        ax.plot(values, np.full(len(values), y), ".", color=look["color"], alpha=0.4, markersize=5)
+    means = [np.mean(values) for values in found.values()]
+    errors = [
+        float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()
+    ]
+    options: dict[str, Any] = {"linestyle": "none", "markersize": 5, "linewidth": 1, "capsize": 3}
+    ax.errorbar(means, list(found), xerr=errors, label=label, **options, **look)
 
 
 def _check_some(*values: Mapping[Any, Any]) -> None:

@@ -23,6 +23,7 @@ from inference.figures.comparisons import (
     grouped_means,
     grouped_points,
     guide_comparison,
+    score_panels,
 )
 from inference.figures.facets import (
     cluster_gallery,
@@ -61,6 +62,10 @@ SHAPE = (2, 3)
 KL = np.ones((5, 4))
 
 FIGURES = [
+    *of(
+        "score_panels",
+        ("empty: panels", lambda: score_panels({}), "there is nothing to draw"),
+    ),
     *of(
         "cluster_gallery",
         (
