@@ -23,9 +23,9 @@ class ScoreFunction_ELBO(Direct_ELBO):
     .. math:: \nabla \log q(c \mid x) \, (\mathrm{cost}_c - b(x))
 
     where the cost is made of the terms that c can change: its own and those of the sites that
-    ``infer={"downstream": {...}}`` names (all, if it does not). A baseline b, ``infer={"cost_baseline":
-    module}``, is called with ``infer["cost_baseline_input"]`` and trained by its ``loss``. The
-    value is the plain ELBO of the draw. (``infer={"baseline": ...}`` is what Pyro's
+    ``infer={"downstream": {...}}`` names (all, if it does not). A baseline b,
+    ``infer={"cost_baseline": module}``, is called with ``infer["cost_baseline_input"]`` and trained
+    by its ``loss``. The value is the plain ELBO of the draw. (The key ``"baseline"`` is what Pyro's
     ``TraceGraph_ELBO`` reads, in a form of its own.)
 
     Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
