@@ -24,7 +24,7 @@ from torch import Tensor
 
 from examples.datasets import Dataset, digits
 from guides import FacetGuide, VaDEGuide
-from inference import SVIRunner
+from inference import SVIRunner, warm_start
 from inference.diagnostics import log_importance_weights
 from ppl_models import MFCVAE, VAE, Bernoulli, FacetModel, GaussianMixture, SharedMLP
 
@@ -48,8 +48,11 @@ def fitted(build: Callable[[tuple[int, ...]], FacetModel], data: Dataset, seed: 
     """A guide after a short training, in double precision and with its parameters fixed."""
     pyro.set_rng_seed(seed)
     guide = VaDEGuide(build(data.train.shape[1:]))
-    runner = SVIRunner(guide.model, guide, lr=2e-3, seed=seed)
-    runner.fit(data.train, epochs=60, batch_size=64, progress=False)
+    options = {"batch_size": 64, "progress": False}
+    if guide.model.mixtures:
+        runner = SVIRunner(guide.model, guide, lr=2e-3, seed=seed)
+        warm_start(runner, data.train, 30, seed=seed, **options)
+    SVIRunner(guide.model, guide, lr=2e-3, seed=seed).fit(data.train, 60, **options)
     return guide.double().eval().requires_grad_(False)
 
 
