@@ -191,5 +191,9 @@ class ScoreFunction(Discrete):
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         baseline = self.baselines[name]
-        infer = {"baseline": baseline, "baseline_input": x, "downstream": frozenset(downstream)}
+        infer = {
+            "cost_baseline": baseline,
+            "cost_baseline_input": x,
+            "downstream": frozenset(downstream),
+        }
         return pyro.sample(f"c_{name}", Component(logits=logits), infer=infer)

@@ -66,7 +66,9 @@ class VaDEGuide(SupervisedGuide):
             z = self.draw_latents(x, L)
             for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
                 log_joint = prior.log_joint(z[name])  # [(L,) B, K]
-                logits = log_joint.mean(0) if L > 1 else log_joint  # Eq. 59, 60
+                logits = log_joint
+                if L > 1:  # Eq. 59, 60; plates around this program are further left
+                    logits = log_joint.mean(-3, keepdim=log_joint.dim() > 3)
                 q = Component(
                     logits=logits if label is None else clamp_to_labels(logits, label[:, j])
                 )

@@ -189,12 +189,12 @@ class AveragedComponent(Component):
 
     Draws follow the normalised exponentials.
 
-    :param log_probs: averages ``[..., K]``, nats.
+    :param logits: averages ``[..., K]``, nats; so named as in every one-hot distribution of Pyro's.
     """
 
-    def __init__(self, log_probs: Tensor, validate_args: bool | None = None) -> None:
-        super().__init__(logits=log_probs, validate_args=validate_args)
-        self.shortfall = log_probs.logsumexp(-1, keepdim=True)
+    def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:
+        super().__init__(logits=logits, validate_args=validate_args)
+        self.shortfall = logits.logsumexp(-1, keepdim=True)
 
     @property
     def log_probs(self) -> Tensor:
@@ -255,6 +255,11 @@ class MarginalMixture(dist.MixtureSameFamily):
     def __init__(self, component: Component, components: dist.TorchDistribution) -> None:
         super().__init__(dist.Categorical(logits=component.logits), components)
         self.component = component
+
+    @constraints.dependent_property
+    def support(self) -> constraints.Constraint:
+        # Its components', where torch has a constraint of its own that no transform is known for.
+        return self.component_distribution.support
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:

@@ -56,7 +56,9 @@ class _NothingLeftToThePrior(Messenger):
     """Refuses an objective that would draw from its prior what the guide leaves to be summed."""
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        replayed = [each.trace for each in _PYRO_STACK if isinstance(each, ReplayMessenger)]
+        replaying = (each for each in _PYRO_STACK if isinstance(each, ReplayMessenger))
+        # A compiled objective replays parameters alone.
+        replayed = [each.trace for each in replaying if each.trace is not None]
         infer = msg["infer"]
         if msg["is_observed"] or infer.get("enumerate") != "parallel" or not replayed:
             return

@@ -24,8 +24,9 @@ class ScoreFunction_ELBO(Direct_ELBO):
 
     where the cost is the sum of the terms that c can change: its own and those of the sites that
     ``infer={"downstream": {...}}`` names (by default all). A baseline b, given by
-    ``infer={"baseline": module}``, is called with ``infer["baseline_input"]`` and trained by its
-    ``loss``. The value is the plain ELBO of the draw.
+    ``infer={"cost_baseline": module}``, is called with ``infer["cost_baseline_input"]`` and trained
+    by its ``loss``. The value is the plain ELBO of the draw. (The key ``"baseline"`` is what Pyro's
+    ``TraceGraph_ELBO`` reads, in another form.)
 
     Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
     baselines too, but keeps their state in the global parameter store and reads the loss back to
@@ -59,10 +60,10 @@ class ScoreFunction_ELBO(Direct_ELBO):
 def _score(site: dict[str, Any], cost: Tensor) -> Tensor:
     """A term to minimise, whose gradient is the score function's, plus the baseline's loss."""
     log_q, infer = site["unscaled_log_prob"], site["infer"]
-    if "baseline" not in infer:
+    if "cost_baseline" not in infer:
         return (log_q * cost).sum()
-    guess = infer["baseline"](infer["baseline_input"])
-    return (log_q * (cost - guess.detach())).sum() + infer["baseline"].loss(guess, cost)
+    guess = infer["cost_baseline"](infer["cost_baseline_input"])
+    return (log_q * (cost - guess.detach())).sum() + infer["cost_baseline"].loss(guess, cost)
 
 
 def _sum(terms: Mapping[str, Tensor], names: Container[str]) -> Tensor:
