@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,7 @@ def _teach_clusters(
     seed: int,
     steps: int = 400,
     batch_size: int = 256,
+    passes: int = 100,
 ) -> None:
     """Train the network's q(c given x) on the responsibilities of new mixtures at the posterior
     mean of z.
@@ -221,7 +223,10 @@ def _teach_clusters(
     What distinguished the old clusters' latents does not help the new ones, so they all start the
     same way, from the mixture. The network is in training mode, in which batches are normalised by
     their own statistics.
+
+    :param steps: at most; fewer where they are more than ``passes`` over the data.
     """
+    steps = min(steps, ceil(passes * len(rows) / batch_size))
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
