@@ -1,9 +1,9 @@
 """VaDE and iVAE: one model of a label, a latent vector and an image, its label observed or not.
 
 In VaDE [1] the label is a cluster, which the guide infers and Pyro enumerates. In iVAE [2] it is
-given, here the digit, and selects the component of the prior; the digit under which a held-out image
-has the largest bound classifies it. On 1,437 images a mixture that is trained from random initial
-values collapses, so VaDE's networks are first trained under a standard normal prior.
+given, here the digit, and selects the component of the prior; a held-out image is then classified
+by the digit that gives it the largest bound. On 1,437 images a mixture that is trained from random
+initial values collapses, so VaDE's networks are first trained under a standard normal prior.
 
 [1] Jiang et al., Variational Deep Embedding, IJCAI 2017.
 [2] Khemakhem et al., Variational Autoencoders and Nonlinear ICA, AISTATS 2020.

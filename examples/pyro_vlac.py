@@ -6,6 +6,9 @@ objective is Pyro's TraceMeanField_ELBO. On 1,437 images a mixture collapses if 
 random initial values, so the latents are first trained under standard normal priors, and the
 mixtures are then fitted to them.
 
+One run, `python -m examples.pyro_vlac` (seed 0), on 360 held-out images: ELBO 23.59 nats per image;
+the 25 clusters of layer 2 tell the digit in 67% (NMI 0.55), the 5 of layer 1 in 39% (NMI 0.43).
+
 [1] Willetts, Roberts and Holmes, Disentangling to Cluster: Gaussian Mixture Variational Ladder
     Autoencoders, 2019.
 """
