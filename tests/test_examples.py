@@ -36,6 +36,9 @@ EXAMPLES = [
     "identifiability",
     "identifiability_images",
 ]
+# Pyro's SVI in place of the runner, in the manner of Pyro's own examples: size flags in place of
+# --smoke, numbers printed, and nothing written.
+PLAIN_PYRO = {"pyro_mfcvae", "pyro_mlvae", "pyro_nvae", "pyro_vade_ivae", "pyro_vlac"}
 # Runs other examples, and nothing by itself: it has --seeds for --seed, each run resumes without
 # being asked, and its settings are theirs. So what is asked of examples here does not fit it, and
 # tests/test_sweep.py has its own.
@@ -89,7 +92,7 @@ def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path:
 def test_none_is_unlisted() -> None:
     assert {
         path.stem for path in (ROOT / "examples").glob("*.py")
-    } - HELPERS - DRIVERS - VIEWERS == set(EXAMPLES)
+    } - HELPERS - DRIVERS - VIEWERS == set(EXAMPLES) | PLAIN_PYRO
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
@@ -468,3 +471,20 @@ def test_examples_of_many_runs_take_one_process(
             ["--smoke", "--out", str(tmp_path / "run")]
         )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN_PYRO))
+def test_examples_of_plain_pyro_are_short_stand_alone_and_end_in_numbers(
+    name: str, tmp_path: Path
+) -> None:
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= 80
+    assert not re.search(r"^(from|import) examples|SVIRunner", text, re.M)
+    sizes = ["--num-epochs", "1", "--batch-size", "256"]
+    others = ["--learning-rate", "0.002", "--seed", "1", "--device", "cpu"]
+    done = run(f"examples.{name}", *sizes, *others, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"ELBO.* -?\d+\.\d+ nats per image", done.stdout)
+    assert re.search(r"\d%", done.stdout)
+    assert "nan" not in done.stdout
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,79 @@
+"""Two clusterings of the same digits: a multi-facet clustering VAE, trained by plain Pyro.
+
+The facets, digit and style, have a mixture each. On 1,437 images a mixture that is trained from
+random initial values collapses. So the digit facet is first trained alone, on pseudo-labels that
+nearest neighbours give. Then the style facet joins, under a standard normal prior. At last its
+mixture is fitted to its latents, and all is trained without pseudo-labels.
+
+One run, `python -m examples.pyro_mfcvae` (seed 0), on 360 held-out images: ELBO 25.01 nats per
+image; the clusters of digit tell the digit in 90% (NMI 0.74), those of style in 29% (NMI 0.21).
+
+[1] Falck et al., Multi-Facet Clustering Variational Autoencoders, NeurIPS 2021.
+"""
+
+import argparse
+
+import pyro
+import torch
+from pyro.infer import SVI, TraceEnum_ELBO
+from pyro.optim import Adam
+from sklearn.datasets import load_digits
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.model_selection import train_test_split
+
+from guides import VaDEGuide
+from inference import fit_mixtures, mutual_information, neighbor_clusters
+from inference.metrics import cluster_accuracy
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, StandardNormal
+
+
+def main(args: argparse.Namespace) -> None:
+    pyro.set_rng_seed(args.seed)
+    digits = load_digits()
+    images = torch.tensor(digits.data / 16, dtype=torch.float32)
+    x, x_test, _, y_test = train_test_split(images, digits.target, test_size=360, random_state=0)
+    x, x_test = x.to(args.device), x_test.to(args.device)
+
+    facets = {"style": StandardNormal(5), "digit": GaussianMixture(25, 5)}
+    model = MFCVAE((64,), facets, Normal(0.15), MLPLadder((200, 200)))
+    guide = VaDEGuide(model, label_weight=30).to(args.device)
+    elbo = TraceEnum_ELBO(max_plate_nesting=1)
+    svi = SVI(model, guide, Adam({"lr": args.learning_rate}), elbo)
+
+    def train(stage: str, num_epochs: int, known: torch.Tensor | None = None) -> None:
+        for epoch in range(num_epochs):
+            loss = 0.0
+            for rows in torch.randperm(len(x), device=args.device).split(args.batch_size):
+                loss += svi.step(x[rows], label=None if known is None else known[rows])
+            if epoch % 10 == 0 or epoch == num_epochs - 1:
+                print(f"{stage}, epoch {epoch}: loss per image {loss / len(x):.2f}")
+
+    pseudo_labels = {"digit": neighbor_clusters(x, 25, seed=args.seed)}
+    known = model.check_given("label", pseudo_labels, len(x)).to(args.device)
+    fit_mixtures(guide, x, seed=args.seed, label=pseudo_labels)
+    fifth = max(args.num_epochs // 5, 1)
+    digit_alone = torch.tensor([0.0, 1.0], device=args.device)  # weights of style and digit
+    with model.weights_set_to(digit_alone.repeat(2, 1).T, gates=digit_alone):
+        train("digit alone", fifth, known)
+    train("both facets", args.num_epochs, known)
+    model.facets["style"] = GaussianMixture(8, 5).to(args.device)
+    fit_mixtures(guide, x, seed=args.seed, facets=["style"], n_init=10)
+    train("without pseudo-labels", fifth)
+
+    print(f"ELBO of held-out images: {-svi.evaluate_loss(x_test) / len(x_test):.2f} nats per image")
+    used = mutual_information(guide, x_test)
+    for name, clusters in guide.predict(x_test).items():
+        accuracy = cluster_accuracy(y_test, clusters)
+        nmi = normalized_mutual_info_score(y_test, clusters)
+        print(f"{name}: mutual information of cluster and image {used[name]:.2f} nats; ", end="")
+        print(f"clusters tell the digit in {accuracy:.0%}, NMI {nmi:.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--num-epochs", type=int, default=50, help="a fifth more before and after")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    main(parser.parse_args())
