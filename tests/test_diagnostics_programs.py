@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no gradient": (
         lambda: assert_elbo_unbiased(*[one(UNIT)] * 2, Trace_ELBO()),
         "gradient is 0 by every parameter",
+    ),
+    "an ELBO without a gradient": (
+        lambda: gradient_moments((model, guide, SimpleNamespace(loss=lambda *_: 0.0)), X, 3),
+        "has neither differentiable_loss nor loss_and_grads",
+    ),
+    "several losses": (
+        lambda: loss_draws((model, guide, lambda *_: (0.0, 1.0)), X, 3),
+        "returns several losses",
     ),
     "draws that are not finite": (
         lambda: assert_elbo_unbiased(

@@ -114,6 +114,11 @@ class Program:
         """The function whose value can be differentiated, if there is one."""
         if hasattr(self.elbo, "differentiable_loss"):
             return self.elbo.differentiable_loss
+        if self.has_own_loss and not hasattr(self.elbo, "loss_and_grads"):
+            raise ValueError(
+                f"{type(self.elbo).__name__} has neither differentiable_loss nor loss_and_grads, "
+                "and so no gradient"
+            )
         return None if hasattr(self.elbo, "loss_and_grads") else self.elbo
 
     def _collected(self, leaves: Iterable[Tensor]) -> tuple[float, list[Tensor | None]]:

@@ -113,7 +113,7 @@ def normal(x: Tensor, scale: Callable[[Tensor], Tensor] = lambda s: s) -> None:
 
 @pytest.mark.parametrize("kind", [Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO, TraceEnum_ELBO])
 def test_pyros_estimators_of_a_vae_are_unbiased(kind: type[ELBO]) -> None:
-    """Detects 0.2 nats of 9 and a fifth of the gradient."""
+    """Detects 0.2 nats of 9.5 and a fifth of the gradient."""
     vae = TinyVAE()
     elbo = kind(**AVERAGED, strict_enumeration_warning=False)
     assert not unbiased(vae.model, vae.guide, elbo, BITS).biased
@@ -399,12 +399,12 @@ def free_clusters(x: Tensor) -> None:
 
 def test_that_renyi_elbo_does_not_train_discrete_guides_is_found() -> None:
     """Pyro 1.9: at alpha = 0 RenyiELBO's value is right, and its gradient by the parameters of a
-    guide without reparameterised draws is 0. Detects a fifth of the gradient.
+    guide without reparameterised draws is 0. Detects two fifths of the gradient.
     """
     elbo = RenyiELBO(0.0, num_particles=2, vectorize_particles=True, max_plate_nesting=1)
     test = partial(unbiased, whole_mixture, free_clusters, elbo, REALS)
     with pytest.raises(AssertionError, match="estimate 0,") as caught:
-        test(reference=importance_weighted_clusters, bias=0.3, gradient_bias=0.2)
+        test(reference=importance_weighted_clusters, bias=0.4, gradient_bias=0.4)
     assert "loss" not in str(caught.value)
 
 
