@@ -30,8 +30,8 @@ def main(args: argparse.Namespace) -> None:
     parts = train_test_split(data[0].astype("float32") / 16, data[1], test_size=360, random_state=0)
     x, x_test, y, y_test = (torch.as_tensor(part, device=args.device) for part in parts)
 
-    sizes = {"content_dim": 8, "style_dim": 3}
-    model = MLVAE((64,), **sizes, likelihood=Normal(0.15), network=SharedMLP((200, 200)))
+    # Content of 8 dimensions, style of 3.
+    model = MLVAE((64,), 8, 3, Normal(0.15), SharedMLP((200, 200)))
     guide = GroupedGuide(model).to(args.device)
     svi = SVI(model, guide, Adam({"lr": args.learning_rate}), TraceMeanField_ELBO())
 

@@ -32,8 +32,8 @@ def main(args: argparse.Namespace) -> None:
     x, x_test, y, y_test = (torch.as_tensor(part, device=args.device) for part in parts)
     known = torch.arange(len(x), device=args.device) < args.num_labels
 
-    sizes = {"num_classes": 10, "class_dim": 2, "shared_dim": 6}
-    model = NVAE((64,), **sizes, likelihood=Normal(0.3), network=SharedMLP((200, 200)))
+    # 10 classes with 2 latents each, and 6 that all share.
+    model = NVAE((64,), 10, 2, 6, Normal(0.3), SharedMLP((200, 200)))
     guide = ClassifierGuide(model, label_weight=30).to(args.device)
     svi = SVI(model, guide, Adam({"lr": args.learning_rate}), TraceEnum_ELBO(max_plate_nesting=1))
 
