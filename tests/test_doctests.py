@@ -64,7 +64,10 @@ EXEMPT = {
     ),
     **dict.fromkeys(
         (
+            "CalibrationReport",
             "ClassifierScores",
+            "Comparison",
+            "ElboReport",
             "EstimatorReport",
             "FittedRun",
             "GradientMoments",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Known", "Sampled", "Statistics", "settle"]
+__all__ = ["Known", "Sampled", "settle"]
 
 # Draws from which the first variances come.
 PILOT = 100

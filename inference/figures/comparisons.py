@@ -195,6 +195,13 @@ def score_panels(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]
 
     :param panels: by score (the words at its axis), then by series, which has the same colour in
         every panel, then by what is compared; values may be missing.
+
+    Example:
+        >>> from inference.figures import score_panels
+        >>> nmi = {"digit": {"diagonal": [0.7, 0.8], "full": [0.8, 0.8]}}
+        >>> seconds = {"training": {"diagonal": [7.0, 7.2], "full": [8.0, 8.1]}}
+        >>> len(score_panels({"NMI": nmi, "seconds": seconds}).axes)
+        2
     """
     _check_some(panels, *panels.values())
     names = list(dict.fromkeys(n for panel in panels.values() for s in panel.values() for n in s))
