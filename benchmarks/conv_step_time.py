@@ -113,7 +113,8 @@ def ours(
         for name, k, d in zip("ab", K, D, strict=True)
     }
     model = MFCVAE((3, 32, 32), facets, Normal(SCALE), ConvLadder(widths))
-    return at_precision(Loss(model, VaDEGuide(model)).to(memory_format=layout))  # type: ignore[call-overload]
+    loss = Loss(model, VaDEGuide(model))
+    return at_precision(loss.to(memory_format=layout))  # type: ignore[call-overload]
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from guides import FacetGuide
 from inference import Loss, SVIRunner, elbo
 from tests.catalogue import OBJECTIVES, PAIRS, given
 
-N, LR, DRAWS = 48, 1e-2, 20
+N, LR, DRAWS = 48, 1e-3, 20
 
 
 def data(guide: FacetGuide, seed: int) -> Tensor:
@@ -127,8 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"pairs: {len(rows)}")
     print(f"pairs that move what the runner moves: {sum(each['same'] for each in rows)}")
     print(f"largest difference of losses: {max(each['difference'] for each in rows):.1e}")
-    apart = [each["elbo_svi"] - each["elbo_runner"] for each in rows]
-    print(f"mean difference of held-out ELBOs: {np.mean(apart):.3f} ({np.std(apart, ddof=1):.3f})")
+    apart = [abs(each["elbo_svi"] - each["elbo_runner"]) for each in rows]
+    print(f"held-out ELBOs differ by: median {np.median(apart):.3f}, at most {max(apart):.3f}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ def main() -> None:
         values = [row[name] for row in rows]
         spread = statistics.stdev(values) if len(values) > 1 else float("nan")
         print(
-            f"{name:24s}{statistics.mean(values):8.3f}{spread:8.3f}{min(values):8.3f}{max(values):8.3f}"
+            f"{name:24s}{statistics.mean(values):8.3f}{spread:8.3f}"
+            f"{min(values):8.3f}{max(values):8.3f}"
         )
 
 

@@ -116,7 +116,8 @@ def run_commands(record: Record, folder: Path, blanks: dict[str, Any], root: Pat
             settings, words = split(command)
             print("$", command, flush=True)
             how = {"cwd": root, "env": {**environment, **settings}, "stdout": subprocess.PIPE}
-            with subprocess.Popen(words, text=True, **how) as process:  # type: ignore[call-overload]
+            started = subprocess.Popen(words, text=True, **how)  # type: ignore[call-overload]
+            with started as process:
                 for line in process.stdout:
                     printed.write(line)
                     print(line, end="", flush=True)
@@ -192,10 +193,15 @@ def at(content: Any, keys: Sequence[str]) -> Iterable[Any]:
 
 
 def allowed(figure: Figure, found: Found, old_runs: int, new_runs: int) -> float:
-    """By how much the two means may differ, the half digit that the record rounds away included."""
-    either = next((each for each in (figure.spread, found.deviation) if each is not None), 0.0)
-    old, new = (either if each is None else each for each in (figure.spread, found.deviation))
-    error = math.sqrt(old**2 / max(old_runs, 1) + new**2 / max(new_runs, 1))
+    """By how much the two means may differ, the half digit that the record rounds away included.
+
+    Their errors follow from the deviation of both together, since that of few seeds says little.
+    """
+    spreads = [(figure.spread, old_runs), (found.deviation, new_runs)]
+    known = [(spread, runs - 1) for spread, runs in spreads if spread is not None and runs > 1]
+    freedom = sum(degrees for _, degrees in known)
+    pooled = sum(degrees * spread**2 for spread, degrees in known) / max(freedom, 1)
+    error = math.sqrt(pooled / max(old_runs, 1) + pooled / max(new_runs, 1))
     return max(3 * error, figure.tolerance or 0.0) + 0.5 * 10.0**figure.last_digit
 
 

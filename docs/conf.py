@@ -59,7 +59,8 @@ nitpick_ignore_regex = [
     # In signatures, and not public.
     (
         r"py:class",
-        r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)|distributed\.T|objectives\.loss\.Suitable)",
+        r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)"
+        r"|distributed\.T|objectives\.loss\.Suitable)",
     ),
 ]
 

@@ -248,7 +248,8 @@ def format_table(scores: dict[str, dict[str, dict[str, float]]]) -> str:
     for split, of in scores.items():
         for name, score in of.items():
             lines.append(
-                f"{split:18s}{name:16s}{score['accuracy']:10.3f}{score['conditional_entropy']:16.3f}"
+                f"{split:18s}{name:16s}{score['accuracy']:10.3f}"
+                f"{score['conditional_entropy']:16.3f}"
             )
     return "\n".join(lines)
 

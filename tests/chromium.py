@@ -122,7 +122,10 @@ class Page:
 
     def changes(self, selector: str, before: list[str], seconds: float = PATIENCE) -> None:
         """Wait until images are others than they were, and are drawn."""
-        other = lambda: self.sources(selector) not in (before, []) and self.drawn(selector)  # noqa: E731
+
+        def other() -> bool:
+            return self.sources(selector) not in (before, []) and self.drawn(selector)
+
         assert self._until(other, seconds), f"{selector} stayed as it was"
 
     def script(self, code: str) -> Any:

@@ -79,7 +79,8 @@ def test_everything_is_left_as_it_was(use: str, elbo: Callable) -> None:
         for p in encoder.parameters():
             p.grad = torch.ones_like(p)
         torch.manual_seed(5), np.random.seed(5), random.seed(5)  # noqa: NPY002
-        before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())  # noqa: NPY002
+        drawn = np.random.get_state()[1].copy()  # noqa: NPY002
+        before = (torch.get_rng_state(), drawn, random.getstate())
         USES[use](encoder, objective)
         USES[use](guide, objective)
         after = (torch.get_rng_state(), np.random.get_state()[1], random.getstate())  # noqa: NPY002

@@ -585,7 +585,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: VaDEGuide(build().model), "such as GroupedGuide"),
     (lambda: GroupedGuide(VAE((6,), 2)), "GroupedGuide is for MLVAE, got VAE"),
     (lambda: build(content="each"), "content must be"),
-    (lambda: build("product"), r"evidence must be a rule such as ProductOfNormals\(\)"),  # type: ignore[arg-type]
+    (lambda: build("product"), r"evidence must be a rule such as ProductOfNormals\(\)"),
     (
         lambda: SimilarContentGuide(build().model, penalty=-1),
         "penalty must be a number of at least 0",

@@ -412,7 +412,8 @@ def test_tracegraph_takes_clusters_that_are_drawn(baseline: str) -> None:
     svi = SVI(guide.model, guide, Adam({"lr": 1e-2}), TraceGraph_ELBO(max_plate_nesting=1))
     before = [p.detach().clone() for p in guide.classifier.parameters()]
     svi.step(x)
-    assert any(not torch.equal(p, b) for p, b in zip(guide.classifier.parameters(), before))  # noqa: B905
+    after = zip(guide.classifier.parameters(), before, strict=True)
+    assert any(not torch.equal(p, b) for p, b in after)
 
 
 @pytest.mark.parametrize("build", [catalogue.two_facets, catalogue.vae, catalogue.vamp])

@@ -259,7 +259,7 @@ def test_callbacks_in_the_form_of_fit_or_shared_are_refused() -> None:
     with pytest.raises(
         ValueError, match="callbacks must be a function that returns a runner's callbacks"
     ):
-        fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)  # type: ignore[arg-type]
+        fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)
     shared = ReduceOnPlateau()
     with pytest.raises(ValueError, match="two runners got the same callback"):
         fit_together(
@@ -276,7 +276,10 @@ def other_objective() -> list[SVIRunner]:
 
 
 def other_model() -> list[SVIRunner]:
-    wider = lambda: VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((9,))))  # noqa: E731
+    def wider() -> VaDEGuide:
+        model = MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((9,)))
+        return VaDEGuide(model)
+
     return [*runners(two_facets, 1), *runners(wider, 1)]
 
 

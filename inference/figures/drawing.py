@@ -31,7 +31,8 @@ def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
 
 def styles() -> Iterator[dict[str, Any]]:
     """Colours and markers that distinguish twenty lines."""
-    colors = [*colormaps["tab20"].colors[::2], *colormaps["tab20"].colors[1::2]]  # type: ignore[attr-defined]
+    pairs = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    colors = [*pairs[::2], *pairs[1::2]]
     return (
         {"color": c, "marker": m}
         for c, m in zip(cycle(colors), cycle("os^vDP*X<>dh"), strict=False)

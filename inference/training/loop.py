@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -94,7 +95,7 @@ def _report(plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed)
                 callback(run, record)
 
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
-        plan.processes.on_first(lambda: complete(run, record, callbacks))  # noqa: B023, called at once
+        plan.processes.on_first(partial(complete, run, record, callbacks))
         plan.processes.broadcast_run(run)
         record |= run.history[-1]
 

@@ -123,4 +123,5 @@ class ConvLadder(ReadsImages, Ladder):
         return check_images(f"level {level} of a ConvLadder", x_shape, level + 1, at_least=2)
 
     def _initialized(self, network: NetworkT) -> NetworkT:
-        return super()._initialized(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = super()._initialized(network)
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
