@@ -18,6 +18,8 @@ import pyro
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow(20)
+
 PACKAGES = ("ppl_models", "guides", "inference")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -18,6 +18,8 @@ from inference import Checkpoints, Loss, SVIRunner
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 from tests.catalogue import OBJECTIVES, PAIRS, given, plain_vae, two_facets
 
+pytestmark = pytest.mark.slow(30)
+
 N = 12
 CASES = [
     pytest.param(build, name, id=f"{build.__name__}-{name}")

@@ -41,6 +41,8 @@ from tests import catalogue
 from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
 from tests.pages import ROOT
 
+pytestmark = pytest.mark.slow(25)
+
 N = 12
 Build = Callable[[], FacetGuide]
 EIGHT = [

@@ -38,6 +38,8 @@ from inference.diagnostics import (
     gauss_hermite,
 )
 
+pytestmark = pytest.mark.slow(35)
+
 SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
 PARTICLES = 400
 AVERAGED = {"num_particles": PARTICLES, "vectorize_particles": True, "max_plate_nesting": 1}
