@@ -112,7 +112,7 @@ def test_the_wheel_works_where_nothing_else_of_ours_is(built: Path, tmp_path: Pa
     target, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     elsewhere.mkdir()
     wheel = built / f"{RELEASE}-py3-none-any.whl"
-    run("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", target, wheel)
+    install(wheel, target)
     environment = {**os.environ, "PYTHONPATH": str(target)}
     said = run("-P", "-c", ELSEWHERE, target, cwd=elsewhere, env=environment)
     assert said.split() == [PROJECT["version"]]

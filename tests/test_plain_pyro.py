@@ -13,6 +13,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from pyro.optim import Adam, ClippedAdam, ExponentialLR
 
+from benchmarks.plain_svi import moved
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import Checkpoints, Loss, SVIRunner
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
@@ -41,13 +42,6 @@ def start(build: Callable[[], FacetGuide]) -> tuple[FacetGuide, torch.Tensor, di
     guide = build()
     x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
     return guide, x, given(guide, N)
-
-
-def moved(guide: FacetGuide, train: Callable[[], Any]) -> set[str]:
-    """Which parameters a training changes."""
-    before = {name: p.detach().clone() for name, p in guide.named_parameters()}
-    train()
-    return {name for name, p in guide.named_parameters() if not torch.equal(p, before[name])}
 
 
 @pytest.mark.parametrize(("build", "name"), CASES)

@@ -4,17 +4,14 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from inference.distributed import SingleProcess
-from inference.run import Run
-from inference.schedules import Weights
-from inference.training.data_source import DataSource, InMemorySource
-from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
+from inference.training.data_source import InMemorySource
+from inference.training.nonfinite import SCHEDULED
 from inference.training.steps import SingleRunStep
 from ppl_models.data import Observed
 
@@ -35,15 +32,9 @@ class CUDAGraphStep(SingleRunStep):
     :raises RuntimeError: in the fourth step, if CUDA cannot record it.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        weights: Weights,
-        source: DataSource,
-        trackers: Sequence[NonFiniteTracker],
-        processes: SingleProcess,
-    ) -> None:
-        super().__init__(runs, weights, source, trackers, processes)
+    def prepare(self) -> None:
+        super().prepare()
+        source = self.source
         if isinstance(source, InMemorySource) and (
             "group" in source.data.given or len(source.data) < source.batch_size
         ):

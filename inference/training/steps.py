@@ -45,6 +45,14 @@ class Steps(ABC):
         self.source = source
         self.trackers = trackers
         self.processes = processes
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Build what all steps use.
+
+        :raises ValueError: if the data cannot be batched as these steps need them.
+        """
 
     @abstractmethod
     def batches(self) -> Iterator[Observed]:
@@ -63,17 +71,9 @@ class Steps(ABC):
 class SingleRunStep(Steps):
     """The steps of one run."""
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        weights: Weights,
-        source: DataSource,
-        trackers: Sequence[NonFiniteTracker],
-        processes: SingleProcess,
-    ) -> None:
-        super().__init__(runs, weights, source, trackers, processes)
-        (self.run,) = runs
-        self.program = ScheduledLoss(self.run.loss, weights)
+    def prepare(self) -> None:
+        (self.run,) = self.runs
+        self.program = ScheduledLoss(self.run.loss, self.weights)
 
     def batches(self) -> Iterator[Observed]:
         return self.source.batches(derive_seed(self.run.seed, self.run.epoch))
@@ -94,15 +94,8 @@ class VmappedStep(Steps):
     views.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        weights: Weights,
-        source: DataSource,
-        trackers: Sequence[NonFiniteTracker],
-        processes: SingleProcess,
-    ) -> None:
-        super().__init__(runs, weights, source, trackers, processes)
+    def prepare(self) -> None:
+        source = self.source
         if not isinstance(source, InMemorySource) or not isinstance(source.batching, Rows):
             batching = source.batching if isinstance(source, InMemorySource) else source
             raise ValueError(
@@ -110,8 +103,8 @@ class VmappedStep(Steps):
                 "does not give: train each alone, with SVIRunner.fit"
             )
         self.memory, self.rows = source, source.batching
-        self.program = ScheduledLoss(runs[0].loss, weights)
-        programs = [ScheduledLoss(run.loss, weights) for run in runs]
+        self.program = ScheduledLoss(self.runs[0].loss, self.weights)
+        programs = [ScheduledLoss(run.loss, self.weights) for run in self.runs]
         self.parameters = _stacked([dict(program.named_parameters()) for program in programs])
         self.buffers = _stacked([dict(program.named_buffers()) for program in programs])
         self.gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
