@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from inference.diagnostics.programs import Program, check_program, isolated, streams
+from inference.diagnostics.programs import ElboCall, check_program, isolated, streams
 from inference.randomness import seeded
 from ppl_models.checks import check_count, check_kind, check_size
 from ppl_models.modes import evaluating
@@ -105,7 +105,7 @@ def _mapped_losses(
         return one_draw(torch.empty(num_draws, device=device))
 
 
-def _program_losses(program: Program, num_draws: int, seed: int, chunk: int | None) -> Tensor:
+def _program_losses(program: ElboCall, num_draws: int, seed: int, chunk: int | None) -> Tensor:
     device = program.device()
     with isolated(program.model, program.guide):
         with streams(0, device):
@@ -248,7 +248,7 @@ def _mapped_gradients(
             yield gradient(parameters, torch.empty(n, device=device))
 
 
-def _program_moments(program: Program, num_draws: int, seed: int, chunk: int) -> GradientMoments:
+def _program_moments(program: ElboCall, num_draws: int, seed: int, chunk: int) -> GradientMoments:
     device = program.device()
     with isolated(program.model, program.guide):
         with streams(0, device):
@@ -262,7 +262,7 @@ def _program_moments(program: Program, num_draws: int, seed: int, chunk: int) ->
 
 
 def _looped_gradients(
-    program: Program, parameters: Mapping[str, Tensor], num_draws: int, chunk: int
+    program: ElboCall, parameters: Mapping[str, Tensor], num_draws: int, chunk: int
 ) -> Iterator[dict[str, Tensor]]:
     for n in _parts(num_draws, chunk):
         draws = [program.gradient(parameters)[1] for _ in range(n)]
@@ -274,7 +274,7 @@ def _parts(num_draws: int, chunk: int) -> Iterator[int]:
         yield min(chunk, num_draws - start)
 
 
-def _program(parts: tuple, x: Any, given: Mapping[str, Any]) -> Program:
+def _program(parts: tuple, x: Any, given: Mapping[str, Any]) -> ElboCall:
     if len(parts) != 3:
         raise ValueError(f"a program is (model, guide, elbo), got a tuple of {len(parts)}")
     return check_program(*parts, x if isinstance(x, tuple) else (x,), given)

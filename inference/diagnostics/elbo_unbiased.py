@@ -15,7 +15,7 @@ from torch import Tensor
 from inference.diagnostics.directions import Directions, flattened
 from inference.diagnostics.enumeration import exact_elbo
 from inference.diagnostics.programs import (
-    Program,
+    ElboCall,
     check_program,
     is_estimator,
     isolated,
@@ -219,7 +219,7 @@ class _Truth:
 
 
 def _compare(
-    program: Program, reference: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
+    program: ElboCall, reference: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
 ) -> ElboReport:
     truth = _truth(program, reference, parameters, test, gradient)
     groups = []
@@ -236,7 +236,7 @@ def _compare(
 
 
 def _truth(
-    program: Program, reference: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
+    program: ElboCall, reference: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
 ) -> _Truth:
     """:raises ValueError: if the reference has no gradient."""
     if is_estimator(reference):
@@ -250,7 +250,7 @@ def _truth(
 
 
 def _drawn_truth(
-    program: Program, elbo: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
+    program: ElboCall, elbo: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
 ) -> _Truth:
     known = check_program(program.model, program.guide, elbo, program.args, dict(program.kwargs))
     value = Sampled(lambda: torch.tensor([known.loss()], dtype=torch.float64))
@@ -267,7 +267,7 @@ def _drawn_truth(
 
 
 def _exact_truth(
-    program: Program,
+    program: ElboCall,
     reference: Callable | None,
     parameters: Mapping[str, Tensor],
     test: _Test,
@@ -286,7 +286,7 @@ def _exact_truth(
 
 
 def _exact_losses(
-    program: Program, reference: Callable | None, parameters: Mapping[str, Tensor]
+    program: ElboCall, reference: Callable | None, parameters: Mapping[str, Tensor]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """The loss and its gradient by the reference; the default one once more with fewer points."""
     for points in (POINTS, FEWER_POINTS):
@@ -318,7 +318,7 @@ def _directions(gradient: Mapping[str, Tensor], test: _Test) -> Directions:
 
 
 def _drawer(
-    program: Program, parameters: Mapping[str, Tensor], directions: Directions
+    program: ElboCall, parameters: Mapping[str, Tensor], directions: Directions
 ) -> Callable[[], Tensor]:
     compared = {name: parameters[name] for name in directions.parameters}
 
@@ -329,13 +329,13 @@ def _drawer(
     return draw
 
 
-def _value_group(program: Program, truth: _Truth, test: _Test) -> _Group:
+def _value_group(program: ElboCall, truth: _Truth, test: _Test) -> _Group:
     sampled = Sampled(lambda: torch.tensor([program.loss()], dtype=torch.float64))
     return _Group(("loss",), sampled, truth.value, torch.tensor([test.bias], dtype=torch.float64))
 
 
 def _gradient_group(
-    program: Program,
+    program: ElboCall,
     parameters: Mapping[str, Tensor],
     directions: Directions,
     known: Statistics,

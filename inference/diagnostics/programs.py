@@ -24,11 +24,11 @@ from inference.objectives.direct import Direct_ELBO
 from inference.randomness import seeded
 from ppl_models.modes import evaluating
 
-__all__ = ["Program", "check_program", "is_estimator", "isolated", "streams"]
+__all__ = ["ElboCall", "check_program", "is_estimator", "isolated", "streams"]
 
 
 @dataclass(frozen=True)
-class Program:
+class ElboCall:
     """One model, guide and ELBO with the arguments that they are called with.
 
     :ivar elbo: an ELBO of Pyro's, any object with its methods, or a function such as SVI takes:
@@ -146,7 +146,7 @@ def is_estimator(elbo: Any) -> bool:
     )
 
 
-def check_program(model: Any, guide: Any, elbo: Any, args: tuple, kwargs: Mapping) -> Program:
+def check_program(model: Any, guide: Any, elbo: Any, args: tuple, kwargs: Mapping) -> ElboCall:
     """The program, if its parts can be called.
 
     :raises ValueError: naming the part that cannot.
@@ -160,7 +160,7 @@ def check_program(model: Any, guide: Any, elbo: Any, args: tuple, kwargs: Mappin
             f"their arguments that returns the loss, got {elbo!r}"
         )
     # Pyro's ELBOs note the number of plates on themselves.
-    return Program(model, guide, copy.copy(elbo), args, kwargs)
+    return ElboCall(model, guide, copy.copy(elbo), args, kwargs)
 
 
 @contextmanager
