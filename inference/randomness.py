@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from ppl_models.checks import check_device
+from ppl_models.turns import exclusive
 
 __all__ = [
     "derive_seed",
@@ -35,15 +36,16 @@ def derive_seed(*numbers: int) -> int:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Within this context draws on the CPU and on ``device`` start from ``seed``; other devices are
-    not affected.
+    not affected, and other threads wait (see :mod:`ppl_models.turns`).
     """
-    kept = random_state(device)
-    try:
-        for generator in _generators(device):
-            generator.manual_seed(seed)
-        yield
-    finally:
-        set_random_state(kept, device)
+    with exclusive():
+        kept = random_state(device)
+        try:
+            for generator in _generators(device):
+                generator.manual_seed(seed)
+            yield
+        finally:
+            set_random_state(kept, device)
 
 
 def random_state(device: torch.device) -> list[Tensor]:

@@ -20,6 +20,7 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind, check_one_of, check_positive, check_seed
 from ppl_models.configurable import to_config
 from ppl_models.precision import network_precision
+from ppl_models.turns import exclusive
 
 __all__ = ["Callback", "Run", "check_part", "check_settings"]
 
@@ -66,6 +67,7 @@ class Run:
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
         self.loss = loss
+        _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.loss, self.lr)
@@ -73,6 +75,7 @@ class Run:
         self.epoch = 0
         self.step = 0
         self.should_stop = False
+        self._in_use = False
         with seeded(self.seed, self.device):
             self._random_state = random_state(self.device)
 
@@ -87,14 +90,38 @@ class Run:
     @contextmanager
     def while_training(self) -> Iterator[None]:
         """Use this run's precision and random streams within the context, then restore the
-        caller's.
+        caller's. Gradients are on, and the caller's autocast is off.
         """
-        with seeded(self.seed, self.device), network_precision(PRECISIONS[self.precision]):
+        with (
+            seeded(self.seed, self.device),
+            network_precision(PRECISIONS[self.precision]),
+            torch.enable_grad(),
+            torch.autocast(self.device.type, enabled=False),
+        ):
             set_random_state(self._random_state, self.device)
             try:
                 yield
             finally:
                 self._random_state = random_state(self.device)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Hold the run within the context.
+
+        :raises ValueError: if it is held already, by another thread or a callback's ``fit``.
+        """
+        with exclusive():
+            if self._in_use:
+                raise ValueError(
+                    f"this run (seed {self.seed}) is being trained already, by another thread or "
+                    "the call of fit that a callback belongs to: wait until that ends, or train "
+                    "another runner"
+                )
+            self._in_use = True
+            try:
+                yield
+            finally:
+                self._in_use = False
 
     def description(self) -> dict[str, Any]:
         """What runs that can be trained together have in common, in JSON types."""
@@ -144,6 +171,15 @@ def check_settings(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]
     """:raises ValueError: if a setting is invalid, naming it."""
     precision = check_one_of("precision", precision, PRECISIONS)
     return check_positive("lr", lr), check_seed("seed", seed), precision
+
+
+def _check_trainable(loss: Loss) -> None:
+    """:raises ValueError: if the parameters can never have a gradient."""
+    if made := [name for name, p in loss.named_parameters() if p.is_inference()]:
+        raise ValueError(
+            f"{made[0]} was made within torch.inference_mode(), so it cannot be trained: build the "
+            "model outside that context"
+        )
 
 
 def check_part(name: str, part: Any) -> Any:

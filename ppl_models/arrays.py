@@ -11,6 +11,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ppl_models.turns import exclusive
+
 __all__ = [
     "as_groups",
     "as_integers",
@@ -151,7 +153,7 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
         raise ValueError(
             f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})"
         )
-    with warnings.catch_warnings():
+    with exclusive(), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "The given NumPy array is not writable"
         )  # nothing here writes to data

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ppl_models.turns import exclusive
+
 __all__ = ["Configurable", "Options", "from_config", "to_config", "with_public_names"]
 
 # Key that marks the description of an object; no argument or facet can have this name.
@@ -27,7 +29,8 @@ class _Recorder(ABCMeta):
     """Metaclass that records the constructor arguments on each object."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        instance = super().__call__(*args, **kwargs)
+        with exclusive():  # starting values are drawn from the process's random stream
+            instance = super().__call__(*args, **kwargs)
         bound = inspect.signature(type(instance).__init__).bind(instance, *args, **kwargs)
         instance.__dict__["_arguments"] = {k: v for k, v in list(bound.arguments.items())[1:]}
         return instance

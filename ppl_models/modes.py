@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from ppl_models.turns import exclusive
+
 __all__ = ["evaluating", "training"]
 
 
@@ -26,10 +28,11 @@ def training(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
-    kept = {part: part.training for part in module.modules()}
-    module.train(training)
-    try:
-        yield
-    finally:
-        for part, was_training in kept.items():
-            part.training = was_training
+    with exclusive():
+        kept = {part: part.training for part in module.modules()}
+        module.train(training)
+        try:
+            yield
+        finally:
+            for part, was_training in kept.items():
+                part.training = was_training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,3 +261,38 @@ def test_what_was_not_finite_is_known_after_a_checkpoint(
         resumed.fit(X, epochs=9, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
     assert str(said.value) == str(wanted.value)
     assert resumed.step == unbroken.step == 15
+
+
+@pytest.mark.parametrize("action", ["skip", "halve"])
+@pytest.mark.parametrize("batch_size", [8, 40])
+def test_a_huge_finite_datum_is_counted_and_its_terms_are_recorded_as_they_are(
+    action: str, batch_size: int
+) -> None:
+    """In the first batch or a later one: 1e19 has no square in single precision."""
+    x = X.clone()
+    x[3, 0] = 1e19
+    runner = clustered(Guard(action)).fit(x, epochs=2, batch_size=batch_size, progress=False)
+    assert [record["skipped"] for record in runner.history] == [1, 1]
+    assert not any(math.isfinite(record["elbo"]) for record in runner.history)
+    assert all(p.isfinite().all() for p in runner.loss.parameters())
+
+
+def test_a_huge_finite_datum_ends_a_run_that_stops_with_its_diagnosis() -> None:
+    x = X.clone()
+    x[3, 0] = 1e19
+    with pytest.raises(FloatingPointError, match=r"data of another scale"):
+        clustered().fit(x, epochs=2, **SIZES)
+    with pytest.raises(ValueError, match=r"the first batch is between .* and 1e\+19"):
+        clustered().fit(x, epochs=2, batch_size=40, progress=False)
+
+
+@pytest.mark.parametrize("guard", [None, Guard("skip")])
+def test_an_enormous_rate_ends_with_the_diagnosis(guard: Guard | None) -> None:
+    with pytest.raises(FloatingPointError, match=r"at lr=10000000000\.0"):
+        clustered(guard, lr=1e10).fit(X, epochs=8, **SIZES)
+
+
+def clustered(guard: Guard | None = None, lr: float = 1e-3) -> SVIRunner:
+    pyro.set_rng_seed(0)
+    model = VaDE((6,), GaussianMixture(3, 2), Normal(0.3), SharedMLP((8,)))
+    return SVIRunner(model, VaDEGuide(model), lr=lr, guard=guard)

@@ -33,6 +33,7 @@ from inference.estimators.defaults import clarity
 from inference.randomness import seeded
 from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
+from ppl_models.turns import let_others_in
 
 __all__ = ["Subspaces", "independent_subspaces", "teach"]
 
@@ -183,6 +184,7 @@ def teach(
                 optimizer.zero_grad(set_to_none=True)
                 _distance(guide, x[rows], sources[rows].split(subspaces.dims, -1)).backward()
                 optimizer.step()
+                let_others_in()
     optimizer.zero_grad(set_to_none=True)
 
 

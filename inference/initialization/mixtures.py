@@ -25,6 +25,7 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_kind
 from ppl_models.modes import evaluating, training
 from ppl_models.priors import Mixture, StandardNormal
+from ppl_models.turns import let_others_in
 
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
@@ -246,6 +247,7 @@ def _teach_clusters(
             optimizer.zero_grad(set_to_none=True)
             torch.stack(distances).sum().backward()
             optimizer.step()
+            let_others_in()
     optimizer.zero_grad(set_to_none=True)
 
 

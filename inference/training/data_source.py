@@ -22,6 +22,7 @@ from inference.training.batching import Batching, Groups, Rows
 from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
+from ppl_models.turns import exclusive
 
 __all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
 
@@ -208,13 +209,14 @@ class _Stream:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        kept = self._get()
-        self._set(self.state)
-        try:
-            yield
-        finally:
-            self.state = self._get()
-            self._set(kept)
+        with exclusive():
+            kept = self._get()
+            self._set(self.state)
+            try:
+                yield
+            finally:
+                self.state = self._get()
+                self._set(kept)
 
     def _seeded(self, seed: int) -> tuple[Any, ...]:
         own = Generator().manual_seed(seed).get_state()

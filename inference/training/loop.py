@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import islice
+from math import nan
 from typing import Any
 
 import pyro
 import torch
 from pyro.poutine.util import is_validation_enabled
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from inference.checkpoints.periodic import CheckpointWriter, NoCheckpoints
 from inference.checkpoints.training_state import TrainingProgress
 from inference.evaluation.bounds import mutual_information
+from inference.objectives import Loss
 from inference.randomness import seeded, set_random_state
 from inference.run import Callback, Run
 from inference.schedules import Weights
@@ -26,6 +29,7 @@ from inference.training.steps import ScheduledLoss, Steps
 from ppl_models.data import Observed
 from ppl_models.modes import evaluating
 from ppl_models.precision import network_precision
+from ppl_models.turns import let_others_in
 
 __all__ = ["DeadFacetWarning", "train"]
 
@@ -41,7 +45,22 @@ class DeadFacetWarning(UserWarning):
 
 
 def train(plan: FitPlan) -> None:
-    """Train as planned."""
+    """Train as planned.
+
+    :raises ValueError: if a run is being trained already, or gradients cannot be had here.
+    """
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "training needs gradients, which torch.inference_mode() rules out: call it outside "
+            "that context"
+        )
+    with ExitStack() as stack:
+        for run in plan.runs:
+            stack.enter_context(run.in_use())
+        _train(plan)
+
+
+def _train(plan: FitPlan) -> None:
     lead, processes, source = plan.lead, plan.processes, plan.source
     processes.check_alike(lambda: _without_callbacks(plan))
     processes.on_first(plan.check_callbacks)
@@ -67,8 +86,8 @@ def train(plan: FitPlan) -> None:
             steps = plan.step_type(plan.runs, plan.weights, source, trackers, processes)
             with closing(steps):
                 for records in _loop(plan, steps, bar, at, writer):
-                    with network_precision(None), pyro.validation_enabled(checks):
-                        _report(plan, records, watched)
+                    with network_precision(None):
+                        _report(plan, records, watched, checks)
                     shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
                     bar.set_postfix(shown)
     for run in plan.runs:
@@ -82,17 +101,22 @@ def _without_callbacks(plan: FitPlan) -> dict[str, Any]:
     return {name: value for name, value in plan.description().items() if name != "callbacks"}
 
 
-def _report(plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed) -> None:
+def _report(
+    plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed, checks: bool
+) -> None:
     """Complete each run's record and pass it to its callbacks, in the first process, then copy it
     to all.
+
+    :param checks: whether callbacks run with Pyro's checks, as the caller of ``fit`` set them.
     """
 
     def complete(run: Run, record: dict[str, Any], callbacks: Sequence[Callback]) -> None:
         with seeded(0, plan.lead.device):
             record |= _watch(run, watched)
             run.history.append(record)
-            for callback in callbacks:
-                callback(run, record)
+            with pyro.validation_enabled(checks):
+                for callback in callbacks:
+                    callback(run, record)
 
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
         plan.processes.on_first(partial(complete, run, record, callbacks))
@@ -121,6 +145,7 @@ def _loop(
             for run in runs:
                 run.step += 1
             writer.after_step(at, steps.trackers)
+            let_others_in()
         at.epoch, at.batches = at.epoch + 1, 0
         for run in runs:
             run.epoch = first + at.epoch
@@ -152,20 +177,41 @@ def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
     streams.
     """
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
-    checked = pyro.validation_enabled(True)
-    with (
-        seeded(0, run.device),
-        checked,
-        torch.enable_grad(),  # some of Pyro's objectives fail if nothing can be differentiated
-        evaluating(run.loss),
-        run.model.weights_set_to(*at_start),
-    ):
-        loss = run.loss(batch.x, **batch.given).detach()
-    if not loss.isfinite():
-        raise ValueError(
-            f"the objective is {float(loss)} before the first step: check the scale of the data "
-            "and the parameters that the model was given"
-        )
+    with evaluating(run.loss), run.model.weights_set_to(*at_start):
+        if not _starts_finite(run, batch) and run.guard.action == "stop":
+            raise ValueError(
+                "the objective is not finite before the first step: check the scale of the data "
+                f"({_range(batch.x)}) and the parameters that the model was given "
+                f"({_infinite(run.loss) or 'all of them are finite'})"
+            )
+
+
+def _starts_finite(run: Run, batch: Observed) -> bool:
+    """Whether the objective is finite; where a check of Pyro fails for another reason it raises."""
+    try:
+        return bool(_objective(run, batch, checks=True).isfinite())
+    except ValueError:
+        if _objective(run, batch, checks=False).isfinite():
+            raise
+        return False
+
+
+def _objective(run: Run, batch: Observed, checks: bool) -> Tensor:
+    with seeded(0, run.device), pyro.validation_enabled(checks):
+        return run.loss(batch.x, **batch.given).detach()
+
+
+def _infinite(loss: Loss) -> str:
+    """The first parameter that is not finite, if there is one."""
+    names = [name for name, p in loss.named_parameters() if not p.isfinite().all()]
+    return f"{names[0]} is not finite" if names else ""
+
+
+def _range(x: Tensor) -> str:
+    """The range of a batch's entries, of those that are given."""
+    given = x[~x.isnan()] if x.is_floating_point() else x
+    least, most = (float(each) for each in given.aminmax()) if given.numel() else (nan, nan)
+    return f"the first batch is between {least:.4g} and {most:.4g}"
 
 
 def _watch(run: Run, rows: Observed) -> dict[str, float]:

@@ -1,0 +1,197 @@
+"""Threads of one process that train, predict and build models at the same time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from guides import VaDEGuide
+from inference import SVIRunner, elbo
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+from ppl_models.turns import exclusive, let_others_in
+from tests.global_state import unchanged
+
+X = torch.rand(60, 6, generator=torch.Generator().manual_seed(0))
+
+
+def start(seed: int = 0) -> SVIRunner:
+    pyro.set_rng_seed(seed)
+    facets = {"shape": GaussianMixture(3, 2), "colour": GaussianMixture(2, 2)}
+    model = MFCVAE((6,), facets, network=MLPLadder((8, 8)))
+    return SVIRunner(model, VaDEGuide(model), seed=seed)
+
+
+def train(runner: SVIRunner, epochs: int = 2, **options: Any) -> None:
+    runner.fit(X, epochs, batch_size=15, progress=False, **options)
+
+
+def results(runner: SVIRunner) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    records = [{k: v for k, v in each.items() if k != "seconds"} for each in runner.history]
+    return records, {n: t.numpy().tobytes() for n, t in runner.guide.state_dict().items()}
+
+
+def in_threads(*functions: Callable[[], Any]) -> list[BaseException]:
+    """Run all at the same time; returns what they raised."""
+    raised: list[BaseException] = []
+
+    def guarded(function: Callable[[], Any]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a thread waits for ever"
+    return raised
+
+
+def test_four_fits_at_the_same_time_end_as_each_does_alone() -> None:
+    """Ten times, bit for bit, and the caller's state is as it was."""
+    alone = [start(seed) for seed in range(4)]
+    for runner in alone:
+        train(runner)
+    for _ in range(10):
+        runners = [start(seed) for seed in range(4)]
+        with unchanged():
+            assert not in_threads(*(lambda r=r: train(r) for r in runners))
+        assert [results(r) for r in runners] == [results(r) for r in alone]
+
+
+def test_predictions_do_not_wait_until_a_fit_ends_and_do_not_change_it() -> None:
+    alone, runner = start(), start()
+    train(alone, epochs=6)
+    expected, fitted = start(1).guide.predict_proba(X), start(1)
+    served, reached = [], threading.Event()
+
+    def serve() -> None:
+        reached.wait()
+        for _ in range(3):  # of another model, of a bound, and of the one that is being trained
+            served.append((fitted.guide.predict_proba(X), runner.epoch))
+            elbo(fitted.model, fitted.guide, X)
+            runner.guide.predict(X)
+
+    def train_slowly() -> None:
+        train(runner, epochs=6, callbacks=[lambda run, record: reached.set()])
+
+    with unchanged():
+        assert not in_threads(train_slowly, serve)
+    assert results(runner) == results(alone)
+    for answer, epoch in served:
+        assert epoch < 6, "a prediction waited until the fit had ended"
+        assert all((answer[name] == expected[name]).all() for name in expected)
+
+
+def test_models_that_are_built_meanwhile_do_not_disturb_a_fit() -> None:
+    alone, runner = start(), start()
+    train(alone)
+    done = threading.Event()
+
+    def build() -> None:
+        while not done.is_set():
+            VaDEGuide(MFCVAE((6,), {"shape": GaussianMixture(3, 2)}, network=MLPLadder((8,))))
+
+    def fit() -> None:
+        train(runner)
+        done.set()
+
+    assert not in_threads(fit, build)
+    assert results(runner) == results(alone)
+
+
+def test_a_fit_that_fails_lets_the_others_go_on() -> None:
+    def fail(run: Any, record: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    alone, runner, failing = start(), start(), start(1)
+    train(alone)
+    with unchanged():
+        raised = in_threads(lambda: train(runner), lambda: train(failing, callbacks=[fail]))
+    assert [str(error) for error in raised] == ["on purpose"]
+    assert results(runner) == results(alone)
+    train(failing)  # and it can be trained again
+
+
+def test_a_run_that_is_being_trained_is_refused() -> None:
+    runner = start()
+    with pytest.raises(ValueError, match="is being trained already"):
+        train(runner, callbacks=[lambda run, record: train(runner)])
+    train(runner)
+
+
+def test_a_turn_is_given_only_to_those_who_wait() -> None:
+    """And the state within a turn is hidden from them."""
+    seen = []
+
+    def other() -> None:
+        with exclusive():
+            seen.append(pyro.poutine.util.is_validation_enabled())
+
+    with exclusive(), pyro.validation_enabled(False):
+        let_others_in()
+        waits = threading.Thread(target=other)
+        waits.start()
+        while not seen:
+            let_others_in()
+        assert not pyro.poutine.util.is_validation_enabled()
+    waits.join()
+    assert seen == [True]
+
+
+def _fit_in_a_child(results: Any) -> None:
+    train(start(), epochs=1)
+    results.put("done")
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork"
+)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_process_forked_during_another_threads_turn_can_train() -> None:
+    inside, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with exclusive():
+            inside.set()
+            forked.wait(60)
+
+    holds = threading.Thread(target=hold)
+    holds.start()
+    inside.wait()
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+    child = context.Process(target=_fit_in_a_child, args=(answer,))
+    child.start()
+    assert answer.get(timeout=30) == "done"
+    forked.set()
+    child.join(30)
+    holds.join(30)
+
+
+def test_the_callers_autocast_and_no_grad_change_nothing() -> None:
+    alone, cast, without = start(), start(), start()
+    train(alone)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        train(cast)
+    with torch.no_grad():
+        train(without)
+    assert results(cast) == results(alone) == results(without)
+
+
+def test_inference_mode_is_refused() -> None:
+    runner = start()
+    with torch.inference_mode():
+        with pytest.raises(ValueError, match=r"call it outside"):
+            train(runner)
+        with pytest.raises(ValueError, match=r"build the model outside"):
+            start()
+    train(runner)
