@@ -49,15 +49,20 @@ class SingleProcess:
         """This process's part of a batch, and its objective's weight in the mean over processes."""
         return batch, 1.0
 
-    def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
-        """Compute the gradient of the whole batch's objective; return that objective, detached.
+    def mean(
+        self,
+        loss: Tensor,
+        gradients: Sequence[Tensor | None],
+        counts: float,
+        parameters: Sequence[Tensor],
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """The whole batch's objective and its gradient, from those of each process's part.
 
-        :param loss: the objective of this process's part.
+        :param loss: the objective of this process's part, detached.
+        :param gradients: its gradient, for each of ``parameters``.
         :param counts: the weight that :meth:`shard` returned.
-        :param parameters: the trainable parameters.
         """
-        loss.backward()
-        return loss.detach()
+        return loss, gradients
 
     def maximum(self, wanted: int) -> int:
         """The largest value of any process."""
@@ -149,19 +154,25 @@ class DataParallel(SingleProcess):
         size = (len(batch) if batch.size is None else batch.size) * max(m, 1) / groups
         return replace(mine, size=size), self.size * m / groups
 
-    def backward(self, loss: Tensor, counts: float, parameters: Sequence[Tensor]) -> Tensor:
-        weighed = loss * counts
-        weighed.backward()
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([*(g.flatten() for g in gradients), weighed.detach()[None]])
+    def mean(
+        self,
+        loss: Tensor,
+        gradients: Sequence[Tensor | None],
+        counts: float,
+        parameters: Sequence[Tensor],
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        own = [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(parameters, gradients, strict=True)
+        ]
+        flat = torch.cat([*(g.flatten() for g in own), loss[None]]) * counts
         mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
-        for p, part in zip(
-            parameters, mean[:-1].split([p.numel() for p in parameters]), strict=True
-        ):
-            p.grad = torch.empty_like(p).copy_(
-                part.view(p.shape)
-            )  # in the parameter's memory layout
-        return mean[-1]
+        parts = mean[:-1].split([p.numel() for p in parameters])
+        # In each parameter's memory layout.
+        return mean[-1], [
+            torch.empty_like(p).copy_(part.view(p.shape))
+            for p, part in zip(parameters, parts, strict=True)
+        ]
 
     def maximum(self, wanted: int) -> int:
         return max(int(value) for value in self._all(torch.tensor(wanted)))

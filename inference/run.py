@@ -22,8 +22,11 @@ from ppl_models.configurable import to_config
 from ppl_models.precision import network_precision
 from ppl_models.turns import exclusive
 
-__all__ = ["Callback", "Run", "check_part", "check_settings"]
+__all__ = ["COMPILE", "Callback", "Run", "check_part", "check_settings"]
 
+#: Ways to compute a step: chosen by the number of steps, a recorded program whose operations are
+#: replayed or compiled, or Pyro's own handlers in every step.
+COMPILE = ("auto", "replay", "inductor", None)
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
 # Parts of a run that a saved run describes: the type of each, and an example.
 PARTS: dict[str, tuple[type, str]] = {
@@ -44,6 +47,7 @@ class Run:
     :param precision: of the networks, ``"float32"`` or ``"bf16"``.
     :param guard: what to do at a step that is not finite; ``None`` for ``Guard()``.
     :param optimizer: see :func:`~inference.optimizers.build_optimizer`.
+    :param compile: how steps are computed, one of :data:`COMPILE`.
     :raises ValueError: if an option is invalid, naming it.
 
     :ivar history: one record for each logging interval.
@@ -62,7 +66,9 @@ class Run:
         precision: str,
         guard: Guard | None,
         optimizer: OptimizerFactory | PyroOptim | None = None,
+        compile: str | None = "auto",
     ) -> None:
+        self.compile = check_one_of("compile", compile, COMPILE)
         self.lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)

@@ -95,9 +95,10 @@ class SVIRunner(Run):
         precision: str = "float32",
         guard: Guard | None = None,
         optimizer: OptimizerFactory | PyroOptim | None = None,
+        compile: str | None = "auto",
     ) -> None:
         loss = Loss(model, guide, objective)
-        super().__init__(loss, lr, schedule, seed, device, precision, guard, optimizer)
+        super().__init__(loss, lr, schedule, seed, device, precision, guard, optimizer, compile)
 
     def fit(
         self,

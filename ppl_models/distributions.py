@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+from pyro.poutine.util import is_validation_enabled
+from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.nn.functional import logsigmoid
 
@@ -145,7 +146,8 @@ def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
     """One-hot vectors ``[..., K]`` of integers ``[...]``; floats ``[..., K]`` are returned as they
     are.
 
-    :raises ValueError: for floats of another shape, booleans, or classes out of range.
+    :raises ValueError: for floats of another shape, booleans, or, with Pyro's checks on, classes
+        out of range.
     """
     label = torch.as_tensor(label, device=like.device)
     if label.is_floating_point() and label.shape[-1:] == (num_classes,):
@@ -154,10 +156,10 @@ def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
         raise ValueError(
             f"label must hold integers, or one-hot vectors of {num_classes}, got {label.dtype}"
         )
-    try:
-        return nn.functional.one_hot(label.long(), num_classes).to(like)
-    except RuntimeError as error:  # torch checks the values itself, at least on the CPU
-        raise ValueError(f"label must be within 0 to {num_classes - 1}: {error}") from error
+    if is_validation_enabled() and ((label < 0) | (label >= num_classes)).any():
+        raise ValueError(f"label must be within 0 to {num_classes - 1}, got {label.unique()}")
+    # Unlike torch's one_hot, this reads no values.
+    return (torch.arange(num_classes, device=like.device) == label[..., None]).to(like)
 
 
 class Proportions(dist.Dirichlet):

@@ -4,7 +4,7 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,14 +43,12 @@ class CUDAGraphStep(SingleRunStep):
                 f"{source.batch_size} rows "
                 "here: leave it out, or give a smaller batch_size"
             )
-        self.recorded_for: Any = None
         self.warm = 0
         self.replay: Callable[[], None] | None = None
 
-    def batches(self) -> Iterator[Observed]:
-        if (now := self._fixed()) != self.recorded_for:
-            self.recorded_for, self.warm, self.replay = now, 0, None
-        return super().batches()
+    def record_anew(self) -> None:
+        super().record_anew()
+        self.warm, self.replay = 0, None
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         if len(batch) != self.source.batch_size:
@@ -66,10 +64,8 @@ class CUDAGraphStep(SingleRunStep):
         self.replay()
         return self.kept.clone()
 
-    def _fixed(self) -> Any:
-        """What must not change after a graph was recorded; the optimiser's moments exist after a
-        step.
-        """
+    def fixed(self) -> Any:
+        """Also addresses, and the optimiser's options; its moments exist after a step."""
         optimizer = self.run.optimizer
         buffers = [
             b
@@ -80,11 +76,10 @@ class CUDAGraphStep(SingleRunStep):
             t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)
         ]
         places = [tensor.data_ptr() for tensor in (*self.run.loss.parameters(), *buffers, *moments)]
-        learn = [p.requires_grad for p in self.run.loss.parameters()]
         options = [
             {k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups
         ]
-        return places, learn, options, vars(self.run.guard)
+        return super().fixed(), places, options, dict(vars(self.run.guard))
 
     def _record(self, batch: Observed, step: Tensor) -> None:
         """Record the step on its own copies of a batch and a step number."""

@@ -83,7 +83,8 @@ def _train(plan: FitPlan) -> None:
         with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
             writer.restore(at, trackers)
             bar.update(at.epoch)
-            steps = plan.step_type(plan.runs, plan.weights, source, trackers, processes)
+            parts = (plan.weights, source, trackers, processes, plan.executor)
+            steps = plan.step_type(plan.runs, *parts)
             with closing(steps):
                 for records in _loop(plan, steps, bar, at, writer):
                     with network_precision(None):

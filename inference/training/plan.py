@@ -18,6 +18,9 @@ from ppl_models.configurable import to_config
 
 __all__ = ["FitPlan", "check_callbacks"]
 
+# Recording takes about as long as what it saves in so many steps.
+STEPS_THAT_PAY = 500
+
 
 @dataclass(frozen=True)
 class FitPlan:
@@ -29,6 +32,7 @@ class FitPlan:
     :ivar source: where the data come from.
     :ivar callbacks: of each run.
     :ivar weights: of the terms, by step: the schedule over this call's steps.
+    :ivar executor: how objectives are computed, see :class:`~inference.training.steps.Steps`.
     :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, or the
         schedule does not fit.
     """
@@ -42,6 +46,7 @@ class FitPlan:
     progress: bool
     checkpoints: Checkpoints | None = None
     processes: SingleProcess = field(default_factory=SingleProcess)
+    executor: str | None = field(init=False)
     weights: Weights = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -54,10 +59,17 @@ class FitPlan:
         steps = self.source.steps
         total = self.lead.step + self.epochs * steps
         object.__setattr__(self, "weights", self.lead.schedule.bind(self.lead.model, steps, total))
+        object.__setattr__(self, "executor", self._executor())
 
     @property
     def lead(self) -> Run:
         return self.runs[0]
+
+    def _executor(self) -> str | None:
+        """How objectives are computed: if the run leaves it open, recorded where that pays."""
+        if self.lead.compile != "auto":
+            return self.lead.compile
+        return "replay" if self.epochs * self.source.steps >= STEPS_THAT_PAY else None
 
     def check_callbacks(self) -> None:
         """Call ``check`` of the callbacks that have it, which raises if they would fail."""
@@ -72,7 +84,7 @@ class FitPlan:
             **self.lead.description(),
             **self.source.description(),
             "sizes": [self.epochs, self.source.batch_size, self.log_every],
-            "kind": self.step_type.__name__,
+            "kind": " ".join(filter(None, (self.step_type.__name__, self.executor))),
             "guard": to_config(self.lead.guard),
             "callbacks": [[type(callback).__name__ for callback in of] for of in self.callbacks],
             "runners": [[run.seed, run.epoch, run.step, run.lr] for run in self.runs],

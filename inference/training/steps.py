@@ -15,6 +15,7 @@ from inference.randomness import derive_seed
 from inference.run import Run
 from inference.schedules import Weights
 from inference.training.batching import Rows
+from inference.training.compiled import Gradient, Recorder, laid_out, settings
 from inference.training.data_source import DataSource, InMemorySource
 from inference.training.nonfinite import NonFiniteTracker
 from ppl_models.data import Observed
@@ -30,6 +31,8 @@ class Steps(ABC):
     :param source: where the data come from.
     :param trackers: one per run, of its steps that are not finite.
     :param processes: the processes that take part.
+    :param executor: runs the recorded objective and its gradient; ``None`` to compute them one
+        operation after the other, through Pyro.
     """
 
     def __init__(
@@ -39,12 +42,16 @@ class Steps(ABC):
         source: DataSource,
         trackers: Sequence[NonFiniteTracker],
         processes: SingleProcess,
+        executor: str | None = None,
     ) -> None:
         self.runs = runs
         self.weights = weights
         self.source = source
         self.trackers = trackers
         self.processes = processes
+        self.executor = executor
+        self.recorder: Recorder | None = None
+        self.recorded_for: Any = None
         self.prepare()
 
     @abstractmethod
@@ -54,13 +61,61 @@ class Steps(ABC):
         :raises ValueError: if the data cannot be batched as these steps need them.
         """
 
-    @abstractmethod
     def batches(self) -> Iterator[Observed]:
-        """The next pass over the data; its order depends only on the runs' seeds and epoch."""
+        """The next pass over the data; its order depends only on the runs' seeds and epoch.
+
+        What was recorded is recorded anew if a callback has changed what it depends on.
+        """
+        if (now := self.fixed()) != self.recorded_for:
+            self.recorded_for = now
+            self.record_anew()
+        return self.ordered()
+
+    @abstractmethod
+    def ordered(self) -> Iterator[Observed]:
+        """The batches of the next pass."""
+
+    @abstractmethod
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters and buffers that the objectives depend on, by name."""
+
+    @abstractmethod
+    def objectives(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        step: Tensor,
+        batch: Observed,
+    ) -> Tensor:
+        """The objectives, ``[S]`` or a scalar, as a pure function."""
 
     @abstractmethod
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         """Take one optimiser step; return the earlier objectives, ``[S]``, 0 for a faulty step."""
+
+    def fixed(self) -> Any:
+        """What must not change after something was recorded."""
+        return [settings(run.loss) for run in self.runs]
+
+    def record_anew(self) -> None:
+        """Drop what was recorded."""
+        parameters, buffers = self.tensors()
+        self.learning = [p for p in parameters.values() if p.requires_grad]
+        for parameter in parameters.values():
+            parameter.grad = None
+        if self.executor is not None:
+            self.recorder = Recorder(self.objectives, parameters, buffers, self.executor)
+
+    def gradient(self, step: Tensor, batch: Observed) -> Gradient:
+        """Objectives, detached, and the gradient of their sum for each parameter that learns."""
+        recorded = None if self.recorder is None else self.recorder(step, batch)
+        return self.computed(step, batch) if recorded is None else recorded
+
+    def computed(self, step: Tensor, batch: Observed) -> Gradient:
+        """The same one operation after the other."""
+        objectives = self.objectives(*self.tensors(), step, batch)
+        gradients = torch.autograd.grad(objectives.sum(), self.learning, allow_unused=True)
+        return objectives.detach(), laid_out(gradients, self.learning)
 
     def close(self) -> None:
         """Restore the runs to independent state."""
@@ -75,16 +130,35 @@ class SingleRunStep(Steps):
         (self.run,) = self.runs
         self.program = ScheduledLoss(self.run.loss, self.weights)
 
-    def batches(self) -> Iterator[Observed]:
+    def ordered(self) -> Iterator[Observed]:
         return self.source.batches(derive_seed(self.run.seed, self.run.epoch))
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return dict(self.program.named_parameters()), dict(self.program.named_buffers())
+
+    def objectives(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        step: Tensor,
+        batch: Observed,
+    ) -> Tensor:
+        inputs = (step, batch.x, batch.given, batch.size)
+        return torch.func.functional_call(self.program, (parameters, buffers), inputs)
+
+    def computed(self, step: Tensor, batch: Observed) -> Gradient:
+        loss = self.program(step, batch.x, batch.given, batch.size)
+        gradients = torch.autograd.grad(loss, self.learning, allow_unused=True)
+        return loss.detach(), laid_out(gradients, self.learning)
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         (tracker,) = self.trackers
         tracker.snapshot()
         part, counts = self.processes.shard(batch)
-        loss = self.program(step, part.x, part.given, part.size)
-        self.run.optimizer.zero_grad(set_to_none=True)
-        kept = tracker.check(self.processes.backward(loss, counts, tracker.parameters), step)
+        loss, gradients = self.processes.mean(*self.gradient(step, part), counts, self.learning)
+        for parameter, gradient in zip(self.learning, gradients, strict=True):
+            parameter.grad = gradient
+        kept = tracker.check(loss, step)
         tracker.step()
         return kept
 
@@ -105,11 +179,11 @@ class VmappedStep(Steps):
         self.memory, self.rows = source, source.batching
         self.program = ScheduledLoss(self.runs[0].loss, self.weights)
         programs = [ScheduledLoss(run.loss, self.weights) for run in self.runs]
-        self.parameters = _stacked([dict(program.named_parameters()) for program in programs])
+        self.each = [dict(program.named_parameters()) for program in programs]
+        self.parameters = _stacked(self.each)
         self.buffers = _stacked([dict(program.named_buffers()) for program in programs])
-        self.gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
 
-    def batches(self) -> Iterator[Observed]:
+    def ordered(self) -> Iterator[Observed]:
         data = self.memory.data
         seeds = [derive_seed(run.seed, run.epoch) for run in self.runs]
         orders = torch.stack([self.rows.order(data, self.memory.generator(seed)) for seed in seeds])
@@ -118,16 +192,37 @@ class VmappedStep(Steps):
             for rows in orders.split(self.memory.batch_size, dim=1)
         )
 
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return self.parameters, self.buffers
+
+    def record_anew(self) -> None:
+        super().record_anew()
+        for name, stack in self.parameters.items():
+            stack.grad = torch.zeros_like(stack) if stack.requires_grad else None
+            parts = [None] * len(self.each) if stack.grad is None else stack.grad
+            for own, part in zip(self.each, parts, strict=True):
+                own[name].grad = part
+
+    def objectives(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        step: Tensor,
+        batch: Observed,
+    ) -> Tensor:
+        mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
+        return mapped(parameters, buffers, batch.x, batch.given, step)
+
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        torch._foreach_zero_(self.gradients)
         for tracker in self.trackers:
             tracker.snapshot()
-        mapped = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, None), randomness="different")
-        losses = mapped(self.parameters, self.buffers, batch.x, batch.given, step)
-        losses.sum().backward()  # each run's objective depends only on its own parameters
+        # Each run's objective depends only on its own parameters.
+        losses, gradients = self.gradient(step, batch)
+        for parameter, gradient in zip(self.learning, gradients, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
         kept = [
-            tracker.check(loss, step)
-            for tracker, loss in zip(self.trackers, losses.detach(), strict=True)
+            tracker.check(loss, step) for tracker, loss in zip(self.trackers, losses, strict=True)
         ]
         for tracker in self.trackers:
             tracker.step()
@@ -175,15 +270,11 @@ class ScheduledLoss(nn.Module):
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Stacks ``[S, ...]`` by name; the given tensors and their gradients become views of them."""
+    """Stacks ``[S, ...]`` by name; the given tensors become views of them."""
     stacks = {}
     for name, lead in each[0].items():
         stack = torch.stack([tensors[name].detach() for tensors in each])
         for tensors, part in zip(each, stack, strict=True):
-            tensors[name].data, tensors[name].grad = part, None
-        if lead.requires_grad:
-            stack.requires_grad_().grad = torch.zeros_like(stack)
-            for tensors, part in zip(each, stack.grad, strict=True):  # type: ignore[arg-type]
-                tensors[name].grad = part
-        stacks[name] = stack
+            tensors[name].data = part
+        stacks[name] = stack.requires_grad_(lead.requires_grad)
     return stacks

@@ -1,0 +1,166 @@
+"""Objectives and gradients from recorded programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from pyro.infer import ELBO
+from torch import Tensor, nn
+
+from inference.randomness import seeded
+from inference.training.recording import Program, inductor, record, replay
+from ppl_models.configurable import Options
+from ppl_models.data import Observed
+
+__all__ = ["EXECUTORS", "Gradient", "Recorder", "laid_out", "settings"]
+
+#: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
+Gradient = tuple[Tensor, Sequence[Tensor | None]]
+#: Computes objectives from parameters and buffers by name, the step, and a batch.
+Objectives = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Observed], Tensor]
+
+EXECUTORS = {"replay": replay, "inductor": inductor}
+# Shapes of batches that get a program; batches of further ones, as groups of many sizes have them,
+# are computed as if there were none.
+MAX_PROGRAMS = 4
+# Of a program against the function that it was recorded from, in single precision.
+RELATIVE_ERROR = 1e-2
+
+
+class Recorder:
+    """Computes objectives and gradients by recorded programs, one for each shape of a batch.
+
+    A program has fixed which parameters learn and the plain settings of all modules.
+
+    :param objectives: a pure function.
+    :param parameters: by name; those that learn, and others.
+    :param executor: the name of one of :data:`EXECUTORS`.
+
+    :ivar refused: why the function cannot be recorded, if it cannot.
+    """
+
+    def __init__(
+        self,
+        objectives: Objectives,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        executor: str,
+    ) -> None:
+        self.objectives, self.executor = objectives, EXECUTORS[executor]
+        self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
+        self.names = [name for name in parameters if name not in self.fixed]
+        self.buffers = list(buffers)
+        self.tensors = [*(parameters[name] for name in self.names), *buffers.values()]
+        self.programs: dict[Hashable, Callable[..., Gradient]] = {}
+        self.refused: str | None = None
+
+    def __call__(self, step: Tensor, batch: Observed) -> Gradient | None:
+        """The objectives and the gradient; ``None`` if there is no program for such a batch."""
+        key = tuple((each.shape, each.dtype) for each in _inputs(step, batch))
+        program = self.programs.get(key)
+        if program is None:
+            if self.refused is not None or len(self.programs) == MAX_PROGRAMS:
+                return None
+            try:
+                program = self.programs[key] = self._program(step, batch)
+            except Exception as error:  # of a user's own model, or of a compiler
+                self.refused = str(error).strip().partition("\n")[0]
+                return None
+        return program(*self.tensors, *_inputs(step, batch))
+
+    def _program(self, step: Tensor, batch: Observed) -> Callable[..., Gradient]:
+        names = list(batch.given)
+        missing: list[int] = []
+
+        def function(*tensors: Tensor) -> list[Tensor]:
+            objectives, gradients = self._gradient(tensors, names)
+            missing[:] = [i for i, gradient in enumerate(gradients) if gradient is None]
+            return [objectives, *(g for g in gradients if g is not None)]
+
+        def examples() -> list[Tensor]:  # which a program may change, as its buffers
+            return [t.detach().clone() for t in (*self.tensors, *_inputs(step, batch))]
+
+        with seeded(0, batch.x.device):
+            run = self.executor(record(function, examples()), examples())
+        _check_equal(function, run, examples, batch.x.device)
+
+        def program(*tensors: Tensor) -> Gradient:
+            with torch.no_grad():
+                objectives, *gradients = run(*tensors)
+            for i in missing:
+                gradients.insert(i, None)  # type: ignore[arg-type]
+            return objectives, gradients
+
+        return program
+
+    def _gradient(self, tensors: Sequence[Tensor], given: Sequence[str]) -> Gradient:
+        P, B = len(self.names), len(self.buffers)
+        learning = [p.detach().requires_grad_() for p in tensors[:P]]
+        step, x, *rest = tensors[P + B :]
+        beside = dict(zip(given, rest, strict=False))
+        size: Any = rest[-1] if len(rest) > len(beside) else None
+        objectives = self.objectives(
+            self.fixed | dict(zip(self.names, learning, strict=True)),
+            dict(zip(self.buffers, tensors[P : P + B], strict=True)),
+            step,
+            Observed(x, beside, size),
+        )
+        gradients = torch.autograd.grad(objectives.sum(), learning, allow_unused=True)
+        return objectives.detach(), laid_out(gradients, learning)
+
+
+def _check_equal(
+    function: Program, program: Program, examples: Callable[[], list[Tensor]], device: torch.device
+) -> None:
+    """:raises ValueError: if a program does not repeat its function on the same draws."""
+    results = []
+    for run in (function, program):
+        given = examples()
+        with seeded(1, device), torch.set_grad_enabled(run is function):
+            results.append([*run(*given), *given])
+    for one, other in zip(*results, strict=True):
+        apart = (one.double() - other.double()).norm()
+        if apart > RELATIVE_ERROR * one.double().norm():
+            raise ValueError("it depends on something besides its tensors and random draws")
+
+
+def laid_out(
+    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Gradients in their parameters' memory layouts, which fused optimisers rely on."""
+    return [
+        g if g is None or g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+        for g, p in zip(gradients, parameters, strict=True)
+    ]
+
+
+def settings(module: nn.Module) -> list[Any]:
+    """What a recorded program has fixed: which tensors the modules hold, which of them learn, and
+    plain settings.
+    """
+    learn = [(id(p), p.requires_grad) for p in module.parameters()]
+    buffers = [id(b) for part in module.modules() for b in _persistent(part)]
+    return [learn, buffers, *(_plain(vars(part)) for part in module.modules())]
+
+
+def _persistent(module: nn.Module) -> list[Tensor | None]:
+    return [b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set]
+
+
+def _plain(value: Any) -> Any:
+    """Settings in a form that can be compared, objects by their identity."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items() if str(name)[0] != "_"}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    within = _plain(vars(value)) if isinstance(value, Options | ELBO) else None
+    return id(value), within
+
+
+def _inputs(step: Tensor, batch: Observed) -> list[Tensor]:
+    size = [] if batch.size is None else [step.new_tensor(batch.size)]
+    return [step, batch.x, *batch.given.values(), *size]

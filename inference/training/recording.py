@@ -1,0 +1,133 @@
+"""A function of tensors as a recorded program: its operations alone, without the Python between.
+
+The operations are recorded once, by running the function on examples, and simplified without
+changing a rounding. The program is then replayed by the fastest executor that can run it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+__all__ = ["Program", "inductor", "record", "replay"]
+
+#: Maps a function's tensors to its results.
+Program = Callable[..., Sequence[Tensor]]
+
+aten = torch.ops.aten
+# Give back their first argument if its shape and type are as wanted.
+RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.alias.default}
+# Give back its values; the program has no gradients.
+PASSING = {aten.detach.default, aten.alias.default}
+SCALING = {aten.mul.Tensor, aten.div.Tensor}
+
+
+def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
+    """The operations of ``function`` on tensors like ``examples``, which are changed if it changes
+    them.
+
+    :raises RuntimeError: if the function reads a tensor's value.
+    """
+    program = make_fx(function)(*examples)
+    _simplify(program.graph)
+    program.graph.eliminate_dead_code()
+    program.recompile()
+    return program
+
+
+def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
+    """Run the operations one after the other: in C++ where TorchScript takes them all, else from
+    Python.
+    """
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # TorchScript is no longer developed
+            return torch.jit.trace(
+                lambda *tensors: tuple(program(*tensors)), tuple(examples), check_trace=False
+            )
+    except RuntimeError:  # an operation whose arguments it does not know
+        return program
+
+
+def inductor(program: GraphModule, examples: Sequence[Tensor]) -> Program:
+    """Compile the operations into fused loops, which takes from seconds to a minute.
+
+    :raises Exception: if there is no compiler.
+    """
+    compiled = torch.compile(program, options={"fallback_random": True})
+    compiled(*examples)
+    return compiled
+
+
+def _simplify(graph: Graph) -> None:
+    """Remove operations that change nothing, and repeated ones."""
+    mutated = {each for node in graph.nodes if _mutates(node) for each in _inputs(node)}
+    fixed = mutated | {user for node in mutated for user in node.users}
+    seen: dict[Hashable, Node] = {}
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "get_attr") or node in fixed or _mutates(node):
+            continue
+        same = _unchanged(node) if node.op == "call_function" else None
+        if same is None and not _is_random(node):
+            same = seen.setdefault(_key(node), node)
+        if same is not None and same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+
+
+def _unchanged(node: Node) -> Node | None:
+    """The argument that an operation only gives back, if it does."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node):
+        return None
+    if node.target in PASSING or (node.target in RESHAPING and _alike(node, first)):
+        return first
+    neutral = node.target in SCALING and _is_one(node.args[1]) and _alike(node, first)
+    return first if neutral else None
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 1
+
+
+def _alike(one: Node, other: Node) -> bool:
+    a, b = one.meta.get("val"), other.meta.get("val")
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+    )
+
+
+def _key(node: Node) -> Hashable:
+    """Equal for operations that give equal results."""
+    return node.op, node.target, _hashable(node.args), _hashable(node.kwargs)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, _hashable(each)) for name, each in sorted(value.items()))
+    return type(value), value  # 1, 1.0 and True differ
+
+
+def _inputs(node: Node) -> Iterator[Node]:
+    return iter(node.all_input_nodes)
+
+
+def _mutates(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _is_random(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.nondeterministic_seeded in target.tags
