@@ -21,6 +21,7 @@ __all__ = [
     "AveragedComponent",
     "Component",
     "DiagonalNormal",
+    "EqualScaleNormal",
     "MarginalMixture",
     "MaskedIndependent",
     "Proportions",
@@ -28,6 +29,8 @@ __all__ = [
     "RoundedLogistic",
     "clamp_to_labels",
     "diagonal_normal",
+    "is_enumerated",
+    "mark_enumerated",
     "mean_and_log_variance",
     "one_hot_labels",
     "one_hot_of_largest",
@@ -82,6 +85,33 @@ class DiagonalNormal(dist.Independent):
         return new
 
 
+class EqualScaleNormal(dist.Independent):
+    """``Normal(loc, scale).to_event(event_dim)`` with one scale for all entries.
+
+    :param loc: means ``[..., *event_shape]``.
+    :param scale: standard deviation, a scalar.
+    """
+
+    def __init__(self, loc: Tensor, scale: Tensor, event_dim: int) -> None:
+        super().__init__(dist.Normal(loc, scale), event_dim)
+        self.scale = scale
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        # Fewer passes over the entries than torch's, which computes the constants for each of them.
+        residual = (value - self.base_dist.loc) * self.scale.reciprocal()
+        squares = residual.square().flatten(residual.dim() - len(self.event_shape)).sum(-1)
+        entries = math.prod(self.event_shape)
+        return -0.5 * squares - entries * (self.scale.log() + 0.5 * math.log(2 * math.pi))
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> EqualScaleNormal:
+        loc = self.base_dist.loc.expand(*batch_shape, *self.event_shape)
+        return EqualScaleNormal(loc, self.scale, len(self.event_shape))
+
+
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:
     """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``,
     event ``[d]``.
@@ -103,12 +133,24 @@ def raw_log_variance(log_variance: Tensor) -> Tensor:
     return MAX_LOG_VARIANCE * torch.atanh((log_variance / MAX_LOG_VARIANCE).clamp(-0.99, 0.99))
 
 
+def mark_enumerated(values: Tensor) -> Tensor:
+    """Mark one-hot values ``[K, 1, ..., 1, K]`` as all components in order, so that nobody has to
+    multiply by ones and zeros to find out.
+    """
+    values.enumerates_components = True  # type: ignore[attr-defined]
+    return values
+
+
+def is_enumerated(value: Tensor | None) -> bool:
+    """Whether a value was marked by :func:`mark_enumerated`."""
+    return getattr(value, "enumerates_components", False)
+
+
 class Component(dist.OneHotCategorical):
     """One-hot choice among K components: batch ``[...]``, event ``[K]``.
 
     The log-density is linear in the value. At a relaxed value (weights that sum to 1) it is
-    therefore the expectation over the component, and K enumerated values against a batch are one
-    matrix product.
+    therefore the expectation over the component.
     """
 
     # Includes relaxed values.
@@ -122,6 +164,10 @@ class Component(dist.OneHotCategorical):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
+        if is_enumerated(value):
+            by_component = self.log_probs.movedim(-1, 0)
+            ones = [1] * (value.dim() - 1 - by_component.dim())
+            return by_component.reshape(len(value), *ones, *by_component.shape[1:])
         return torch.einsum("...k,...k->...", value, self.log_probs)
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
-from ppl_models.distributions import MaskedIndependent, RoundedLogistic
+from ppl_models.distributions import EqualScaleNormal, MaskedIndependent, RoundedLogistic
 
 __all__ = [
     "Bernoulli",
@@ -168,7 +168,7 @@ class Normal(Likelihood):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         mean = output.sigmoid() if self.bounded else output
-        return dist.Normal(mean, self.scale).to_event(event_dim)
+        return EqualScaleNormal(mean, self.scale, event_dim)
 
     def extra_repr(self) -> str:
         return f"scale={float(self.scale):.4g}" + (", bounded=True" if self.bounded else "")

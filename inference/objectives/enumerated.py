@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,8 +13,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from inference.objectives.direct import Direct_ELBO, densities, site_densities
+from ppl_models.distributions import Component, mark_enumerated
 
-__all__ = ["GuideEnum_ELBO", "enumerated_probs", "expectation"]
+__all__ = ["GuideEnum_ELBO", "enumerated_probs", "expected_sum"]
 
 
 class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
@@ -59,9 +60,7 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         probs = enumerated_probs(model_trace, guide_trace)
-        log_p = [expectation(term, probs) for term in densities(model_trace)]
-        log_q = [expectation(term, probs) for term in densities(guide_trace)]
-        return torch.stack(log_p).sum() - torch.stack(log_q).sum()
+        return expected_sum(densities(model_trace), densities(guide_trace), probs)
 
     def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         return TraceEnum_ELBO._get_trace(self, model, guide, args, kwargs)
@@ -91,7 +90,8 @@ class _EnumerateSites(Messenger):
         if msg["done"] or msg["infer"].get("enumerate") != "parallel":
             return
         values = msg["fn"].enumerate_support(expand=False)
-        msg["value"] = values.reshape(len(values), *[1] * (-self.dim - 1), *msg["fn"].event_shape)
+        values = values.reshape(len(values), *[1] * (-self.dim - 1), *msg["fn"].event_shape)
+        msg["value"] = mark_enumerated(values) if isinstance(msg["fn"], Component) else values
         msg["infer"]["_enumerate_dim"] = self.dim
         msg["done"] = True
         self.dim -= 1
@@ -113,8 +113,28 @@ def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor
     return probs
 
 
-def expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
-    """Sum over all dimensions of ``term``, with enumerated ones weighted by their probabilities."""
+def expected_sum(
+    added: Iterable[Tensor], subtracted: Iterable[Tensor], probs: Mapping[int, Tensor]
+) -> Tensor:
+    """Sum of terms over all their dimensions, with enumerated ones weighted by their probabilities.
+
+    Terms of one shape are added first, so that each probability enters once.
+    """
+    terms = _by_shape(added)
+    for shape, term in _by_shape(subtracted).items():
+        terms[shape] = terms[shape] - term if shape in terms else -term
+    return torch.stack([_expectation(term, probs) for term in terms.values()]).sum()
+
+
+def _by_shape(terms: Iterable[Tensor]) -> dict[torch.Size, Tensor]:
+    """The sum of the terms of each shape."""
+    sums: dict[torch.Size, Tensor] = {}
+    for term in terms:
+        sums[term.shape] = sums[term.shape] + term if term.shape in sums else term
+    return sums
+
+
+def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
     for dim, prob in probs.items():
         if term.dim() >= -dim and term.shape[dim] > 1:
             term = term * prob

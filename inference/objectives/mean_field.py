@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from inference.objectives.direct import Direct_ELBO, site_densities
-from inference.objectives.enumerated import GuideEnum_ELBO, enumerated_probs, expectation
+from inference.objectives.enumerated import GuideEnum_ELBO, enumerated_probs, expected_sum
 
 __all__ = ["MeanFieldEnum_ELBO", "MeanField_ELBO"]
 
@@ -69,9 +69,7 @@ class MeanFieldEnum_ELBO(GuideEnum_ELBO):
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         probs = enumerated_probs(model_trace, guide_trace)
-        return torch.stack(
-            [expectation(term, probs) for term in _terms(model_trace, guide_trace)]
-        ).sum()
+        return expected_sum(_terms(model_trace, guide_trace), (), probs)
 
 
 def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:

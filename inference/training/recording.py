@@ -23,9 +23,16 @@ Program = Callable[..., Sequence[Tensor]]
 aten = torch.ops.aten
 # Give back their first argument if its shape and type are as wanted.
 RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.alias.default}
-# Give back its values; the program has no gradients.
+# Give back their argument: the program has no gradients.
 PASSING = {aten.detach.default, aten.alias.default}
-SCALING = {aten.mul.Tensor, aten.div.Tensor}
+# Give back their first argument if the second is 1.
+NEUTRAL_AT_ONE = {
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.pow.Tensor_Scalar,
+}
 
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
@@ -88,7 +95,7 @@ def _unchanged(node: Node) -> Node | None:
         return None
     if node.target in PASSING or (node.target in RESHAPING and _alike(node, first)):
         return first
-    neutral = node.target in SCALING and _is_one(node.args[1]) and _alike(node, first)
+    neutral = node.target in NEUTRAL_AT_ONE and _is_one(node.args[1]) and _alike(node, first)
     return first if neutral else None
 
 

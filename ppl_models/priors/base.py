@@ -17,7 +17,12 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, check_size, is_index, number
 from ppl_models.configurable import Configurable
-from ppl_models.distributions import Component, DiagonalNormal, MarginalMixture
+from ppl_models.distributions import (
+    Component,
+    DiagonalNormal,
+    MarginalMixture,
+    is_enumerated,
+)
 from ppl_models.priors.weights import DirichletWeights, MixtureWeights, mixture_weights
 
 __all__ = ["Data", "Mixture", "Prior"]
@@ -168,6 +173,8 @@ class Mixture(Prior):
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         if component is None:
             return self.marginal()
+        if is_enumerated(component):
+            return _side_by_side(self.components(), component.dim() - 2)
         each = self.components().base_dist
         return DiagonalNormal(component @ each.loc, component @ each.scale)
 
@@ -177,8 +184,9 @@ class Mixture(Prior):
 
     def log_joint(self, z: Tensor) -> Tensor:
         z = self._latents(z, self.logits)
-        # [..., 1, d] against [K, d]
-        return self.components().log_prob(z.unsqueeze(-2)) + self.component().log_probs
+        # [..., d] against [K, 1, ..., d], as where the model's clusters are enumerated
+        log_prob = _side_by_side(self.components(), z.dim() - 1).log_prob(z)
+        return log_prob.movedim(0, -1) + self.component().log_probs
 
     @torch.no_grad()
     def set_weights(self, weights: Tensor | None) -> None:
@@ -197,6 +205,18 @@ class Mixture(Prior):
 
     def extra_repr(self) -> str:
         return f"num_components={self.num_components}, dim={self.dim}, weights={self.weights!r}"
+
+
+def _side_by_side(components: dist.TorchDistribution, plates: int) -> dist.TorchDistribution:
+    """All components, batch ``[K]``, as one distribution ``[K, 1, ..., 1]`` within plates."""
+    K, ones = components.batch_shape[0], [1] * plates
+    if isinstance(components, dist.MultivariateNormal):
+        return dist.MultivariateNormal(
+            components.loc.reshape(K, *ones, -1),
+            scale_tril=components.scale_tril.reshape(K, *ones, *components.scale_tril.shape[-2:]),
+        )
+    each = components.base_dist
+    return DiagonalNormal(each.loc.reshape(K, *ones, -1), each.scale.reshape(K, *ones, -1))
 
 
 def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ppl_models.checks import check_one_of, number
-from ppl_models.distributions import DiagonalNormal
+from ppl_models.distributions import DiagonalNormal, is_enumerated
 from ppl_models.priors.base import Data, Mixture, check_parameter
 from ppl_models.priors.weights import DirichletWeights
 
@@ -90,7 +90,7 @@ class GaussianMixture(Mixture):
         return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril)
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
-        if component is None or self.covariance == "diag":
+        if component is None or is_enumerated(component) or self.covariance == "diag":
             return super().latent(component)
         factor = torch.einsum("...k,kij->...ij", component, self.scale_tril)
         return dist.MultivariateNormal(component @ self.loc, scale_tril=factor)
