@@ -549,6 +549,7 @@ def test_other_models_in_a_browser(
         thread.join()
 
 
+@pytest.mark.slow(5)
 def test_a_browser_chooses_which_of_many_facets_to_swap(browser: Any, tmp_path: Path) -> None:
     facets = {f"facet{j}": GaussianMixture(2, 2) for j in range(8)}
     guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
