@@ -408,7 +408,9 @@ class Explorer:
 
     def _check_label(self, label: int) -> int:
         if not is_index(label, self.num_classes):
-            raise ValueError(f"there are the labels 0 to {self.num_classes - 1}, got {label!r}")
+            raise ValueError(
+                f"label must be one of {tuple(range(self.num_classes))}, got {label!r}"
+            )
         return label
 
     def _check_swapped(self, parts: Sequence[str]) -> Sequence[str]:
