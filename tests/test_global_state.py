@@ -51,7 +51,7 @@ from inference.estimators import (
 )
 from inference.exploring import Explorer
 from ppl_models import MFCVAE, MLVAE, GaussianMixture, Normal, SharedMLP
-from tests.drawing import Injected, draws_apart, failing_layers
+from tests.drawing import Injected, failing_layers
 from tests.global_state import unchanged
 
 pytestmark = pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
@@ -62,12 +62,6 @@ SIZES: dict[str, Any] = {"epochs": 2, "batch_size": 20, "progress": False}
 NETWORK = SharedMLP((8,))
 # A module that a call uses, and the call.
 Prepared = tuple[nn.Module, Callable[[], Any]]
-
-
-@pytest.fixture
-def drawing() -> Iterator[None]:
-    with draws_apart():
-        yield
 
 
 def guide() -> VaDEGuide:
@@ -180,8 +174,13 @@ ASKING: dict[str, Callable[[], Prepared]] = {
     "Explorer.knowledge": of_explorer(lambda own: own.knowledge("digit", "half")),
 }
 CALLS = TRAINING | ASKING
-# Estimates from draws of the caller's stream, as those of Pyro's own objectives.
-DRAWS = {"elbo", "elbo_per_datum"}
+# What draws from the caller's stream, and why.
+DRAWS = {
+    "elbo": "an estimate from draws, as those of Pyro's own objectives",
+    "elbo_per_datum": "an estimate from draws, as those of Pyro's own objectives",
+    "generate": "draws from the prior",
+    "select_model": "its candidates are the caller's functions, which build networks",
+}
 
 
 @contextmanager
@@ -208,7 +207,6 @@ def module_unchanged(module: nn.Module, modes: bool = False) -> Iterator[None]:
         assert look() == before, "a call changed hooks, gradients or modes of a module"
 
 
-@pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_changes_nothing_else_also_if_a_layer_fails(name: str) -> None:
     but = ["torch's random stream"] if name in DRAWS else []
@@ -269,7 +267,6 @@ def fitted(kind: str) -> Any:
         return ESTIMATORS[kind][0]()
 
 
-@pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize(
     ("kind", "method"), [(kind, method) for kind in ESTIMATORS for method in ESTIMATORS[kind][1]]
 )
@@ -282,7 +279,6 @@ def test_estimators(kind: str, method: str) -> None:
             ask(each)
 
 
-@pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_an_estimator_is_pickled(kind: str) -> None:
     each = fitted(kind)
@@ -300,7 +296,6 @@ class Faulty:
         raise self.error("injected")
 
 
-@pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_callback_fails(error: type[BaseException], checked: bool, tmp_path: Path) -> None:
@@ -315,7 +310,6 @@ def test_a_callback_fails(error: type[BaseException], checked: bool, tmp_path: P
         fit_together(runs, X, callbacks=lambda run: [Faulty(error)], **SIZES)
 
 
-@pytest.mark.usefixtures("drawing")
 def test_a_full_disk_while_saving_and_a_resumed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,9 +318,9 @@ def test_a_full_disk_while_saving_and_a_resumed_run(
         own.fit(X, checkpoints=Checkpoints(tmp_path / "kept"), **SIZES)
         own.save(tmp_path / "run")
         SVIRunner.load(tmp_path / "run")
-    again = Checkpoints(tmp_path / "kept", resume=True)
+    again, checkpoints = runner(), Checkpoints(tmp_path / "kept", resume=True)
     with unchanged():
-        runner().fit(X, checkpoints=again, **SIZES)
+        again.fit(X, checkpoints=checkpoints, **SIZES)
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
