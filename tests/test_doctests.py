@@ -21,7 +21,7 @@ import torch
 from tests.drawing import draws_apart, failing_layers
 from tests.global_state import unchanged
 
-pytestmark = pytest.mark.slow(20)
+pytestmark = pytest.mark.slow(30)
 
 PACKAGES = ("ppl_models", "guides", "inference")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
