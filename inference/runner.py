@@ -21,6 +21,7 @@ from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
 from inference.optimizers import OptimizerFactory
+from inference.randomness import seeded
 from inference.run import Callback, Run, check_part, check_settings
 from inference.schedules import Schedule
 from inference.training.batching import Batching
@@ -222,7 +223,7 @@ class SVIRunner(Run):
         the fitted parameters.
 
         The optimiser and the random streams start anew, and the objective is the guide's default
-        unless given. No pickled code is read.
+        unless given. No pickled code is read, and the caller's random state is not changed.
 
         :param guide: the guide (with its model) to load the parameters into, if it has custom parts
             that a checkpoint cannot name.
@@ -235,7 +236,8 @@ class SVIRunner(Run):
         config, state, history = read_checkpoint(Path(folder))
         with blamed_on(Path(folder) / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])
-        guide = _part("guide", guide, config, folder)
+        with seeded(0, torch.device("cpu")):  # building networks draws their initial weights
+            guide = _part("guide", guide, config, folder)
         schedule = _part("schedule", schedule, config, folder)
         guard = _part("guard", None if "guard" in config else Guard(), config, folder)
         _check_state(guide, state, folder)
