@@ -84,15 +84,16 @@ def _train(plan: FitPlan) -> None:
             writer.restore(at, trackers)
             bar.update(at.epoch)
             steps = plan.step_type(plan.runs, plan.weights, source, trackers, processes)
-            with closing(steps):
+            with closing(steps), ExitStack() as ended:
+                for run in plan.runs:
+                    ended.callback(run.loss.eval)
                 for records in _loop(plan, steps, bar, at, writer):
                     with network_precision(None):
                         _report(plan, records, watched, checks)
                     shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
                     bar.set_postfix(shown)
-    for run in plan.runs:
-        run.loss.eval()
-        if processes.is_first:
+    if processes.is_first:
+        for run in plan.runs:
             _warn_of_dead_facets(run, watched)
 
 
