@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from guides import ClassifierGuide
 from inference.estimators.base import ACCEPTED, FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from inference.estimators.tables import complete_labels, plain_labels, plain_table
 from ppl_models import NVAE, Likelihood
 from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
@@ -89,12 +90,14 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """Learn from data and their labels.
 
         :param X: ``[N, D]``, or images; NaN where missing.
-        :param y: ``[N]``, labels of any type, -1 where unknown; to combine -1 with strings, use an
-            array of dtype object.
+        :param y: ``[N]``, labels of any type, -1 where unknown, as are masked entries and
+            ``pandas.NA``; to combine -1 with strings, use an array of dtype object.
         :raises ValueError: before training, if an argument does not fit, or there are fewer than
             two classes.
         """
-        X, y = validate_data(self, X, y, **ACCEPTED, ensure_min_samples=2)
+        X, y = validate_data(
+            self, plain_table(X), plain_labels(y), **ACCEPTED, ensure_min_samples=2
+        )
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)
@@ -126,6 +129,14 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy of :meth:`predict`.
+
+        :param y: ``[N]``, known labels; -1 is never predicted.
+        :raises ValueError: if a label is masked or NA.
+        """
+        return super().score(X, complete_labels(y), sample_weight)
+
 
 def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes, and the index of each label's class ``[N]``, -1 where unknown.
@@ -138,6 +149,9 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         )
     unknown = np.array([isinstance(label, Number) and label == -1 for label in y.tolist()])
     known = y[~unknown]
+    if y.dtype == object and not all(isinstance(label, str) for label in known):
+        kinds = sorted({type(label).__name__ for label in known})
+        raise ValueError(f"y must hold numbers or strings, besides -1 for unknown, got {kinds}")
     check_classification_targets(known)
     classes, label = np.unique(known, return_inverse=True)
     if len(classes) < 2:
