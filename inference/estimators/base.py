@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from inference.estimators.data import (
     representable,
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
+from inference.estimators.divergence import check_trained
 from inference.estimators.tables import plain_table, real_numbers
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, usable_device
@@ -124,8 +126,12 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if they are not an array of numbers ``[N, ...]``, or there are fewer
             than two.
         """
-        X = validate_data(self, plain_table(X), **ACCEPTED, ensure_min_samples=2)
-        return self._newly_encoded(X)
+        return self._newly_encoded(self._checked(plain_table(X), ensure_min_samples=2))
+
+    def _checked(self, *data: Any, **options: Any) -> Any:
+        """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return validate_data(self, *data, **ACCEPTED, **options)
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Validated training data, as the model takes them.
@@ -183,7 +189,7 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if their shape differs from that of the training data.
         """
         check_is_fitted(self)
-        X = real_numbers(validate_data(self, plain_table(X), **ACCEPTED, reset=False))
+        X = real_numbers(self._checked(plain_table(X), reset=False))
         if X.shape[1:] != self.encoding_.x_shape:
             raise ValueError(
                 f"X has data of shape {X.shape[1:]}, but the training data had "
@@ -200,6 +206,11 @@ class FacetEstimator(BaseEstimator):
     def _encoded(self, X: Any) -> np.ndarray:
         X = self._seen_data(X)
         return self.encoding_.encode(X)
+
+    def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
+        """``runner``, if its training has not diverged."""
+        check_trained(runner.guide, x, self.learning_rate, **given)
+        return runner
 
     def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
         """Store the chosen settings, and print them if asked to."""
@@ -229,6 +240,7 @@ class FacetEstimator(BaseEstimator):
         It is estimated from ten draws of the latents, which are the same at each call.
 
         :param y: not used.
+        :raises ValueError: if ``X`` does not fit the training data.
         """
         return self._bound(self._seen_data(X))
 
@@ -237,6 +249,11 @@ class FacetEstimator(BaseEstimator):
         with seeded(0, self.runner_.device):
             bound, _ = elbo(
                 model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given
+            )
+        if not isfinite(bound):
+            raise ValueError(
+                f"the ELBO of X is {bound} in single precision: X lies too far from the data that "
+                f"{type(self).__name__} was fitted to"
             )
         return (
             bound

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from guides import ClassifierGuide
-from inference.estimators.base import ACCEPTED, FacetEstimator, RandomState
+from inference.estimators.base import FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from inference.estimators.tables import complete_labels, plain_labels, plain_table
 from ppl_models import NVAE, Likelihood
@@ -94,10 +94,9 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             ``pandas.NA``; to combine -1 with strings, use an array of dtype object.
         :raises ValueError: before training, if an argument does not fit, or there are fewer than
             two classes.
+        :raises FloatingPointError: if training diverges.
         """
-        X, y = validate_data(
-            self, plain_table(X), plain_labels(y), **ACCEPTED, ensure_min_samples=2
-        )
+        X, y = self._checked(plain_table(X), plain_labels(y), ensure_min_samples=2)
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)
@@ -116,7 +115,8 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             ),
             lambda model: ClassifierGuide(model, label_weight=weight),
         )
-        self.runner_ = runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
+        runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
+        self.runner_ = self._check_trained(runner, x)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

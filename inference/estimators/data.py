@@ -112,9 +112,7 @@ def _moments(X: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray, n
     exponent = size - size.clip(-LARGE, LARGE)
     shifted = _shifted(X, -exponent)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # of columns whose entries are all missing
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns whose entries are all missing
         loc, scale = (
             np.nan_to_num(np.atleast_1d(f(shifted, axis, dtype=float)))
             for f in (np.nanmean, np.nanstd)
@@ -186,7 +184,9 @@ def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
     if likelihood.takes_missing or not is_missing(x).any():
         return likelihood
     low, high = likelihood.support
-    return Incomplete(likelihood, float(np.clip(np.nan_to_num(np.nanmean(x, dtype=float)), low, high)))
+    return Incomplete(
+        likelihood, float(np.clip(np.nan_to_num(np.nanmean(x, dtype=float)), low, high))
+    )
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
@@ -205,7 +205,8 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     if k < 1:
         return high
     filled = SimpleImputer(keep_empty_features=True).fit_transform(rows) if missing.any() else rows
-    noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
+    with np.errstate(invalid="ignore"):  # shares of the variance of constant data
+        noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))
 
 
