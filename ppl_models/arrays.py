@@ -35,7 +35,8 @@ def as_labels(
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param name: the keyword, for messages.
-    :param unknown: whether -1 may mark an unknown class; masked entries and ``pandas.NA`` then are, too.
+    :param unknown: whether -1 may mark an unknown class; masked entries and ``pandas.NA`` are then
+        unknown as well.
     :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
     labels = as_integers(name, with_unknown(values) if unknown else values, n, "class")

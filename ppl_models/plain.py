@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["dense_tensor", "hidden", "is_masked", "plain_array", "with_unknown"]
+__all__ = ["dense_tensor", "hidden", "is_masked", "is_of_objects", "plain_array", "with_unknown"]
 
 
 def dense_tensor(x: Tensor, name: str) -> Tensor:
@@ -47,12 +47,17 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
         array = _unmasked(np.ma.stack(x) if _has_masked_rows(x) else x)
     except ValueError as error:
         raise ValueError(f"{name} must be an array, with rows of equal shape: {error}") from error
-    return _without_objects(array, name) if array.dtype == object else array
+    return _without_objects(array, name) if is_of_objects(array) else array
 
 
 def is_masked(x: Any) -> bool:
     """Whether ``x`` has masked entries."""
     return isinstance(x, np.ma.MaskedArray) and bool(np.ma.getmaskarray(x).any())
+
+
+def is_of_objects(x: Any) -> bool:
+    """Whether ``x`` has a dtype, and that is NumPy's dtype of objects."""
+    return bool(getattr(x, "dtype", None) == np.dtype(object))
 
 
 def hidden(x: Any) -> np.ndarray:
@@ -61,7 +66,7 @@ def hidden(x: Any) -> np.ndarray:
         return np.ma.getmaskarray(x)
     if hasattr(x, "isna") and not isinstance(getattr(x, "dtype", None), np.dtype):
         return np.asarray(x.isna())
-    if not isinstance(x, list | tuple | np.ndarray) or getattr(x, "dtype", object) != object:
+    if not isinstance(x, list | tuple) and not (isinstance(x, np.ndarray) and is_of_objects(x)):
         return np.zeros(1, bool)
     missing = _na()
     try:
@@ -113,7 +118,7 @@ def _without_objects(array: np.ndarray, name: str) -> np.ndarray:
     if not all(isinstance(value, Number | np.bool_) for value in values):
         return _filled_objects(values, array.shape)
     found = np.array(values)
-    if found.dtype == object:  # decimals, fractions, integers beyond 64 bits
+    if is_of_objects(found):  # decimals, fractions, integers beyond 64 bits
         found = np.array([_number(value, name) for value in values])
     return found.reshape(array.shape)
 

@@ -129,13 +129,15 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(  # type: ignore[override]
+        self, X: Any, y: Any, sample_weight: Any = None
+    ) -> float:
         """The accuracy of :meth:`predict`.
 
         :param y: ``[N]``, known labels; -1 is never predicted.
         :raises ValueError: if a label is masked or NA.
         """
-        return super().score(X, complete_labels(y), sample_weight)
+        return ClassifierMixin.score(self, X, complete_labels(y), sample_weight)
 
 
 def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -414,7 +414,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         self.estimator_, self.facet_ = fitted, facet
         self.labels_ = fitted.labels_[:, facet]
         self.n_features_in_ = fitted.n_features_in_
-        vars(self).pop("feature_names_in_", None)  # of an earlier fit
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if hasattr(fitted, "feature_names_in_"):
             self.feature_names_in_ = fitted.feature_names_in_
 

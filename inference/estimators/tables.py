@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ppl_models.arrays import within_float64
-from ppl_models.plain import dense_tensor, hidden, plain_array, with_unknown
+from ppl_models.plain import dense_tensor, hidden, is_of_objects, plain_array, with_unknown
 
 __all__ = ["complete_labels", "plain_labels", "plain_table", "real_numbers"]
 
@@ -27,7 +27,7 @@ def plain_table(X: Any) -> Any:
         return _array_of(X, "X")
     if hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc"):
         return _plain_frame(X)
-    objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object)
+    objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and is_of_objects(X))
     return plain_array(X, "X") if objects or isinstance(X, np.ma.MaskedArray) else X
 
 
@@ -49,7 +49,7 @@ def plain_labels(y: Any) -> Any:
     if isinstance(y, Tensor):
         return _array_of(y, "y")
     y = with_unknown(y)
-    return plain_array(y, "y") if getattr(y, "dtype", None) == object else y
+    return plain_array(y, "y") if is_of_objects(y) else y
 
 
 def complete_labels(y: Any) -> Any:
@@ -81,7 +81,7 @@ def _plain_frame(X: Any) -> Any:
             f"X must hold numbers, but the columns {wrong} have the dtype {dtypes}: encode them as "
             "numbers (dates as a duration, categories by OneHotEncoder), or drop them"
         )
-    if all(column.dtype != object for column in columns):
+    if all(not is_of_objects(column) for column in columns):
         return X
     return type(X)(
         {i: plain_array(c.to_numpy(), f"column {c.name!r} of X") for i, c in enumerate(columns)},
@@ -92,4 +92,4 @@ def _plain_frame(X: Any) -> Any:
 def _is_numeric(column: Any) -> bool:
     """Whether entries are numbers, or strings or objects that scikit-learn may read as such."""
     dtype = column.dtype
-    return dtype == object or dtype.kind in NUMBERS or str(dtype).startswith("str")
+    return is_of_objects(column) or dtype.kind in NUMBERS or str(dtype).startswith("str")

@@ -173,7 +173,8 @@ ESTIMATORS = [
             facets(facets=["a", "a"]),
             r"names that differ, .* got \['a', 'a'\]",
         ),
-        ("huge: facets", facets(facets=HUGE), f"facets must be at most 1000, got {HUGE}"),
+        ("huge: facets", facets(facets=HUGE), f"facets must be at most 100000000, got {HUGE}"),
+        ("range: facets 1001", facets(facets=1001), "facets must be at most 1000, got 1001"),
         ("range: n_clusters", facets(n_clusters=0), f"n_clusters of 'facet_0' {COUNT}, got 0"),
         (
             "type: n_clusters",
