@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from math import nan
 from numbers import Number
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
     if hasattr(x, "todense"):
         raise ValueError(f"{name} is sparse ({type(x).__name__}): give {name}.toarray()")
     try:
-        array = _unmasked(np.ma.stack(x) if _has_masked_rows(x) else x)
+        array = _unmasked(np.ma.stack(cast(Any, x)) if _has_masked_rows(x) else x)
     except ValueError as error:
         raise ValueError(f"{name} must be an array, with rows of equal shape: {error}") from error
     return _without_objects(array, name) if is_of_objects(array) else array

@@ -139,7 +139,7 @@ def _single(x: np.ndarray) -> np.ndarray:
 
     :raises ValueError: if squares of the values are too large for it.
     """
-    if (np.abs(x) > LARGEST).any():
+    if (np.abs(x) > np.float64(LARGEST)).any():
         raise ValueError(
             f"X has values beyond {LARGEST:g} in the model's units, which single precision does "
             "not take: scale X, or drop the rows that are so far from the other data"
