@@ -77,13 +77,19 @@ def hidden(x: Any) -> np.ndarray:
 
 
 def with_unknown(labels: Any) -> Any:
-    """``labels``, with -1 in place of masked entries and ``pandas.NA``."""
+    """``labels``, with -1 in place of masked entries and ``pandas.NA``.
+
+    :raises ValueError: if an integer needs 64 bits without a sign.
+    """
     where = hidden(labels)
     if not where.any():
         return labels
     found = np.array(labels, dtype=object)
     found[where] = -1
-    return _without_objects(found, "labels")
+    plain = _without_objects(found, "labels")
+    if plain.dtype.kind == "f" and all(isinstance(label, int) for label in found.tolist()):
+        raise ValueError("labels beyond 2**63 - 1 cannot stand beside unknown ones: renumber them")
+    return plain
 
 
 def _na() -> Any:

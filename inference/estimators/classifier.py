@@ -154,7 +154,8 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if y.dtype == object and not all(isinstance(label, str) for label in known):
         kinds = sorted({type(label).__name__ for label in known})
         raise ValueError(f"y must hold numbers or strings, besides -1 for unknown, got {kinds}")
-    check_classification_targets(known)
+    with np.errstate(invalid="ignore"):  # a float beyond any integer is no class either
+        check_classification_targets(known)
     classes, label = np.unique(known, return_inverse=True)
     if len(classes) < 2:
         plural = "class" if len(classes) == 1 else "classes"

@@ -20,9 +20,8 @@ def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **give
     :raises FloatingPointError: if they are not.
     """
     try:
-        trained = all(
-            (np.abs(z) < np.float64(LARGEST)).all() for z in guide.embed(x, **given).values()
-        )
+        latents = guide.embed(x, **given).values()
+        trained = all((np.abs(z) < LARGEST).all() for z in latents)
     except ValueError:  # of torch's distributions, whose parameters must be finite
         trained = False
     if not trained:

@@ -49,7 +49,7 @@ def plain_labels(y: Any) -> Any:
     if isinstance(y, Tensor):
         return _array_of(y, "y")
     y = with_unknown(y)
-    return plain_array(y, "y") if is_of_objects(y) else y
+    return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
 
 
 def complete_labels(y: Any) -> Any:
