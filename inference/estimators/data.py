@@ -130,8 +130,8 @@ def _exponent(X: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
-    """``X * 2**exponent``; integers become float64."""
-    return np.ldexp(X if X.dtype.kind == "f" else X.astype(float), exponent)
+    """``X * 2**exponent`` as float64: NumPy squares shorter floats in their own precision."""
+    return np.ldexp(X.astype(float), exponent)
 
 
 def _single(x: np.ndarray) -> np.ndarray:

@@ -73,7 +73,11 @@ def _array_of(x: Tensor, name: str) -> np.ndarray:
 
 
 def _plain_frame(X: Any) -> Any:
-    """A frame whose columns of objects are numbers; strings are left for scikit-learn to read."""
+    """A frame whose columns of objects are numbers, and whose sparse columns are dense; strings are
+    left for scikit-learn to read.
+    """
+    if not X.shape[1]:
+        raise ValueError(f"X is a data frame without columns (shape {X.shape})")
     columns = [X.iloc[:, i] for i in range(X.shape[1])]
     if wrong := [str(c.name) for c in columns if not _is_numeric(c)]:
         dtypes = ", ".join(sorted({str(c.dtype) for c in columns if str(c.name) in wrong}))
@@ -81,10 +85,10 @@ def _plain_frame(X: Any) -> Any:
             f"X must hold numbers, but the columns {wrong} have the dtype {dtypes}: encode them as "
             "numbers (dates as a duration, categories by OneHotEncoder), or drop them"
         )
-    if all(not is_of_objects(column) for column in columns):
+    if not any(is_of_objects(c) or hasattr(c, "sparse") for c in columns):
         return X
     return type(X)(
-        {i: plain_array(c.to_numpy(), f"column {c.name!r} of X") for i, c in enumerate(columns)},
+        {i: plain_array(np.asarray(c), f"column {c.name!r} of X") for i, c in enumerate(columns)},
         index=X.index,
     ).set_axis(X.columns, axis=1)
 
