@@ -116,7 +116,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             lambda model: ClassifierGuide(model, label_weight=weight),
         )
         runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
-        self.runner_ = self._check_trained(runner, x)
+        self.runner_ = self._check_trained(runner, x, label=label)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
