@@ -66,7 +66,7 @@ def hidden(x: Any) -> np.ndarray:
         return np.ma.getmaskarray(x)
     if hasattr(x, "isna") and not isinstance(getattr(x, "dtype", None), np.dtype):
         return np.asarray(x.isna())
-    if not isinstance(x, list | tuple) and not (isinstance(x, np.ndarray) and is_of_objects(x)):
+    if not isinstance(x, list | tuple) and not is_of_objects(x):
         return np.zeros(1, bool)
     missing = _na()
     try:

@@ -123,7 +123,8 @@ def test_masked_labels_are_unknown(known: Any) -> None:
         as_labels("label", known, 3, 2)
     repeated = np.repeat([0, -1, 1], 10)
     x, y = columns()[:30], np.ma.array(np.repeat([0, 7, 1], 10), mask=repeated < 0)
-    for labels in (y, pd.Series(y.data, dtype="Int64").mask(y.mask)):
+    series = pd.Series(y.data, dtype="Int64").mask(y.mask)
+    for labels in (y, series, series.astype(object)):
         found = classifier().fit(x, labels)
         assert list(found.classes_) == [0, 1]
         expected = classifier().fit(x, repeated)

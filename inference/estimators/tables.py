@@ -67,7 +67,7 @@ def complete_labels(y: Any) -> Any:
 
 def _array_of(x: Tensor, name: str) -> np.ndarray:
     """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16."""
-    dense = dense_tensor(x, name).detach().cpu()
+    dense = dense_tensor(x, name).detach().cpu().resolve_neg()
     short = dense.is_floating_point() and dense.dtype not in (torch.float32, torch.float64)
     return (dense.float() if short else dense).numpy()
 
