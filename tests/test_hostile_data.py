@@ -395,7 +395,7 @@ def test_a_full_temporary_folder_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
             call()
 
 
-@pytest.mark.slow(30)
+@pytest.mark.slow(40)
 def test_searches_in_several_processes() -> None:
     search = GridSearchCV(
         short(epochs=1), {"n_clusters": [1, 2]}, cv=2, n_jobs=2, error_score="raise"

@@ -309,6 +309,16 @@ ESTIMATORS = [
         ),
     ),
     *of(
+        "SemiSupervisedClassifier.score",
+        (
+            "nan: masked y",
+            lambda: estimators()[SemiSupervisedClassifier].score(
+                table(), np.ma.array(np.arange(30) % 2, mask=np.arange(30) == 3)
+            ),
+            "y has 1 entries that are masked or NA",
+        ),
+    ),
+    *of(
         "ContentStyleTransformer.fit",
         ("shape: groups", grouped(groups=[0, 1]), "group has shape"),
         ("type: groups", grouped(groups=["a"] * 30), "group must hold numbers"),
