@@ -8,7 +8,6 @@ raises ``ValueError``.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -21,6 +20,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from inference.checkpoints.atomic_files import check_folder, write_together
 from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
+from inference.records import as_line
 from inference.run import Run
 from ppl_models.checks import check_count, check_kind, number
 from ppl_models.data import as_data
@@ -182,7 +182,7 @@ class JSONLines:
         try:
             if self.lines > 1 and self.complete:
                 with self.path.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+                    file.write(as_line(record))
             else:
                 self._write_all(runner)
         except OSError as error:
@@ -194,7 +194,7 @@ class JSONLines:
 
     def _write_all(self, runner: Run) -> None:
         last = runner.history[max(0, len(runner.history) - self.lines) :]
-        write_together({self.path: "".join(json.dumps(record) + "\n" for record in last).encode()})
+        write_together({self.path: "".join(map(as_line, last)).encode()})
         self.complete = True
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro.optim import PyroOptim
-from torch import Tensor
+from torch import Tensor, nn
 
 from guides.base import FacetGuide
 from inference.guard import Guard
@@ -21,8 +21,9 @@ from ppl_models.checks import check_kind, check_one_of, check_positive, check_se
 from ppl_models.configurable import to_config
 from ppl_models.precision import network_precision
 
-__all__ = ["Callback", "Run", "check_part", "check_settings"]
+__all__ = ["Callback", "Run", "check_part", "check_precision", "check_settings"]
 
+T = TypeVar("T", bound=nn.Module)
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
 # Parts of a run that a saved run describes: the type of each, and an example.
 PARTS: dict[str, tuple[type, str]] = {
@@ -65,7 +66,7 @@ class Run:
         self.lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
-        self.loss = loss
+        self.loss = check_precision(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.loss, self.lr)
@@ -149,6 +150,21 @@ def check_settings(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]
 def check_part(name: str, part: Any) -> Any:
     """:raises ValueError: if the part is not the guide, schedule or guard that ``name`` says."""
     return check_kind(name, part, *PARTS[name])
+
+
+def check_precision(module: T) -> T:
+    """``module`` if its parameters and buffers are float32, float64 or integers.
+
+    :raises ValueError: naming the first other one.
+    """
+    for name, tensor in module.state_dict().items():
+        if not tensor.is_floating_point() or tensor.dtype in (torch.float32, torch.float64):
+            continue
+        raise ValueError(
+            f"parameters must be float32 or float64, but {name!r} is {tensor.dtype}: call "
+            "guide.float(), and give precision='bf16' for networks that run in bfloat16"
+        )
+    return module
 
 
 def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:

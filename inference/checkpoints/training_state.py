@@ -8,6 +8,7 @@ contains its files' digests, so that later damage is detected.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import read_folder, write_folder
+from inference.checkpoints.atomic_files import LARGEST_TEXT, read_folder, write_folder
 from inference.checkpoints.format_2 import upgraded
+from inference.checkpoints.json_text import parsed
+from inference.records import plain
 from ppl_models.checks import check_keys, check_kind
 
 __all__ = ["TrainingProgress", "check_complete", "read", "write"]
@@ -32,6 +35,9 @@ RUN = ("epoch", "step", "should_stop", "history", "weights", "optimizer")
 NON_FINITE = ("in_a_row", "count", "first", "norms")
 # Marks the place of a tensor in the JSON, with its name among the tensors.
 TENSOR = "@tensor"
+STATE, TENSORS = "state.json", "tensors.safetensors"
+# Bytes of each file; tensors may fill the memory.
+LIMITS = {STATE: LARGEST_TEXT, TENSORS: sys.maxsize}
 
 
 @dataclass
@@ -77,12 +83,12 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     :param state: JSON types, with tensors anywhere among them.
     """
     tensors: dict[str, Tensor] = {}
-    plain = _without_tensors({"format": FORMAT, **state}, "", tensors)
+    described = _without_tensors({"format": FORMAT, **state}, "", tensors)
     write_folder(
         folder,
         {
-            "state.json": json.dumps(plain, default=_number).encode(),
-            "tensors.safetensors": save(tensors),
+            STATE: json.dumps(plain(described)).encode(),
+            TENSORS: save(tensors),
         },
     )
 
@@ -92,10 +98,10 @@ def read(folder: Path) -> dict[str, Any]:
 
     :raises ValueError: if it is incomplete or has another format.
     """
-    contents = read_folder(folder)
+    contents = read_folder(folder, LIMITS)
     try:
-        state = json.loads(contents["state.json"])
-        tensors = load(contents["tensors.safetensors"])
+        state = parsed(contents[STATE])
+        tensors = load(contents[TENSORS])
         if state["format"] == 2:
             return upgraded(state, tensors)
         if state["format"] != FORMAT:
@@ -149,10 +155,3 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:
     return iter(value.items() if isinstance(value, Mapping) else enumerate(value))
-
-
-def _number(value: Any) -> Any:
-    """A NumPy or torch number as a Python number, for JSON."""
-    if callable(getattr(value, "item", None)) and value.shape == ():
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
