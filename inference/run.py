@@ -114,14 +114,18 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, history and progress; the caller saves the random streams."""
+        """Parameters, optimiser, history and progress; the caller saves the random streams.
+
+        ``moved`` names the parameters that the optimiser remembers something of.
+        """
+        optimizer = self.optimizer.state_dict()
         return {
             "epoch": self.epoch,
             "step": self.step,
             "should_stop": self.should_stop,
             "history": self.history,
             "weights": self.loss.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer | {"moved": list(optimizer["state"])},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -130,7 +134,14 @@ class Run:
         moments = {
             int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()
         }
-        groups = state["optimizer"]["param_groups"]
+        groups = [
+            _restored(own, group)
+            for own, group in zip(
+                self.optimizer.state_dict()["param_groups"],
+                state["optimizer"]["param_groups"],
+                strict=True,
+            )
+        ]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.loss.load_state_dict(state["weights"])
         self.history, self.epoch, self.step = state["history"], state["epoch"], state["step"]
@@ -165,6 +176,15 @@ def check_precision(module: T) -> T:
             "guide.float(), and give precision='bf16' for networks that run in bfloat16"
         )
     return module
+
+
+def _restored(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an optimiser's group: its flags are this run's, its numbers those that were saved
+    with the run, such as a rate that has fallen.
+    """
+    flags = {name for name, value in own.items() if value is None or isinstance(value, bool)}
+    numbers = {name: value for name, value in saved.items() if name not in flags}
+    return {**own, **numbers}
 
 
 def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from ppl_models.checks import check_keys, check_kind
 
 __all__ = ["TrainingProgress", "check_complete", "read", "write"]
 
-FORMAT = 3  # format 2 had another layout, which can still be read
+# Format 2 had another layout, which can still be read; formats 2 and 3 said less of the call.
+FORMATS = (2, 3, 4)
 # Parts of a state: the call, its progress, each run, and random streams by process.
 PARTS = ("call", "progress", "runs", "random")
 OF_RUN = ("run", "non_finite", "callbacks")
@@ -83,7 +84,7 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     :param state: JSON types, with tensors anywhere among them.
     """
     tensors: dict[str, Tensor] = {}
-    described = _without_tensors({"format": FORMAT, **state}, "", tensors)
+    described = _without_tensors({"format": FORMATS[-1], **state}, "", tensors)
     write_folder(
         folder,
         {
@@ -102,12 +103,10 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         state = parsed(contents[STATE])
         tensors = load(contents[TENSORS])
-        if state["format"] == 2:
-            return upgraded(state, tensors)
-        if state["format"] != FORMAT:
-            raise ValueError(f"its format is {state['format']}, but {FORMAT} is needed")
-        return _with_tensors(state, tensors)
-    except (KeyError, TypeError, SafetensorError) as error:
+        if state["format"] not in FORMATS:
+            raise ValueError(f"its format is {state['format']!r}, but {FORMATS[-1]} is needed")
+        return upgraded(state, tensors) if state["format"] == 2 else _with_tensors(state, tensors)
+    except (AttributeError, LookupError, TypeError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
 
 
@@ -118,13 +117,14 @@ def check_complete(state: Mapping[str, Any]) -> None:
         progress = ("epoch", "batches", "logged", "stopped", "seconds", "total_loss")
         check_keys("its progress", state["progress"], progress)
         then = check_keys("its call", state["call"], ("runners", "weights"))
+        runners = check_kind("its runners", then["runners"], list, "a list")
         runs = check_kind("its runs", state["runs"], list, "a list")
-        if len(then["runners"]) != len(runs):
-            raise ValueError(f"of {len(then['runners'])} runs it holds {len(runs)}")
+        if len(runners) != len(runs):
+            raise ValueError(f"of {len(runners)} runs it holds {len(runs)}")
         for i, of in enumerate(runs):
             check_keys(f"its run {i}", of, OF_RUN)
             check_keys(f"its run {i}", of["run"], RUN)
-            check_keys(f"the weights of run {i}", of["run"]["weights"], tuple(then["weights"]))
+            check_kind(f"callbacks of run {i}", of["callbacks"], list, "a list")
             check_keys(f"its run {i}", of["non_finite"], NON_FINITE)
     except ValueError as error:
         raise ValueError(f"it is incomplete: {error}") from error
