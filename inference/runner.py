@@ -249,10 +249,10 @@ class SVIRunner(Run):
         config = read_config(folder)
         with blamed_on(folder / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])
-        schedule = _part("schedule", schedule, config, folder)
-        guard = _part("guard", None if "guard" in config else Guard(), config, folder)
         state = read_weights(folder, config)
         with BuildingLimit(state), seeded(0, torch.device("cpu")):  # building draws numbers
+            schedule = _part("schedule", schedule, config, folder)
+            guard = _part("guard", None if "guard" in config else Guard(), config, folder)
             guide = _part("guide", guide, config, folder)
         _check_state(guide.state_dict(), state, folder)
         history = read_history(folder, config)
@@ -278,9 +278,8 @@ def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> An
     """A part of a run: the user's if given, else the one in the saved description."""
     if own is not None:
         return check_part(name, own)
-    built = from_config(config[name])
     with blamed_on(Path(folder) / "config.json"):
-        return check_part(name, built)
+        return check_part(name, from_config(config[name]))
 
 
 def _check_state(

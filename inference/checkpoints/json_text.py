@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["parsed"]
+__all__ = ["parsed", "shortened"]
 
 # Levels of lists and objects within each other; what the library writes has about twenty.
 DEEPEST = 100
@@ -24,6 +24,12 @@ def parsed(text: bytes | str) -> Any:
         if not _deeper_than(value, DEEPEST):
             return value
     raise ValueError(f"its lists and objects are nested more than {DEEPEST} deep")
+
+
+def shortened(error: BaseException) -> str:
+    """What an error says, without most of what a file may make it quote."""
+    text = str(error)
+    return text if len(text) < 1000 else f"{text[:500]} ... {text[-300:]}"
 
 
 def _deeper_than(value: Any, most: int) -> bool:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from inference.checkpoints.atomic_files import check_folder, held, remove_left_over
 from inference.checkpoints.format_3 import as_format_3
+from inference.checkpoints.json_text import shortened
 from inference.checkpoints.matching import check_fits
 from inference.checkpoints.training_state import TrainingProgress, check_complete, read, write
 from inference.distributed import SingleProcess
@@ -225,7 +226,9 @@ class CheckpointWriter:
             except AnotherRun:
                 raise
             except (OSError, ValueError) as error:
-                warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
+                warnings.warn(
+                    f"{path} is skipped: {shortened(error)}", CheckpointWarning, stacklevel=7
+                )
                 continue
             self.whole = [path]
             return state

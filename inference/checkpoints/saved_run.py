@@ -24,7 +24,7 @@ from inference.checkpoints.atomic_files import (
     read_indexed,
     write_indexed,
 )
-from inference.checkpoints.json_text import parsed
+from inference.checkpoints.json_text import parsed, shortened
 from ppl_models.checks import check_keys, check_kind, is_index
 
 __all__ = ["blamed_on", "read_config", "read_history", "read_weights", "write_checkpoint"]
@@ -110,7 +110,7 @@ def blamed_on(path: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(f"{path} is damaged: {shortened(error)}") from error
 
 
 @contextmanager
@@ -118,7 +118,9 @@ def _damaged(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint in {folder} is truncated or damaged: {error}") from error
+        raise ValueError(
+            f"the checkpoint in {folder} is truncated or damaged: {shortened(error)}"
+        ) from error
 
 
 @contextmanager

@@ -215,7 +215,7 @@ def _workers_alive() -> Iterator[None]:
             raise
         raise RuntimeError(
             f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it may "
-            "have run out of memory, or its data set ends the process; num_workers=0 shows its error"
+            "have run out of memory, or its data set ends it; num_workers=0 shows any error"
         ) from error
 
 
