@@ -40,10 +40,8 @@ NONBLOCKING = getattr(os, "O_NONBLOCK", 0)
 # Bytes of a file of JSON, at most: millions of records.
 LARGEST_TEXT, LARGEST_DIGESTS = 2**30, 2**20
 LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
-# Of a single file; earlier versions wrote the process alone.
-TEMPORARY = re.compile(
-    r"\.(?P<name>.+?)(\.[0-9a-f]{64})?\.((?P<node>[^/]*)-)?(?P<process>\d+)\.tmp"
-)
+# What follows the name of a single file; earlier versions wrote the process alone.
+MARKS = r"(\.[0-9a-f]{64})?\.((?P<node>.*)-)?(?P<process>\d+)\.tmp"
 
 
 def check_folder(folder: Path, what: str) -> None:
@@ -229,12 +227,14 @@ def _remove(paths: Iterable[Path]) -> None:
 
 def _remove_stale(folder: Path, names: Iterable[str]) -> None:
     """Remove what ended processes of this machine left of files of these names."""
-    for path in folder.glob(".*.tmp"):
-        found = TEMPORARY.fullmatch(path.name)
-        ours = found is not None and found["node"] in (None, platform.node())
-        if found and ours and found["name"] in names and not _lives(int(found["process"])):
-            with suppress(OSError):
-                path.unlink()
+    for name in names:
+        for path in folder.glob(f".{name}.*.tmp"):
+            found = re.fullmatch(MARKS, path.name.removeprefix(f".{name}"))
+            if found is None or found["node"] not in (None, platform.node()):
+                continue
+            if not _lives(int(found["process"])):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _write_all(contents: Mapping[Path, bytes]) -> None:

@@ -359,6 +359,10 @@ def _load_callbacks(callbacks: Sequence[Sequence[Any]], states: Sequence[Sequenc
     before = [(callback, _remembered(callback)) for of in callbacks for callback in of]
     try:
         for of, theirs in zip(callbacks, states, strict=True):
+            if len(of) != len(theirs):
+                raise ValueError(
+                    f"it has {len(theirs)} states of callbacks, but {len(of)} are needed"
+                )
             for callback, state in zip(of, theirs, strict=True):
                 _load(callback, state)
     except ValueError:
