@@ -486,7 +486,7 @@ ALTERED: list[tuple[str, Callable[[dict], None]]] = [
         "model.gates is torch.float32",
         changed(*RUN, "weights", "guide.model.gates", to=torch.ones(3)),
     ),
-    ("lacks 'model.gates'", changed(*RUN, "weights", "guide.model.gates", to=...)),
+    ("lacks 'guide.model.gates'", changed(*RUN, "weights", "guide.model.gates", to=...)),
     ("in_a_row must count", changed("runs", 0, "non_finite", "in_a_row", to="many")),
     ("the state of Evaluate does not fit it", changed("runs", 0, "callbacks", 0, "done", to="x")),
     ("the state of Evaluate is missing", changed("runs", 0, "callbacks", 0, to=None)),

@@ -335,5 +335,6 @@ def _digest(tensor: Tensor, most: int, row: int) -> str:
             part = tensor[int(rows[0]) : int(rows[-1]) + 1]
         else:
             part = tensor[(rows * (len(tensor) - 1) // max(n - 1, 1)).to(tensor.device)]
-        found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        block = part.detach().cpu().contiguous().flatten().view(torch.uint8)
+        found.update(memoryview(block.numpy()))
     return found.hexdigest()
