@@ -336,5 +336,5 @@ def _digest(tensor: Tensor, most: int, row: int) -> str:
         else:
             part = tensor[(rows * (len(tensor) - 1) // max(n - 1, 1)).to(tensor.device)]
         block = part.detach().cpu().contiguous().flatten().view(torch.uint8)
-        found.update(memoryview(block.numpy()))
+        found.update(block.numpy().data)
     return found.hexdigest()
