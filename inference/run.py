@@ -21,7 +21,14 @@ from ppl_models.checks import check_kind, check_one_of, check_positive, check_se
 from ppl_models.configurable import to_config
 from ppl_models.precision import network_precision
 
-__all__ = ["Callback", "Run", "check_part", "check_precision", "check_settings"]
+__all__ = [
+    "Callback",
+    "Run",
+    "check_part",
+    "check_precision",
+    "check_settings",
+    "restored_settings",
+]
 
 T = TypeVar("T", bound=nn.Module)
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
@@ -135,7 +142,7 @@ class Run:
             int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()
         }
         groups = [
-            _restored(own, group)
+            restored_settings(own, group)
             for own, group in zip(
                 self.optimizer.state_dict()["param_groups"],
                 state["optimizer"]["param_groups"],
@@ -178,7 +185,7 @@ def check_precision(module: T) -> T:
     return module
 
 
-def _restored(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of an optimiser's group: its flags are this run's, its numbers those that were saved
     with the run, such as a rate that has fallen.
     """

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from inference.checkpoints.saved_run import check_counts_up, check_history
 from inference.checkpoints.training_state import TrainingProgress
 from inference.randomness import random_state
-from inference.run import Run
+from inference.run import Run, restored_settings
 from ppl_models.checks import check_keys, check_kind
 
 __all__ = ["check_fits"]
@@ -103,7 +103,7 @@ def check_optimizer(saved: Any, optimizer: Optimizer) -> None:
         _check_group(check_keys("a group", group, ("params", "lr")), mine)
     moments = check_keys("its moments", saved["state"], ())
     parameters = [
-        (p, {**mine, **group})
+        (p, restored_settings(mine, group))
         for mine, group in zip(optimizer.param_groups, groups, strict=True)
         for p in mine["params"]
     ]
@@ -203,11 +203,17 @@ def _check_end(
     last = of["history"][-1] if of["history"] else {}
     if (last.get("epoch"), last.get("step")) != (of["epoch"], of["step"]):
         raise ValueError("its last record is missing")
-    for name in ("kl_z", "kl_c", "mutual_information"):
-        for facet in run.model.priors:
-            value = last.get(f"{name}_{facet}", 0.0)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"{name}_{facet} of its last record must be a number")
+    model = run.model
+    needed = [] if run.guide.deterministic else [f"kl_z_{facet}" for facet in model.priors]
+    needed += [
+        f"mutual_information_{facet}"
+        for facet, prior in model.priors.items()
+        if facet in model.inferred and prior.num_components > 1
+    ]
+    optional = [name for name in last if name.startswith("kl_c_")]
+    for name in [*needed, *optional]:
+        if isinstance(last.get(name), bool) or not isinstance(last.get(name), int | float):
+            raise ValueError(f"{name} of its last record must be a number")
 
 
 @contextmanager

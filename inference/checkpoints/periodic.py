@@ -225,8 +225,8 @@ class CheckpointWriter:
                 self._check_call(path, state)
                 check_fits(state, self.runs, trackers, at, self.call)
                 _load_callbacks(self.callbacks, [of["callbacks"] for of in state["runs"]])
-            except AnotherRun:
-                raise
+            except AnotherRun as error:
+                raise ValueError(str(error)) from None
             except (OSError, ValueError) as error:
                 warnings.warn(
                     f"{path} is skipped: {shortened(error)}", CheckpointWarning, stacklevel=7

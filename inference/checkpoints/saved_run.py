@@ -60,7 +60,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if found not in FORMATS or isinstance(found, bool):
         raise ValueError(
             f"{path} is not a checkpoint of format {' or '.join(map(str, FORMATS))}: its format is "
-            f"{found!r}\n"
+            f"{repr(found)[:50]}\n"
             "  A lower number was written by an earlier version of the library: load it with "
             "that, or train anew"
         )
