@@ -30,7 +30,7 @@ from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.global_state import unchanged
 
-CASES = int(os.environ.get("FACETVAE_FUZZ_RUNS", "50"))
+CASES = int(os.environ.get("FACETVAE_FUZZ_RUNS", "100"))
 ONLY = os.environ.get("FACETVAE_FUZZ_CASE")
 SECONDS = 2.0
 X = (255 * torch.rand(12, 4, generator=torch.Generator().manual_seed(1))).round() / 255
