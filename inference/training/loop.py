@@ -21,6 +21,7 @@ from inference.checkpoints.training_state import TrainingProgress
 from inference.evaluation.bounds import mutual_information
 from inference.objectives import Loss
 from inference.randomness import seeded, set_random_state
+from inference.records import check_record
 from inference.run import Callback, Run
 from inference.schedules import Weights
 from inference.training.nonfinite import NonFiniteTracker
@@ -118,6 +119,7 @@ def _report(
             with pyro.validation_enabled(checks):
                 for callback in callbacks:
                     callback(run, record)
+                    check_record(record, callback)
 
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
         plan.processes.on_first(partial(complete, run, record, callbacks))
