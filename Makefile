@@ -5,7 +5,7 @@ BIN := .venv/bin
 LIBRARY := .venv/.library
 INSTALLED := .venv/.installed
 
-.PHONY: demo check test lint format docs bench statistics install
+.PHONY: demo check test lint format docs bench statistics fuzz install
 install: $(INSTALLED)
 
 $(LIBRARY): pyproject.toml constraints.txt
@@ -53,3 +53,8 @@ bench: $(INSTALLED)
 # The statistical tests from twenty random states: about half an hour on one core.
 statistics: $(INSTALLED)
 	for seed in $$(seq 0 19); do FACETVAE_TEST_SEED=$$seed $(BIN)/python -m pytest -q tests/statistical || exit 1; done
+
+# Saved runs and checkpoints that were altered, processes that were killed, and odd inputs, in
+# thousands: about half an hour on one core.
+fuzz: $(INSTALLED)
+	FACETVAE_FUZZ_RUNS=10000 FACETVAE_FUZZ_INPUTS=5000 $(BIN)/python -m pytest -q tests/fuzz

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import socket
 import sys
 import tempfile
@@ -25,9 +26,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import Repr
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 from examples import quickstart
 from examples.common import reader, write_json
@@ -47,6 +50,10 @@ HOST = "127.0.0.1"
 # How far above a run's folder the description may lie that names its data: examples of many runs
 # have one for all.
 LEVELS_UP = 2
+
+
+# Text of others is repeated up to this length.
+LONGEST = 200
 
 
 class Refused(Exception):
@@ -90,7 +97,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--image-shape",
-        type=int,
+        type=reader("image-shape", int, check_count),
         nargs="+",
         metavar="N",
         help="[channels] height width of your data",
@@ -141,11 +148,13 @@ def check_port(name: str, value: Any) -> int:
 
 def load_run(folder: Path, device: str) -> SVIRunner:
     """:raises Refused: if there is no run in the folder that can be loaded."""
-    if not folder.is_dir():
-        raise Refused(f"there is no folder {folder}: give one that a run was saved in")
+    if not os.path.isdir(folder):
+        raise Refused(
+            f"there is no folder {shortened(str(folder))}: give one that a run was saved in"
+        )
     try:
         return SVIRunner.load(folder, device=device)
-    except (FileNotFoundError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise Refused(one_line(error)) from None
 
 
@@ -177,16 +186,19 @@ def own_data(args: argparse.Namespace) -> Shown:
 def read_array(path: Path) -> np.ndarray:
     """An array in its file, whose numbers are read when they are used; never code.
 
-    :raises Refused: if there is none.
+    :raises Refused: if there is none, or it is a single number.
     """
+    if not os.path.isfile(path):
+        raise Refused(f"there is no file {shortened(str(path))}: give one that numpy.save wrote")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with np.errstate(all="raise"):
+            array = open_memmap(path, mode="r")
+    except Exception as error:  # NumPy's reader has many kinds for damaged headers
         raise Refused(
-            f"{path} cannot be read as an array of NumPy's (.npy): {one_line(error)}"
+            f"{path} cannot be read as an array that numpy.save wrote: {one_line(error)}"
         ) from None
-    if not isinstance(array, np.ndarray):
-        raise Refused(f"{path} holds several arrays: save the one to show as a .npy file")
+    if array.ndim == 0:
+        raise Refused(f"{path} holds a single number: an array with an entry per datum is needed")
     return array
 
 
@@ -195,8 +207,8 @@ def named_data(folder: Path, root: Path | None) -> Shown:
     known = name.removesuffix("-drawn")
     if known not in DATASETS:
         raise Refused(
-            f"the run's data are {name!r}, which cannot be loaded by name: give them as --data "
-            "FILE.npy"
+            f"the run's data are {shortened(name)}, which cannot be loaded by name: give them as "
+            "--data FILE.npy"
         )
     try:
         data = load(known, root)
@@ -216,7 +228,7 @@ def data_name(folder: Path) -> str:
         if (place / "run.json").is_file():
             try:
                 return str(json.loads((place / "run.json").read_text())["data"])
-            except (ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 raise Refused(
                     f"{place / 'run.json'} does not say which data the run is on: give --data "
                     "FILE.npy"
@@ -235,10 +247,10 @@ def explorer_of(runner: SVIRunner, shown: Shown, args: argparse.Namespace) -> Ex
     for name in ("label", "group"):
         if (asked := getattr(args, name)) is None:
             continue
-        if asked not in labels and not Path(asked).is_file():
+        if asked not in labels and not os.path.isfile(asked):
             raise Refused(
-                f"--{name} {asked}: there is no such file, and the labels of the data are "
-                f"{list(labels)}"
+                f"--{name} {shortened(asked)}: there is no such file, and the labels of the data "
+                f"are {list(labels)}"
             )
         values = labels[asked] if asked in labels else read_array(Path(asked))
         if len(values) != len(shown.x):
@@ -274,6 +286,12 @@ def label_of(model: FacetModel, labels: Mapping[str, np.ndarray]) -> np.ndarray 
         return None
     fitting = (each for each in labels.values() if each.max() + 1 == model.num_label_features)
     return next(fitting, None)
+
+
+def shortened(text: str) -> str:
+    short = Repr()
+    short.maxstring = LONGEST
+    return short.repr(text)
 
 
 def one_line(error: Exception) -> str:

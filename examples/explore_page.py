@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Response, abort, request
 
+from examples.explore_requests import (
+    HELD,
+    MAX_TEMPERATURE,
+    SLOTS,
+    THUMBNAILS,
+    validate_requests,
+)
 from examples.explore_views import (
     curves,
     gallery,
     knowledge_table,
-    percent,
+    moved_picture,
+    note,
     png,
     sample_rows,
     slider_list,
     swap_table,
     tile_size,
 )
-from inference.exploring.explorer import Explorer
+from inference.exploring.explorer import MAX_SWAPPED, Explorer
 
 __all__ = ["VIEWS", "build_app"]
 
@@ -39,7 +48,7 @@ VIEWS = {
 }
 OF_ONE_FACET = ("Clusters", "Latents", "Samples")
 WITH_INPUTS = ("Swaps", "Latents", "Samples")
-THUMBNAILS, SHOWN_CHOICES = 45, 10
+SHOWN_CHOICES = 10
 
 
 def build_app(
@@ -67,6 +76,7 @@ def build_app(
     answer_latents(app, explorer)
     answer_samples(app, explorer)
     keep_to_itself(app)
+    validate_requests(app, explorer, list(VIEWS))
     return app
 
 
@@ -133,7 +143,7 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
                 ],
                 id="Knowledge",
             ),
-            html.Section(id="Swaps"),
+            swaps(explorer),
             latents(explorer),
             samples(),
             html.Section(id="Training"),
@@ -159,16 +169,28 @@ def inputs(explorer: Explorer) -> html.Section:
             id=f"slot-{letter}",
             className="slot",
         )
-        for j, letter in enumerate("AB")
+        for j, letter in enumerate(SLOTS)
     ]
     choose = html.Div(
-        [html.Span("A click chooses", id="choosing"), radio("slot", ["A", "B"], "A", "pair")],
+        [html.Span("A click chooses", id="choosing"), radio("slot", SLOTS, "A", "pair")],
         id="choose",
         className="line",
     )
     others = html.Button("Other inputs", id="others", className="quiet")
     side = html.Div([*slots, choose, others], className="slots")
     return html.Section([side, html.Div(id="thumbnails", className="thumbnails")], id="inputs")
+
+
+def swaps(explorer: Explorer) -> html.Section:
+    """Which parts are swapped is asked only where all at once would be too many."""
+    first = explorer.parts[:MAX_SWAPPED]
+    says = (
+        f"At most {MAX_SWAPPED} of the {len(explorer.parts)} parts are swapped at once; the others "
+        "are those of A."
+    )
+    parts = dcc.Checklist(explorer.parts, first, id="swapped", className="parts", inline=True)
+    choose = html.Div([note(says), parts], hidden=len(first) == len(explorer.parts))
+    return html.Section([choose, html.Div(id="swap-table")], id="Swaps")
 
 
 def latents(explorer: Explorer) -> html.Section:
@@ -198,8 +220,10 @@ def latents(explorer: Explorer) -> html.Section:
 
 def samples() -> html.Section:
     others = [
-        {"label": "other facets drawn", "value": "drawn"},
-        {"label": "other facets held as in A", "value": "held"},
+        {"label": label, "value": value}
+        for value, label in zip(
+            HELD, ("other facets drawn", "other facets held as in A"), strict=True
+        )
     ]
     marks = {0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"}
     controls = html.Div(
@@ -216,7 +240,7 @@ def samples() -> html.Section:
                     html.Span("Temperature"),
                     dcc.Slider(
                         0,
-                        1.5,
+                        MAX_TEMPERATURE,
                         0.05,
                         value=1,
                         marks=marks,
@@ -235,6 +259,17 @@ def samples() -> html.Section:
 
 
 # What clicks ask
+
+
+def once(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Each answer is computed once, also if several browsers ask for it at the same time."""
+    lock, known = Lock(), cache(ask)
+
+    def answer(*args: Any) -> Any:
+        with lock:
+            return known(*args)
+
+    return answer
 
 
 def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, Any]]) -> None:
@@ -274,7 +309,7 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
     def clusters(view: str, facet: str) -> Any:
         return gallery(explorer, facet) if view == "Clusters" else no_update
 
-    measured = cache(explorer.knowledge)
+    measured = once(explorer.knowledge)
 
     @app.callback(
         Output("known", "children"), Input("measure", "n_clicks"), prevent_initial_call=True
@@ -313,27 +348,28 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
         prevent_initial_call=True,
     )
     def choose(clicks: list[int | None], slot: str, view: str) -> tuple[Any, Any, Any]:
-        if not any(clicks):  # thumbnails that have just been drawn
+        if not any(clicks) or not ctx.triggered_id:  # thumbnails that have just been drawn
             return no_update, no_update, no_update
         row = ctx.triggered_id["row"]
         if view != "Swaps":
             return row, no_update, no_update
         return (row, no_update, "B") if slot == "A" else (no_update, row, "A")
 
-    for letter in "AB":
+    for letter in SLOTS:
 
         @app.callback(Output(f"picture-{letter}", "src"), Input(f"input-{letter}", "value"))
         def picture(row: int | None) -> Any:
             return png(explorer.pictures(explorer.x[[row]])[0]) if row is not None else no_update
 
     @app.callback(
-        Output("Swaps", "children"),
+        Output("swap-table", "children"),
         Input("view", "value"),
         Input("input-A", "value"),
         Input("input-B", "value"),
+        Input("swapped", "value"),
     )
-    def swaps(view: str, first: int | None, second: int | None) -> Any:
-        return swap_table(explorer, first, second) if view == "Swaps" else no_update
+    def swaps(view: str, first: int | None, second: int | None, parts: list[str]) -> Any:
+        return swap_table(explorer, first, second, parts) if view == "Swaps" else no_update
 
 
 def answer_latents(app: Dash, explorer: Explorer) -> None:
@@ -354,24 +390,18 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Output("moved", "src"),
         Output("moved-says", "children"),
         Input({"type": "latent", "place": ALL}, "value"),
-        State({"type": "latent", "place": ALL}, "id"),
         State("facet", "value"),
         State("input-A", "value"),
         State("label", "value"),
     )
-    def moved(
-        values: list[float], ids: list[dict], facet: str, row: int | None, label: int | None
-    ) -> Any:
-        if not ids or row is None:
+    def moved(values: list[float], facet: str, row: int | None, label: int | None) -> Any:
+        if not values or row is None:
             return no_update, no_update
-        places = {each["place"]: value for each, value in zip(ids, values, strict=True)}
-        found = explorer.moved(facet, row, places, label)
-        says = (
-            ""
-            if found.cluster is None
-            else f"cluster {found.cluster}, {percent(found.probability or 0)}"
-        )
-        return png(explorer.pictures(found.datum[None])[0]), says
+        places = {each["id"]["place"]: each["value"] for each in ctx.inputs_list[0]}
+        try:
+            return moved_picture(explorer, facet, row, places, label)
+        except ValueError as error:  # such as sliders of the facet that was shown before
+            return no_update, str(error)
 
 
 def answer_samples(app: Dash, explorer: Explorer) -> None:
@@ -409,5 +439,5 @@ def answer_samples(app: Dash, explorer: Explorer) -> None:
         if view != "Samples":
             return no_update
         return sample_rows(
-            explorer, facet, sorted(chosen), t, row if held == "held" else None, clicks or 0
+            explorer, facet, sorted(set(chosen)), t, row if held == "held" else None, clicks or 0
         )

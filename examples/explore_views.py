@@ -15,14 +15,16 @@ from PIL import Image
 from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
-from inference.exploring.explorer import PROBED_ROWS, Explorer, Knowledge
+from examples.explore_requests import MAX_CHOICES
+from inference.exploring.explorer import MAX_SWAPPED, PROBED_ROWS, Explorer, Knowledge
 from inference.figures.training import elbo_range, training_series
 
 __all__ = [
     "curves",
     "gallery",
     "knowledge_table",
-    "percent",
+    "moved_picture",
+    "note",
     "png",
     "sample_rows",
     "slider_list",
@@ -206,9 +208,11 @@ def curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Any:
 
 
 @told
-def swap_table(explorer: Explorer, first: int | None, second: int | None) -> html.Div:
-    _, data = explorer.swaps(*whole(explorer, first, second))
-    parts = explorer.parts
+def swap_table(
+    explorer: Explorer, first: int | None, second: int | None, parts: Sequence[str] | None = None
+) -> html.Div:
+    parts = explorer.parts[:MAX_SWAPPED] if parts is None else in_order(explorer, parts)
+    _, data = explorer.swaps(*whole(explorer, first, second), parts)
     half = max(1, len(parts) // 2)
     left, over = parts[:half], parts[half:]
     pictures = [png(picture) for picture in explorer.pictures(data)]
@@ -225,7 +229,7 @@ def swap_table(explorer: Explorer, first: int | None, second: int | None) -> htm
     table = html.Table(
         [html.Thead(html.Tr([html.Th(), *heads])), html.Tbody(rows)], className="swaps", style=size
     )
-    if len(parts) > 1:
+    if len(explorer.parts) > 1:
         return html.Div(table)
     return html.Div(
         [
@@ -236,6 +240,11 @@ def swap_table(explorer: Explorer, first: int | None, second: int | None) -> htm
             ),
         ]
     )
+
+
+def in_order(explorer: Explorer, parts: Sequence[str]) -> list[str]:
+    """The parts that were chosen, shallow to deep, in whichever order they were."""
+    return [part for part in explorer.parts if part in parts]
 
 
 def of_letters(parts: Sequence[str], number: int, count: int) -> list[Any]:
@@ -290,6 +299,32 @@ def slider_list(explorer: Explorer, facet: str, row: int | None, label: int | No
     ]
 
 
+def moved_picture(
+    explorer: Explorer, facet: str, row: int, values: Mapping[int, float], label: int | None
+) -> tuple[str, str]:
+    """The picture of a moved datum, and its cluster; values beyond their sliders count as the
+    sliders' ends.
+
+    :raises ValueError: if the facet has no such latents, or the row or label does not exist.
+    """
+    ends = {axis.index: (axis.low, axis.high) for axis in explorer.axes(facet, row, label)}
+    if not values.keys() <= ends.keys():
+        raise ValueError(f"These sliders are not those of {facet}: choose the facet again.")
+    found = explorer.moved(
+        facet, row, {j: clipped(each, *ends[j]) for j, each in values.items()}, label
+    )
+    says = (
+        ""
+        if found.cluster is None
+        else f"cluster {found.cluster}, {percent(found.probability or 0)}"
+    )
+    return png(explorer.pictures(found.datum[None])[0]), says
+
+
+def clipped(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
 @told
 def sample_rows(
     explorer: Explorer,
@@ -301,6 +336,8 @@ def sample_rows(
 ) -> html.Div:
     if explorer.choices(facet) and not chosen:
         return html.Div(note("Choose a cluster."))
+    if len(chosen) > MAX_CHOICES:
+        return html.Div(note(f"Choose at most {MAX_CHOICES} at once, of {len(chosen)}."))
     rows = []
     for choice in chosen or [None] * SAMPLE_ROWS:
         # Each row has draws of its own, the same again whatever else is chosen.

@@ -3,12 +3,13 @@
 A callback with state has ``state_dict()``, which returns the state in JSON types, and
 ``load_state_dict(state)``; they are called when a run is checkpointed and resumed. A callback whose
 arguments may not fit the run can have ``check(runner)``, which is called before the first step and
-raises ``ValueError``.
+raises ``ValueError``. A callback with ``settings()``, which returns its constructor's arguments by
+name (numbers, text, arrays), resumes only a run whose callback had the same; of others only the
+type is compared.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -21,8 +22,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from inference.checkpoints.atomic_files import check_folder, write_together
 from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
+from inference.records import as_line
 from inference.run import Run
-from ppl_models.checks import check_count, check_kind, number
+from ppl_models.arrays import as_numbers
+from ppl_models.checks import check_count, check_kind, is_index, number
 from ppl_models.data import as_data
 
 __all__ = [
@@ -69,11 +72,14 @@ class Evaluate:
             )
             record.update({name: float(value) for name, value in measured.items()})
 
+    def settings(self) -> dict[str, Any]:
+        return {"every": self.every}
+
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = state["done"]
+        self.done = _count(state, "done")
 
 
 class FitMixtures:
@@ -128,11 +134,19 @@ class FitMixtures:
                 runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts
             )
 
+    def settings(self) -> dict[str, Any]:
+        return {
+            "x": as_numbers(self.x),
+            "epoch": self.epoch,
+            "facets": self.facets,
+            "restarts": self.restarts,
+        }
+
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = state["done"]
+        self.done = check_kind("done", state["done"], bool, "True or False")
 
 
 class JSONLines:
@@ -161,7 +175,7 @@ class JSONLines:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.lines = 0
         self.complete = True
 
@@ -182,7 +196,7 @@ class JSONLines:
         try:
             if self.lines > 1 and self.complete:
                 with self.path.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+                    file.write(as_line(record))
             else:
                 self._write_all(runner)
         except OSError as error:
@@ -194,7 +208,7 @@ class JSONLines:
 
     def _write_all(self, runner: Run) -> None:
         last = runner.history[max(0, len(runner.history) - self.lines) :]
-        write_together({self.path: "".join(json.dumps(record) + "\n" for record in last).encode()})
+        write_together({self.path: "".join(map(as_line, last)).encode()})
         self.complete = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,7 +216,7 @@ class JSONLines:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The next record removes the lines of steps after the checkpoint.
-        self.lines, self.complete = state["lines"], False
+        self.lines, self.complete = _count(state, "lines"), False
 
 
 class TensorBoard:
@@ -235,7 +249,7 @@ class TensorBoard:
             raise ModuleNotFoundError(
                 f"{error}: install it with pip install 'facetvae[tensorboard]'"
             ) from error
-        self.folder, self.make = Path(folder), SummaryWriter
+        self.folder, self.make = Path(folder).absolute(), SummaryWriter
         self.writer: SummaryWriter | None = None
 
     def check(self, runner: Run) -> None:
@@ -277,7 +291,7 @@ class Draw:
     """
 
     def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
-        self.folder, self.draw = Path(folder), _check_function("draw", draw)
+        self.folder, self.draw = Path(folder).absolute(), _check_function("draw", draw)
         self.every, self.done = check_count("every", every), 0
 
     def check(self, runner: Run) -> None:
@@ -290,11 +304,14 @@ class Draw:
             place.mkdir(parents=True, exist_ok=True)
             self.draw(runner, place)
 
+    def settings(self) -> dict[str, Any]:
+        return {"every": self.every}
+
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = state["done"]
+        self.done = _count(state, "done")
 
 
 class StopEarly:
@@ -356,11 +373,21 @@ class StopEarly:
                 "the measure by an Evaluate before this callback"
             )
 
+    def settings(self) -> dict[str, Any]:
+        return {
+            "measure": self.measure,
+            "patience": self.patience,
+            "threshold": self.threshold,
+            "larger_is_better": self.sign > 0,
+        }
+
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.best, self.waited = state["best"], state["waited"]
+        waited = _count(state, "waited")
+        best = state["best"] if state["best"] is None else _number(state, "best")
+        self.best, self.waited = best, waited
 
 
 class ReduceOnPlateau:
@@ -411,15 +438,20 @@ class ReduceOnPlateau:
         self.scheduler.step(record["objective"])
         record["lr"] = runner.optimizer.param_groups[0]["lr"]
 
+    def settings(self) -> dict[str, Any]:
+        return dict(self.options)
+
     def state_dict(self) -> dict[str, Any]:
         if self.scheduler is None:
             return {"scheduler": self.resumed}
         state = self.scheduler.state_dict()
-        return {"scheduler": {name: value for name, value in state.items() if _plain(value)}}
+        return {"scheduler": {name: state[name] for name in PLATEAU}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The scheduler needs the run's optimiser, which is available at the next record.
-        self.scheduler, self.resumed = None, dict(state["scheduler"] or {})
+        then = check_kind("scheduler", state["scheduler"] or {}, Mapping, "a state")
+        resumed = {name: read(then, name) for name, read in PLATEAU.items()} if then else {}
+        self.scheduler, self.resumed = None, resumed
 
 
 def _check_function(name: str, value: Any) -> Any:
@@ -434,6 +466,22 @@ def _check_threshold(value: Any) -> float:
     return number(value)
 
 
-def _plain(value: Any) -> bool:
-    """Whether JSON can hold it."""
-    return value is None or isinstance(value, bool | int | float | str | list)
+def _count(state: Mapping[str, Any], name: str) -> int:
+    if not is_index(state[name], 2**63):
+        raise ValueError(f"{name} must count, got {state[name]!r}")
+    return state[name]
+
+
+def _number(state: Mapping[str, Any], name: str) -> float:
+    if isinstance(state[name], bool) or not isinstance(state[name], int | float):
+        raise ValueError(f"{name} must be a number, got {state[name]!r}")
+    return state[name]
+
+
+# What PyTorch's scheduler remembers beside its settings.
+PLATEAU: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "best": _number,
+    "num_bad_epochs": _count,
+    "cooldown_counter": _count,
+    "last_epoch": _count,
+}

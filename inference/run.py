@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro.optim import PyroOptim
-from torch import Tensor
+from torch import Tensor, nn
 
 from guides.base import FacetGuide
 from inference.guard import Guard
@@ -22,8 +22,17 @@ from ppl_models.configurable import to_config
 from ppl_models.precision import network_precision
 from ppl_models.turns import exclusive
 
-__all__ = ["COMPILE", "Callback", "Run", "check_part", "check_settings"]
+__all__ = [
+    "COMPILE",
+    "Callback",
+    "Run",
+    "check_part",
+    "check_precision",
+    "check_settings",
+    "restored_settings",
+]
 
+T = TypeVar("T", bound=nn.Module)
 #: Ways to compute a step: chosen by the number of steps, a recorded program whose operations are
 #: replayed or compiled, or Pyro's own handlers in every step.
 COMPILE = ("auto", "replay", "inductor", None)
@@ -72,7 +81,7 @@ class Run:
         self.lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
-        self.loss = loss
+        self.loss = check_precision(loss)
         _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
@@ -146,14 +155,18 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, history and progress; the caller saves the random streams."""
+        """Parameters, optimiser, history and progress; the caller saves the random streams.
+
+        ``moved`` names the parameters that the optimiser remembers something of.
+        """
+        optimizer = self.optimizer.state_dict()
         return {
             "epoch": self.epoch,
             "step": self.step,
             "should_stop": self.should_stop,
             "history": self.history,
             "weights": self.loss.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer | {"moved": list(optimizer["state"])},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -162,7 +175,14 @@ class Run:
         moments = {
             int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()
         }
-        groups = state["optimizer"]["param_groups"]
+        groups = [
+            restored_settings(own, group)
+            for own, group in zip(
+                self.optimizer.state_dict()["param_groups"],
+                state["optimizer"]["param_groups"],
+                strict=True,
+            )
+        ]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.loss.load_state_dict(state["weights"])
         self.history, self.epoch, self.step = state["history"], state["epoch"], state["step"]
@@ -191,6 +211,30 @@ def _check_trainable(loss: Loss) -> None:
 def check_part(name: str, part: Any) -> Any:
     """:raises ValueError: if the part is not the guide, schedule or guard that ``name`` says."""
     return check_kind(name, part, *PARTS[name])
+
+
+def check_precision(module: T) -> T:
+    """``module`` if its parameters and buffers are float32, float64 or integers.
+
+    :raises ValueError: naming the first other one.
+    """
+    for name, tensor in module.state_dict().items():
+        if not tensor.is_floating_point() or tensor.dtype in (torch.float32, torch.float64):
+            continue
+        raise ValueError(
+            f"parameters must be float32 or float64, but {name!r} is {tensor.dtype}: call "
+            "guide.float(), and give precision='bf16' for networks that run in bfloat16"
+        )
+    return module
+
+
+def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an optimiser's group: its flags are this run's, its numbers those that were saved
+    with the run, such as a rate that has fallen.
+    """
+    flags = {name for name, value in own.items() if value is None or isinstance(value, bool)}
+    numbers = {name: value for name, value in saved.items() if name not in flags}
+    return {**own, **numbers}
 
 
 def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:

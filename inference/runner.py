@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,22 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
+from inference.checkpoints.building import BuildingLimit
 from inference.checkpoints.periodic import Checkpoints
-from inference.checkpoints.saved_run import blamed_on, read_checkpoint, write_checkpoint
+from inference.checkpoints.saved_run import (
+    blamed_on,
+    read_config,
+    read_history,
+    read_weights,
+    write_checkpoint,
+)
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
 from inference.optimizers import OptimizerFactory
-from inference.run import Callback, Run, check_part, check_settings
+from inference.randomness import seeded
+from inference.records import as_line
+from inference.run import Callback, Run, check_part, check_precision, check_settings
 from inference.schedules import Schedule
 from inference.training.batching import Batching
 from inference.training.cuda_graph import CUDAGraphStep
@@ -197,8 +205,13 @@ class SVIRunner(Run):
         """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``;
         returns it.
 
-        Each file is complete or absent: it is written under a temporary name and then renamed.
+        At every moment the folder holds the earlier run or this one, also if the process is killed.
+        ``config.json`` holds the digests of the other two files.
+
+        :raises ValueError: if a parameter is neither float32 nor float64, or JSON cannot hold
+            what a callback put into a record.
         """
+        check_precision(self.guide)
         config = {
             "guide": to_config(self.guide),
             "schedule": to_config(self.schedule),
@@ -206,7 +219,7 @@ class SVIRunner(Run):
             "guard": to_config(self.guard),
             "progress": {"epoch": self.epoch, "step": self.step},
         }
-        history = "".join(json.dumps(record) + "\n" for record in self.history)
+        history = "".join(map(as_line, self.history))
         return write_checkpoint(Path(folder), config, self.guide.state_dict(), history)
 
     @classmethod
@@ -223,23 +236,27 @@ class SVIRunner(Run):
         the fitted parameters.
 
         The optimiser and the random streams start anew, and the objective is the guide's default
-        unless given. No pickled code is read.
+        unless given. No pickled code is read, and the caller's random state is not changed.
 
         :param guide: the guide (with its model) to load the parameters into, if it has custom parts
             that a checkpoint cannot name.
         :param schedule: the schedule, if it is a custom one.
         :param optimizer: for further training; a saved run does not hold it.
         :raises FileNotFoundError: if a file is missing.
-        :raises ValueError: if a file is truncated, of another kind, or does not fit the guide; then
-            nothing has changed.
+        :raises ValueError: if a file is truncated, of another kind or of another save, or does not
+            fit the guide; then nothing has changed.
         """
-        config, state, history = read_checkpoint(Path(folder))
-        with blamed_on(Path(folder) / "config.json"):
+        folder = Path(folder)
+        config = read_config(folder)
+        with blamed_on(folder / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])
-        guide = _part("guide", guide, config, folder)
-        schedule = _part("schedule", schedule, config, folder)
-        guard = _part("guard", None if "guard" in config else Guard(), config, folder)
-        _check_state(guide, state, folder)
+        state = read_weights(folder, config)
+        with BuildingLimit(state), seeded(0, torch.device("cpu")):  # building draws numbers
+            schedule = _part("schedule", schedule, config, folder)
+            guard = _part("guard", None if "guard" in config else Guard(), config, folder)
+            guide = _part("guide", guide, config, folder)
+        _check_state(guide.state_dict(), state, folder)
+        history = read_history(folder, config)
         settings = (lr, schedule, seed, device, precision, guard, optimizer)
         runner = cls(guide.model, guide, objective, *settings)
         guide.to(state["model.gates"].dtype).load_state_dict(state)
@@ -262,14 +279,15 @@ def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> An
     """A part of a run: the user's if given, else the one in the saved description."""
     if own is not None:
         return check_part(name, own)
-    built = from_config(config[name])
     with blamed_on(Path(folder) / "config.json"):
-        return check_part(name, built)
+        return check_part(name, from_config(config[name]))
 
 
-def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path) -> None:
-    """:raises ValueError: if the weights do not fit the guide, or are not finite numbers."""
-    expected = {name: tuple(tensor.shape) for name, tensor in guide.state_dict().items()}
+def _check_state(
+    guide: Mapping[str, Tensor], state: Mapping[str, Tensor], folder: str | Path
+) -> None:
+    """:raises ValueError: if the weights do not fit the guide's, or are not finite numbers."""
+    expected = {name: tuple(tensor.shape) for name, tensor in guide.items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if expected != found:
         differing = sorted(
@@ -280,9 +298,18 @@ def _check_state(guide: FacetGuide, state: dict[str, Tensor], folder: str | Path
             f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was "
             "when saved"
         )
-    kinds = {name: tensor.is_floating_point() for name, tensor in guide.state_dict().items()}
+    precision = state["model.gates"].dtype
+    if precision.is_floating_point and precision not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"the weights in {folder} are {precision}, but float32 or float64 is needed: save "
+            "guide.float(), and give the runner precision='bf16' for faster networks"
+        )
+    real = precision if precision.is_floating_point else torch.float32
     if wrong := sorted(
-        n for n, t in state.items() if t.is_floating_point() != kinds[n] or not t.isfinite().all()
+        name
+        for name, tensor in state.items()
+        if tensor.dtype != (real if guide[name].is_floating_point() else guide[name].dtype)
+        or not tensor.isfinite().all()
     ):
         raise ValueError(
             f"the weights in {folder} are damaged: NaN, infinite or of another type in {wrong[:5]}"

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ppl_models.plain import dense_tensor, is_masked, plain_array, with_unknown
 from ppl_models.turns import exclusive
 
 __all__ = [
@@ -22,7 +23,11 @@ __all__ = [
     "as_vectors",
     "draw_labels",
     "group_sizes",
+    "within_float64",
 ]
+
+# Bytes of the longest number that torch has.
+LONGEST = 8
 
 
 def as_labels(
@@ -31,10 +36,11 @@ def as_labels(
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param name: the keyword, for messages.
-    :param unknown: whether -1 may mark an unknown class.
+    :param unknown: whether -1 may mark an unknown class; masked entries and ``pandas.NA`` are then
+        unknown as well.
     :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
-    labels = as_integers(name, values, n, "class")
+    labels = as_integers(name, with_unknown(values) if unknown else values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < (-1 if unknown else 0) or high >= num_classes:
         marked = ", or -1 where unknown" if unknown else ""
@@ -101,8 +107,10 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
 
     :param name: the keyword, for messages.
     :param what: what each integer stands for, for messages.
-    :raises ValueError: if the length is wrong or values are not integers.
+    :raises ValueError: if the length is wrong, or values are not integers of 64 bits or are masked.
     """
+    if is_masked(values):
+        raise ValueError(f"{name} has masked entries: give one {what} for each sample")
     integers = as_numbers(values, name)
     if tuple(integers.shape) != (n,):
         raise ValueError(
@@ -113,6 +121,8 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
         raise ValueError(
             f"{name} must hold integers, got {integers.dtype}: convert it if each value is a {what}"
         )
+    if integers.dtype == torch.uint64 and (integers.long() < 0).any():
+        raise ValueError(f"{name} holds integers beyond 2**63 - 1: renumber them")
     return integers.long()
 
 
@@ -136,26 +146,41 @@ def as_vectors(
 
 
 def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
-    """An array of numbers as a tensor of the same dtype.
+    """An array of numbers as a dense tensor of the same dtype, NaN where it is masked or NA.
+
+    Longer floats than 64 bits become float64.
 
     :param name: the keyword, for messages.
-    :raises ValueError: if it is not an array of numbers.
+    :raises ValueError: if it is not an array of real numbers.
     """
     if isinstance(x, Tensor):
-        return x
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array, with rows of equal shape: {error}") from error
+        return dense_tensor(x, name)
+    array = plain_array(x, name)
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
     if not array.dtype.isnative:
         raise ValueError(
             f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})"
         )
+    if array.dtype.itemsize > LONGEST:
+        array = within_float64(array, name)
     with exclusive(), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "The given NumPy array is not writable"
         )  # nothing here writes to data
         # Torch has no negative strides.
         return torch.from_numpy(array.copy() if any(step < 0 for step in array.strides) else array)
+
+
+def within_float64(array: np.ndarray, name: str) -> np.ndarray:
+    """Longer floats as float64.
+
+    :raises ValueError: if a value is too large or too small for that.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        found = array.astype(np.float64)
+    if np.isinf(found[np.isfinite(array)]).any() or (found[array != 0] == 0).any():
+        raise ValueError(
+            f"{name} holds values of {array.dtype} that float64 cannot represent: scale them first"
+        )
+    return found

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pyro
+import sympy  # noqa: F401  its import, which torch puts off, adds a filter of warnings
 import torch
+from matplotlib import _pylab_helpers
 from pyro.poutine import runtime
+
+# Variables that torch sets when it imports its compiler, at the first optimiser.
+LATE = "TORCHINDUCTOR_"
 
 
 def global_state() -> dict[str, Any]:
@@ -39,16 +46,27 @@ def global_state() -> dict[str, Any]:
         "threads": sorted(t.name for t in threading.enumerate() if not t.daemon),
         "working folder": os.getcwd(),
         "backend of matplotlib": mpl.get_backend(),
+        "style of matplotlib": dict(mpl.rcParams),
+        "open figures": list(_pylab_helpers.Gcf.figs),
+        "environment": {k: v for k, v in os.environ.items() if not k.startswith(LATE)},
+        "filters of warnings": list(warnings.filters),
+        "level of logging": logging.getLogger().level,
+        "anomaly detection": torch.is_anomaly_enabled(),
+        "settings of Pyro": pyro.settings.get(),
+        "cuDNN": (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark),
     }
 
 
 @contextmanager
-def unchanged() -> Iterator[None]:
-    """Within this context the global state must not change, also if it is left by an exception."""
+def unchanged(but: Collection[str] = ()) -> Iterator[None]:
+    """Within this context the global state must not change, also if it is left by an exception.
+
+    :param but: what may change.
+    """
     before = global_state()
     try:
         yield
     finally:
         after = global_state()
-        changed = [what for what in before if before[what] != after[what]]
+        changed = [what for what in before if before[what] != after[what] and what not in but]
         assert not changed, f"a call changed {' and '.join(changed)}"

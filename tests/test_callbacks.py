@@ -9,6 +9,7 @@ import multiprocessing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torch
 from inference import Checkpoints, SVIRunner, fit_together
 from inference.callbacks import Draw, Evaluate, JSONLines, StopEarly, TensorBoard
 from inference.checkpoints.periodic import CheckpointWarning, remove_checkpoints
+from inference.records import check_record
 from tests.catalogue import two_facets
 
 X = torch.rand(12, 6, generator=torch.Generator().manual_seed(2))
@@ -127,17 +129,97 @@ def test_a_wish_to_end_survives_a_checkpoint(
     assert fit(resume=True) == [4, 4]
 
 
-def test_a_record_that_json_cannot_hold_costs_a_checkpoint_and_no_run(tmp_path: Path) -> None:
-    def odd(runner: SVIRunner, record: dict[str, Any]) -> None:
-        record["odd"] = {1, 2}
+class Odd:
+    def __call__(self, runner: SVIRunner, record: dict[str, Any]) -> None:
+        """Nothing."""
 
-    with pytest.warns(CheckpointWarning, match=r"of type set cannot be written as JSON"):
+    def state_dict(self) -> dict[str, Any]:
+        return {"odd": {1, 2}}
+
+
+def test_a_state_that_json_cannot_hold_costs_a_checkpoint_and_no_run(tmp_path: Path) -> None:
+    with pytest.warns(CheckpointWarning, match=r"a set cannot be written as JSON"):
         assert (
             runner()
-            .fit(X, epochs=1, callbacks=[odd], checkpoints=Checkpoints(tmp_path), **SIZES)
+            .fit(X, epochs=1, callbacks=[Odd()], checkpoints=Checkpoints(tmp_path), **SIZES)
             .epoch
             == 1
         )
+
+
+NUMBERS: dict[str, Any] = {
+    "float32": np.float32(0.5),
+    "float64": np.float64(0.5),
+    "int": np.int64(3),
+    "bool": np.bool_(True),
+    "torch": torch.tensor(0.5),
+    "bfloat16": torch.tensor(0.5, dtype=torch.bfloat16),
+    "array": np.array(2),
+    "nan": np.float32("nan"),
+    "inf": float("inf"),
+    "text": np.str_("text"),
+    "nested": {"a": [np.float32(0.5), (torch.tensor(1),)], np.int64(3): None},
+}
+PLAIN: dict[str, Any] = {
+    "float32": 0.5,
+    "float64": 0.5,
+    "int": 3,
+    "bool": True,
+    "torch": 0.5,
+    "bfloat16": 0.5,
+    "array": 2,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "text": "text",
+    "nested": {"a": [0.5, [1]], "3": None},
+}
+
+
+def test_numbers_of_numpy_and_torch_in_a_record_are_written_as_pythons(tmp_path: Path) -> None:
+    def add(runner: SVIRunner, record: dict[str, Any]) -> None:
+        record.update(NUMBERS)
+
+    lines = tmp_path / "metrics.jsonl"
+    run = runner().fit(X, epochs=2, callbacks=[add, JSONLines(lines)], **SIZES)
+    saved = SVIRunner.load(run.save(tmp_path / "run")).history
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    for record in (*saved, *written):
+        found = {name: record[name] for name in PLAIN}
+        assert repr(found) == repr(PLAIN)  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (np.zeros(3), r"a ndarray of shape \[3\]"),
+        (torch.zeros(2, 2), r"a Tensor of shape \[2, 2\]"),
+        ({1, 2}, "a set"),
+        (1j, "a complex"),
+        (np.datetime64("2020-01-01"), "a date"),
+        ({(1, 2): 3}, "a name of type tuple"),
+        (10**5000, "Exceeds the limit"),
+    ],
+    ids=["vector", "matrix", "set", "complex", "date", "name", "digits"],
+)
+def test_what_json_cannot_hold_is_refused_by_name(value: Any, kind: str, tmp_path: Path) -> None:
+    def measure(runner: SVIRunner, record: dict[str, Any]) -> None:
+        record["odd"] = value
+
+    with pytest.raises(ValueError, match=f"measure put into the record's 'odd': {kind}.* such as"):
+        check_record({"epoch": 1, "odd": value}, measure)
+    run = runner()
+    with pytest.raises(ValueError, match=f"record's 'odd': {kind}"):
+        run.fit(X, epochs=1, callbacks=[measure, JSONLines(tmp_path / "lines.jsonl")], **SIZES)
+    with pytest.raises(ValueError, match=f"record's 'odd': {kind}"):
+        run.save(tmp_path / "run")
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="within each other, more than 50 deep"):
+        check_record({"endless": endless})
 
 
 def test_figures_are_drawn_now_and_then(tmp_path: Path) -> None:
@@ -212,3 +294,13 @@ def test_two_processes_do_not_write_into_one_folder(
     assert len(Checkpoints(tmp_path, resume=True).written()) == 2
     remove_checkpoints(tmp_path)
     assert Checkpoints(tmp_path).written() == []
+
+
+def test_what_cannot_be_saved_is_refused_at_the_first_record() -> None:
+    """Without anything that would write it before the run is saved."""
+
+    def measure(run: Any, record: dict[str, Any]) -> None:
+        record["odd"] = np.zeros(3)
+
+    with pytest.raises(ValueError, match=r"measure put into the record's 'odd'"):
+        runner().fit(X, epochs=3, progress=False, callbacks=[measure])

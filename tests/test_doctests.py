@@ -18,7 +18,10 @@ import pyro
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow(20)
+from tests.drawing import draws_apart, failing_layers
+from tests.global_state import unchanged
+
+pytestmark = pytest.mark.slow(30)
 
 PACKAGES = ("ppl_models", "guides", "inference")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -79,6 +82,40 @@ EXEMPT = {
     ),
 }
 
+# Examples that draw from the caller's random stream, and why. (What `tests.drawing` lists may draw
+# anywhere.)
+ESTIMATE = "an estimate from draws of the caller's stream, as Pyro's own objectives"
+OWN = "the example draws its data"
+DRAWS = {
+    **dict.fromkeys(
+        (
+            "GuideEnum_ELBO",
+            "ImportanceWeighted_ELBO",
+            "Loss",
+            "MeanFieldEnum_ELBO",
+            "MeanField_ELBO",
+            "ScoreFunction_ELBO",
+            "elbo",
+            "elbo_per_datum",
+            "log_importance_weights",
+        ),
+        ESTIMATE,
+    ),
+    **dict.fromkeys(
+        (
+            "AutoregressiveFlow",
+            "GroupedGuide",
+            "MLVAE",
+            "MixtureOfNormals",
+            "SimilarContentGuide",
+            "TableGuide",
+        ),
+        OWN,
+    ),
+    "IVAE": "the example calls the Pyro program, which draws",
+    "Rows": "shuffles",
+}
+
 # Names of `inference` that still lack an example. Delete a name when it gets one.
 PENDING: set[str] = set()
 
@@ -100,6 +137,12 @@ def examples(module: ModuleType) -> list[doctest.DocTest]:
 TESTED = {name: module for name, module in modules().items() if examples(module)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def drawing() -> Iterator[None]:
+    with draws_apart():
+        yield
+
+
 @pytest.fixture
 def global_state() -> Iterator[None]:
     """Random states, the default dtype, the number of threads and the style of figures, restored
@@ -117,15 +160,40 @@ def global_state() -> Iterator[None]:
     random.setstate(states[2])
 
 
+def run(test: doctest.DocTest, report: io.StringIO) -> int:
+    """Run an example, which must not change the process's state; returns the number of failures."""
+    pyro.set_rng_seed(0)
+    drawn = test.name.rpartition(".")[2] in DRAWS
+    with unchanged(but=["torch's random stream"] if drawn else []):
+        return doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write).failed
+
+
 @pytest.mark.usefixtures("global_state")
 @pytest.mark.parametrize("name", TESTED)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # an example may write files
-    report, failed = io.StringIO(), 0
-    for test in examples(TESTED[name]):
-        pyro.set_rng_seed(0)
-        failed += doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write).failed
+    report = io.StringIO()
+    failed = sum(run(test, report) for test in examples(TESTED[name]))
     assert not failed, report.getvalue()
+
+
+@pytest.mark.usefixtures("global_state")
+@pytest.mark.parametrize("nth", [1, 5])
+@pytest.mark.parametrize("name", TESTED)
+def test_examples_that_fail_in_a_network_leave_the_state(
+    name: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for test in examples(TESTED[name]):
+        with failing_layers(nth):
+            run(test, io.StringIO())
+
+
+def test_examples_that_draw_exist() -> None:
+    names = {
+        test.name.rpartition(".")[2] for module in TESTED.values() for test in examples(module)
+    }
+    assert DRAWS.keys() <= names
 
 
 def has_example(value: object) -> bool:

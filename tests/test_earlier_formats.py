@@ -2,6 +2,7 @@
 
 ``fixtures/format_2`` was written at 44a42d1, by the programs below: a saved run, the same run an
 epoch later, a checkpoint within the third pass of five, and how one of each model was described.
+``fixtures/format_3`` has that checkpoint as 1c3a0f3 wrote it.
 """
 
 from __future__ import annotations
@@ -86,8 +87,12 @@ def same_arithmetic(tmp_path_factory: pytest.TempPathFactory) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
-def test_a_checkpoint_is_resumed_to_the_same_end(tmp_path: Path, same_arithmetic: bool) -> None:
-    shutil.copytree(THEN / "checkpoints", tmp_path / "checkpoints")
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_checkpoint_is_resumed_to_the_same_end(
+    number: int, tmp_path: Path, same_arithmetic: bool
+) -> None:
+    then = THEN.parent / f"format_{number}" / "checkpoints"
+    shutil.copytree(then, tmp_path / "checkpoints")
     resumed = fit(tmp_path / "checkpoints", resume=True)
     check_same(resumed, THEN / "run", same_arithmetic)
     names = [p.name for p in Checkpoints(tmp_path / "checkpoints", resume=True).written()]

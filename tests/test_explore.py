@@ -5,6 +5,7 @@ browser.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import socket
 import threading
@@ -216,6 +217,26 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
 
 
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda explorer: explorer.swaps(0, 1, "z"), "parts must be a list"),
+        (lambda explorer: explorer.swaps(0, 1, ["hue"]), "part must be one of"),
+        (lambda explorer: explorer.swaps(0, 1, ["class"] * 2), "Choose 1 to 6 different parts"),
+        (lambda explorer: explorer.axes("class", 0, label=3), "label must be one of"),
+        (lambda explorer: explorer.axes("class", 0, label=-1), "label must be one of"),
+        (lambda explorer: explorer.moved("class", 0, {}, label=1.0), "label must be one of"),
+        (lambda explorer: explorer.moved("class", 0, {0: 1e308}), "got 0 at 1e\\+308"),
+        (lambda explorer: explorer.samples("class", 0, temperature=1e308), "temperature is a"),
+        (lambda explorer: explorer.samples("class", 0, seed=-1), "seed must be an integer"),
+        (lambda explorer: Pictures.of(explorer.x, (-2, -3)), "each of image_shape must be"),
+    ],
+)
+def test_questions_that_make_no_sense(ask: Callable[[Explorer], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ask(explorer_of(nvae()))
+
+
 def test_data_that_are_no_images_are_drawn_as_bars() -> None:
     pictures = Pictures.of(np.array([[-1.0, 0.0, 1.0]]))
     (picture,) = pictures(np.array([[-1.0, 0.0, 1.0]]))
@@ -287,6 +308,7 @@ def test_what_cannot_be_explored_is_said_in_a_line(
         '{"data": "mnist"}': "no MNIST in",
         '{"data": "sources"}': "give them as --data FILE.npy",
         '{"flags": 1}': "does not say which data",
+        "[" * 100_000: "does not say which data",
     }.items():
         (copied / "run.json").write_text(content)
         assert words in refusal(capsys, str(copied), "--data-root", str(tmp_path))
@@ -300,6 +322,27 @@ def test_what_cannot_be_explored_is_said_in_a_line(
     assert "cannot be read as an array" in refusal(
         capsys, str(copied), "--data", str(tmp_path / "objects.npy")
     )
+    np.save(tmp_path / "scalar.npy", np.array(0.5))
+    for flag in ("--data", "--label", "--group"):
+        others = [] if flag == "--data" else ["--data", str(tmp_path / "short.npy")]
+        np.save(tmp_path / "short.npy", np.zeros((5, 64)))
+        assert "holds a single number" in refusal(
+            capsys, str(copied), *others, flag, str(tmp_path / "scalar.npy")
+        )
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (%s, 64), }\n"
+    for name, content in {
+        "pickle": pickle.dumps([1]),
+        "zip": b"PK\x03\x04" + bytes(100),
+        "open": b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + b"(" * len(header),
+        "long": b"\x93NUMPY\x01\x00" + (len(header) + 97).to_bytes(2, "little")
+        + header % (b"9" * 99),
+    }.items():  # fmt: skip
+        (tmp_path / f"{name}.npy").write_bytes(content)
+        assert "cannot be read as an array" in refusal(
+            capsys, str(copied), "--data", str(tmp_path / f"{name}.npy")
+        )
+    assert "there is no file" in refusal(capsys, str(copied), "--data", "/dev/zero")
+    assert "there is no folder" in refusal(capsys, "x" * 5000)
     np.save(tmp_path / "nan.npy", np.full((5, 64), np.nan))
     assert "NaN" in refusal(capsys, str(copied), "--data", str(tmp_path / "nan.npy"))
     assert "there is no such file, and the labels of the data are ['digit']" in refusal(
@@ -314,7 +357,15 @@ def test_what_cannot_be_explored_is_said_in_a_line(
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["run", "--smoke"], ["run", "--port", "70000"], ["run", "--rows", "0"]], ids=str
+    "argv",
+    [
+        [],
+        ["run", "--smoke"],
+        ["run", "--port", "70000"],
+        ["run", "--rows", "0"],
+        ["run", "--image-shape", "-8", "-8"],
+    ],
+    ids=str,
 )
 def test_flags_that_do_not_fit(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -493,6 +544,29 @@ def test_other_models_in_a_browser(
             page.choose("view", view)
             if view != "Knowledge":
                 assert page.wait(f"#{view} img, #{view} .note", None)
+        page.stays_quiet()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow(5)
+def test_a_browser_chooses_which_of_many_facets_to_swap(browser: Any, tmp_path: Path) -> None:
+    facets = {f"facet{j}": GaussianMixture(2, 2) for j in range(8)}
+    guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
+    run = SVIRunner(guide.model, guide).save(tmp_path / "run")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((20, 6)))
+    flags = [str(run), "--data", str(tmp_path / "x.npy"), "--port", "0"]
+    with explore.serving(explore.parse(flags)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page = chromium.Page(browser, explore.address_of(server))
+        page.choose("view", "Swaps")
+        assert page.wait(".swap", 64)
+        page.click("#swapped label:nth-child(8)")
+        assert page.wait("#swap-table .note", None)
+        for place in range(1, 6):
+            page.click(f"#swapped label:nth-child({place})")
+        assert page.wait(".swap", 4)
         page.stays_quiet()
         server.shutdown()
         thread.join()

@@ -4,6 +4,7 @@ memory.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from inference import Checkpoints, Rows, SVIRunner, fit_together
 from inference.checkpoints.periodic import CheckpointWriter
@@ -312,3 +313,41 @@ def test_bernoulli_takes_mapped_bytes(tmp_path: Path) -> None:
     data = two_facets().observed(mapped(tmp_path / "x", values), {})
     assert data.x.dtype == torch.uint8
     assert Bernoulli().prepare(data.x, torch.float32).dtype == torch.float32
+
+
+class Miscounted(IterableDataset):
+    """Gives ten rows, whatever its length says."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(X[:10])
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+@pytest.mark.parametrize(("length", "found"), [(20, "5 batches"), (8, "more than 4 batches")])
+def test_a_loader_must_give_as_many_batches_as_it_says(length: int, found: str) -> None:
+    loader = DataLoader(Miscounted(length), batch_size=2)
+    with pytest.raises(
+        ValueError, match=f"gave {found} in a pass, but its length is {length // 2}"
+    ):
+        runner().fit(loader, epochs=3, progress=False)
+
+
+class Dying(Dataset):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        os._exit(9)
+
+
+def test_a_dying_worker_is_named() -> None:
+    loader = DataLoader(Dying(), batch_size=2, num_workers=1)
+    with pytest.raises(RuntimeError, match="a worker process of the DataLoader ended") as caught:
+        runner().fit(loader, epochs=1, progress=False)
+    assert "\n" not in str(caught.value)

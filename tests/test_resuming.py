@@ -4,6 +4,7 @@ is harmed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -22,9 +23,17 @@ import torch
 
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
-from inference.callbacks import Evaluate, FitMixtures, JSONLines, ReduceOnPlateau
+from inference.callbacks import (
+    Draw,
+    Evaluate,
+    FitMixtures,
+    JSONLines,
+    ReduceOnPlateau,
+    StopEarly,
+)
 from inference.checkpoints.periodic import CheckpointWarning, CheckpointWriter, remove_checkpoints
 from inference.checkpoints.training_state import read, write
+from inference.training import data_source
 from inference.training.data_source import fingerprint
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.catalogue import BUILDERS, given, two_facets, vade
@@ -427,6 +436,230 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(
     with pytest.raises(ValueError, match=words):
         call(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def changed(*way: Any, to: Any) -> Callable[[dict], None]:
+    """Put something else in one place of a state; ``...`` removes it."""
+
+    def change(state: dict) -> None:
+        *before, last = way
+        part: Any = state
+        for key in before:
+            part = part[key]
+        if to is ...:
+            del part[last]
+        else:
+            part[last] = to(part[last]) if callable(to) else to
+
+    return change
+
+
+RUN: tuple[Any, ...] = ("runs", 0, "run")
+MOMENTS: tuple[Any, ...] = (*RUN, "optimizer", "state", "0")
+GROUP: tuple[Any, ...] = (*RUN, "optimizer", "param_groups", 0)
+ALTERED: list[tuple[str, Callable[[dict], None]]] = [
+    ("moments of its optimizer are missing", changed(*MOMENTS, to=...)),
+    ("moments of parameter 0: they lacks 'exp_avg'", changed(*MOMENTS, "exp_avg", to=...)),
+    ("exp_avg is torch.float64", changed(*MOMENTS, "exp_avg", to=torch.Tensor.double)),
+    ("exp_avg is torch.float32 .*needed", changed(*MOMENTS, "exp_avg", to=lambda t: t[None])),
+    ("exp_avg holds NaN", changed(*MOMENTS, "exp_avg", to=lambda t: t * float("nan"))),
+    ("exp_avg must be a tensor", changed(*MOMENTS, "exp_avg", to=0.5)),
+    ("a step from them is not finite", changed(*MOMENTS, "exp_avg_sq", to=lambda t: t - 1)),
+    ("an unknown parameter '99'", changed(*RUN, "optimizer", "state", "99", to={})),
+    ("its optimizer has other parameters", changed(*GROUP, "params", to=[0])),
+    ("lr must be a finite number, got 'fast'", changed(*GROUP, "lr", to="fast")),
+    ("betas must have 2 numbers", changed(*GROUP, "betas", to=[0.9])),
+    ("Invalid beta parameter", changed(*GROUP, "betas", to=[0.9, 2.0])),
+    ("its random streams are missing", changed("random", to=[])),
+    ("0 random streams, but 1 are needed", changed("random", 0, to=[])),
+    ("a random stream is torch.uint8", changed("random", 0, 0, to=lambda t: t[:-1])),
+    ("a random stream is damaged", changed("random", 0, 0, to=torch.zeros_like)),
+    ("must count, got -3 for 'a number'", changed("progress", "batches", to=-3)),
+    ("seconds must be a finite number", changed("progress", "seconds", to="long")),
+    (r"total_loss is .* \[2\]", changed("progress", "total_loss", to=torch.zeros(2))),
+    ("steps and batches contradict each other", changed("progress", "epoch", to=2)),
+    ("its last record is missing", changed(*RUN, "history", to=[])),
+    ("record 1 must hold epoch and step", changed(*RUN, "history", 0, to=[1])),
+    ("kl_z_digit of its last record", changed(*RUN, "history", -1, "kl_z_digit", to="much")),
+    ("should_stop must be True or False", changed(*RUN, "should_stop", to=0)),
+    (
+        "model.gates is torch.float32",
+        changed(*RUN, "weights", "guide.model.gates", to=torch.ones(3)),
+    ),
+    ("lacks 'guide.model.gates'", changed(*RUN, "weights", "guide.model.gates", to=...)),
+    ("in_a_row must count", changed("runs", 0, "non_finite", "in_a_row", to="many")),
+    ("the state of Evaluate does not fit it", changed("runs", 0, "callbacks", 0, "done", to="x")),
+    ("the state of Evaluate is missing", changed("runs", 0, "callbacks", 0, to=None)),
+    ("0 states of callbacks, but 2 are needed", changed("runs", 0, "callbacks", to=[])),
+    (
+        "StopEarly does not fit it: ValueError: waited must count",
+        changed("runs", 0, "callbacks", 1, "waited", to=-1),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "change"), ALTERED, ids=[f"{i}-{words[:30]}" for i, (words, _) in enumerate(ALTERED)]
+)
+def test_an_altered_state_is_passed_over_and_nothing_is_changed(
+    words: str, change: Callable[[dict], None], tmp_path: Path
+) -> None:
+    """Its digests agree, as those of a program of somebody's own would."""
+
+    def fit(runner: SVIRunner, callbacks: list[Any], **options: Any) -> SVIRunner:
+        return runner.fit(start(two_facets)[1], **SIZES, callbacks=callbacks, **options)
+
+    def calls() -> list[Any]:
+        return [Evaluate(lambda runner: {"one": 1.0}), StopEarly("elbo", 5)]
+
+    fit(start(two_facets)[0], calls(), checkpoints=Checkpoints(tmp_path, keep=1))
+    path = tmp_path / "step-0000000009"
+    state = read(path)
+    change(state)
+    write(path, state)
+    (again, *_), callbacks = start(two_facets), calls()
+    weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
+    with (
+        pytest.warns(CheckpointWarning, match=words),
+        pytest.raises(ValueError, match="is complete: give another folder"),
+    ):
+        fit(again, callbacks, checkpoints=Checkpoints(tmp_path, resume=True))
+    assert (again.epoch, again.history, again.optimizer.state_dict()["state"]) == (0, [], {})
+    assert (callbacks[0].done, callbacks[1].best) == (0, None)
+    assert all(
+        torch.equal(tensor, weights[name]) for name, tensor in again.loss.state_dict().items()
+    )
+
+
+def test_a_checkpoint_of_the_settings_that_callbacks_had(tmp_path: Path) -> None:
+    class Mine:
+        """A callback of a user's own, with an array among its settings."""
+
+        def __init__(self, weights: torch.Tensor) -> None:
+            self.weights = weights
+
+        def __call__(self, runner: SVIRunner, record: dict) -> None:
+            """Nothing."""
+
+        def settings(self) -> dict[str, Any]:
+            return {"weights": self.weights.numpy(), "size": len(self.weights)}
+
+    x = start(two_facets)[1]
+
+    def fit(callback: Any) -> None:
+        folder = tmp_path / type(callback).__name__
+        runner = start(two_facets)[0]
+        runner.fit(x, **SIZES, callbacks=[callback], checkpoints=Checkpoints(folder, resume=True))
+
+    pairs: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
+        (lambda: FitMixtures(x, 3), lambda: FitMixtures(x, 4)),
+        (lambda: StopEarly("elbo", 5), lambda: StopEarly("elbo", 6)),
+        (lambda: ReduceOnPlateau(0.5), lambda: ReduceOnPlateau(0.25)),
+        (lambda: Mine(torch.ones(3)), lambda: Mine(torch.zeros(3))),
+    ]
+    for one, other in pairs:
+        fit(one())
+        fit(one())
+        with pytest.raises(ValueError, match="another run, which differs in callbacks"):
+            fit(other())
+
+
+def test_a_setting_that_json_cannot_hold_is_refused() -> None:
+    class Odd:
+        def __call__(self, runner: SVIRunner, record: dict) -> None:
+            """Nothing."""
+
+        def settings(self) -> dict[str, Any]:
+            return {"odd": {1, 2}}
+
+    runner, x, _ = start(two_facets)
+    with pytest.raises(ValueError, match=r"what Odd.settings returns must be .* but a set cannot"):
+        runner.plan(x, 1, callbacks=[Odd()], progress=False).description()
+
+
+def test_a_relative_folder_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a callback changes the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    runner, x, _ = start(two_facets)
+    callbacks = [
+        lambda runner, record: os.chdir(tmp_path / "elsewhere"),
+        JSONLines("metrics.jsonl"),
+        Draw("figures", lambda runner, folder: (folder / "one.txt").write_text("1"), every=1),
+    ]
+    runner.fit(x, **SIZES, callbacks=callbacks, checkpoints=Checkpoints("checkpoints"))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert len(list((tmp_path / "figures").iterdir())) == 3
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    runner, x, _ = start(two_facets)
+    checkpoints = Checkpoints(folder / "checkpoints", resume=True)
+    runner.fit(x, **SIZES, checkpoints=checkpoints).save(folder / "run")
+    same_end = start(two_facets)[0].fit(x, **SIZES, checkpoints=checkpoints)
+    same(runner, same_end)
+    for name, value in SVIRunner.load(folder / "run").guide.state_dict().items():
+        assert torch.equal(runner.guide.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 500 + "]" * 500, '{"digests": 1}'])
+def test_what_is_no_state_is_passed_over_for_an_older_one(text: str, tmp_path: Path) -> None:
+    runner, x, _ = start(two_facets)
+    runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
+    path = tmp_path / "step-0000000009"
+    (path / "state.json").write_text(text)
+    digests = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in path.iterdir()
+        if file.name != "digests.json"
+    }
+    (path / "digests.json").write_text(json.dumps(digests))
+    again = start(two_facets)[0]
+    with pytest.warns(CheckpointWarning, match="is skipped: (its lists|it is incomplete)"):
+        again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
+    same(runner, again)
+
+
+def test_only_the_two_files_are_read_and_no_devices(tmp_path: Path) -> None:
+    write(tmp_path / "step-0000000001", {"which": "old"})
+    path = tmp_path / "step-0000000001"
+    digests = json.loads((path / "digests.json").read_text())
+    (path / "digests.json").write_text(json.dumps({**digests, "/dev/zero": "0", "pipe": "0"}))
+    assert read(path)["which"] == "old"
+    (path / "state.json").unlink()
+    os.mkfifo(path / "state.json")
+    with pytest.raises(ValueError, match=r"state.json is not a regular file"):
+        read(path)
+    (path / "state.json").unlink()
+    (path / "state.json").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"state.json is not a regular file"):
+        read(path)
+
+
+@pytest.mark.parametrize("row", [1, 1999, 2999])
+def test_data_are_told_apart_by_every_row(row: int) -> None:
+    x = torch.rand(3000, 4)
+    for there in (x, x.to(torch.bfloat16), (255 * x).byte(), x[:, ::2], x.T[:, :].T, x[:, 0]):
+        other = there.clone()
+        other[row] = 1 - other[row]
+        assert fingerprint(there) != fingerprint(other)
+        assert fingerprint(there) == fingerprint(there.clone().contiguous())
+
+
+def test_of_a_large_mapped_file_evenly_spread_rows_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_source, "LARGEST_DIGESTED", 1500 * 16)
+    monkeypatch.setattr(data_source, "DIGESTED_AT_ONCE", 999)
+    x = torch.rand(3000, 4)
+    other = x.clone()
+    other[1] += 1
+    assert fingerprint(x) != fingerprint(other)
+    assert fingerprint(x, mapped=True) == fingerprint(other, mapped=True)
+    assert fingerprint(x, mapped=True) != fingerprint(x + 1, mapped=True)
 
 
 def test_data_are_told_apart() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_blobs
 
-from guides import VaDEGuide
+from guides import FacetGuide, VaDEGuide
 from inference import (
     Constant,
     Loss,
@@ -23,10 +27,13 @@ from inference import (
     warm_start,
 )
 from inference.callbacks import Evaluate, JSONLines
+from inference.checkpoints import building
 from inference.metrics import cluster_accuracy
 from inference.runner import DeadFacetWarning
 from inference.training import loop
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
+from tests.catalogue import BUILDERS
+from tests.global_state import unchanged
 
 
 def small(num_samples: int = 1) -> VaDEGuide:
@@ -356,3 +363,83 @@ def test_elbo_is_at_weight_one_and_its_error_is_that_of_the_draws() -> None:
     assert torch.equal(guide.model.gates, torch.tensor([0.0, 1.0]))
     few, many = (elbo(guide.model, guide, x, num_draws=n)[1] for n in (20, 180))
     assert few / many == pytest.approx(3, rel=0.6)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused_wherever_it_appears(
+    precision: torch.dtype, tmp_path: Path
+) -> None:
+    words = f"must be float32 or float64, but '.*kl_weights' is {precision}: call guide.float"
+    guide = small()
+    runner = SVIRunner(guide.model, guide)
+    runner.guide.to(precision)
+    with pytest.raises(ValueError, match=words):
+        runner.fit(torch.rand(10, 6), 1, progress=False)
+    with pytest.raises(ValueError, match=words):
+        runner.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"must be float32 or float64, but '.*kl_weights' is"):
+        SVIRunner(guide.model, guide)
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+def test_loading_changes_no_global_state_and_takes_little_beside_the_weights(
+    build: Callable[[], FacetGuide], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every model is built within twice the numbers of its weights, of the eight times that are
+    allowed.
+    """
+    guide = build()
+    SVIRunner(guide.model, guide).save(tmp_path)
+    for name, value in {"NUMBERS": 0, "TIMES": 2, "CALLS": 0, "CALLS_EACH": 50}.items():
+        monkeypatch.setattr(building, name, value)
+    with unchanged():
+        loaded = SVIRunner.load(tmp_path)
+    for name, value in guide.state_dict().items():
+        assert torch.equal(loaded.guide.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("x_shape", [20_000_000]),
+        (
+            "facets",
+            {"a": {"@class": "ppl_models.GaussianMixture", "num_components": 9, "dim": 9999}},
+        ),
+        ("network", {"@class": "ppl_models.SharedMLP", "widths": [90_000_000, 2]}),
+        ("network", {"@class": "ppl_models.SharedMLP", "widths": [2] * 50_000}),
+        (
+            "facets",
+            {"a": {"@class": "ppl_models.GaussianMixture", "num_components": 10**8, "dim": 1}},
+        ),
+    ],
+)
+def test_a_small_description_of_a_large_model_is_refused_at_once(
+    part: str, value: Any, tmp_path: Path
+) -> None:
+    guide = small()
+    SVIRunner(guide.model, guide).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["guide"]["model"][part] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    started = time.perf_counter()
+    with pytest.raises(ValueError, match=r"far larger than the weights|do not fit the guide"):
+        SVIRunner.load(tmp_path)
+    assert time.perf_counter() - started < 2
+
+
+def test_what_ended_processes_left_is_removed_by_the_next_save(tmp_path: Path) -> None:
+    guide = small()
+    node = platform.node()
+    names = [
+        ".weights.safetensors.999999999.tmp",
+        f".config.json.{node}-999999999.tmp",
+        f".history.jsonl.{'0' * 64}.{node}-999999999.tmp",
+    ]
+    others = [".weights.safetensors.moon-1.tmp", ".notes.txt.999999999.tmp", "notes.tmp"]
+    for name in [*names, *others]:
+        (tmp_path / name).write_text("mine")
+    SVIRunner(guide.model, guide).save(tmp_path)
+    run = ["config.json", "history.jsonl", "weights.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, *run])

@@ -7,12 +7,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyro
 import pytest
 import torch
+from joblib import Parallel, delayed, parallel_backend
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import GridSearchCV
 
 from guides import VaDEGuide
 from inference import SVIRunner, elbo
+from inference.estimators import MultiFacetClustering, SemiSupervisedClassifier
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 from ppl_models.turns import exclusive, let_others_in
 from tests.global_state import unchanged
@@ -55,6 +60,14 @@ def in_threads(*functions: Callable[[], Any]) -> list[BaseException]:
     return raised
 
 
+def small_clustering(seed: int) -> MultiFacetClustering:
+    return MultiFacetClustering(2, n_clusters=2, epochs=1, random_state=seed)
+
+
+def small_classifier(seed: int) -> SemiSupervisedClassifier:
+    return SemiSupervisedClassifier(epochs=1, random_state=seed)
+
+
 def test_four_fits_at_the_same_time_end_as_each_does_alone() -> None:
     """Ten times, bit for bit, and the caller's state is as it was."""
     alone = [start(seed) for seed in range(4)]
@@ -89,6 +102,32 @@ def test_predictions_do_not_wait_until_a_fit_ends_and_do_not_change_it() -> None
     for answer, epoch in served:
         assert epoch < 6, "a prediction waited until the fit had ended"
         assert all((answer[name] == expected[name]).all() for name in expected)
+
+
+@pytest.mark.parametrize("build", [small_clustering, small_classifier])
+def test_estimators_are_fitted_by_jobs_in_threads(build: Callable[[int], BaseEstimator]) -> None:
+    table = np.random.default_rng(0).normal(size=(60, 4))
+    labels = np.arange(60) % 2
+
+    def predicted(seed: int) -> bytes:
+        return build(seed).fit(table, labels).predict(table).tobytes()
+
+    alone = [predicted(seed) for seed in range(3)]
+    with unchanged():
+        jobs = Parallel(3, backend="threading")
+        assert jobs(delayed(predicted)(seed) for seed in range(3)) == alone
+
+
+@pytest.mark.parametrize("build", [small_clustering, small_classifier])
+def test_a_grid_search_in_threads_finds_what_it_finds_alone(
+    build: Callable[[int], BaseEstimator],
+) -> None:
+    table = np.random.default_rng(0).normal(size=(60, 4))
+    labels, choices = np.arange(60) % 2, {"learning_rate": [1e-3, 1e-2]}
+    alone = GridSearchCV(build(0), choices, cv=2).fit(table, labels)
+    with parallel_backend("threading"):
+        search = GridSearchCV(build(0), choices, cv=2, n_jobs=2).fit(table, labels)
+    assert (search.cv_results_["mean_test_score"] == alone.cv_results_["mean_test_score"]).all()
 
 
 def test_models_that_are_built_meanwhile_do_not_disturb_a_fit() -> None:

@@ -1,5 +1,5 @@
 """Files that are complete or absent: written under a temporary name, flushed to the disk, and then
-renamed.
+renamed. What is read is a regular file of a limited size.
 """
 
 from __future__ import annotations
@@ -10,25 +10,38 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from inference.checkpoints.json_text import parsed
+
 __all__ = [
+    "LARGEST_TEXT",
     "check_folder",
+    "digest",
     "held",
+    "read_file",
     "read_folder",
+    "read_indexed",
     "remove_left_over",
     "write_folder",
+    "write_indexed",
     "write_together",
 ]
 
 DIGESTS = "digests.json"
 # Seconds to wait for a process that is about to end.
 WAIT = 5.0
+NONBLOCKING = getattr(os, "O_NONBLOCK", 0)
+# Bytes of a file of JSON, at most: millions of records.
+LARGEST_TEXT, LARGEST_DIGESTS = 2**30, 2**20
 LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
+# What follows the name of a single file; earlier versions wrote the process alone.
+MARKS = r"(\.[0-9a-f]{64})?\.((?P<node>.*)-)?(?P<process>\d+)\.tmp"
 
 
 def check_folder(folder: Path, what: str) -> None:
@@ -42,24 +55,82 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 
     If the disk fills up, the old files stay unchanged.
     """
-    temporaries: dict[Path, Path] = {}
+    temporaries = {path: _temporary(path) for path in contents}
+    _write_all({temporaries[path]: content for path, content in contents.items()})
     try:
-        for path, content in contents.items():
-            temporaries[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            _write(temporaries[path], content)
         for path, temporary in temporaries.items():
             os.replace(temporary, path)
     except BaseException:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
+        _remove(temporaries.values())
         raise
+    for folder in {path.parent for path in contents}:
+        _remove_stale(folder, {path.name for path in contents})
+
+
+def write_indexed(index: Path, content: bytes, others: Mapping[str, bytes]) -> None:
+    """Replace a file that holds the digests of others beside it, and these others, as one.
+
+    Renaming the index commits them all: until then the earlier files are in place, and from then on
+    :func:`read_indexed` finds the new ones, under their own name or still under a temporary one
+    that holds their digest. So at every moment the folder holds the earlier files or the new ones.
+    """
+    folder, temporary = index.parent, _temporary(index)
+    waiting = {folder / name: _temporary(folder / name, digest(o)) for name, o in others.items()}
+    _write_all({**dict(zip(waiting.values(), others.values(), strict=True)), temporary: content})
+    try:
+        os.replace(temporary, index)
+    except OSError:
+        _remove([temporary, *waiting.values()])
+        raise
+    _flush(folder)
+    for path, new in waiting.items():
+        os.replace(new, path)
+    _remove_stale(folder, {index.name, *others})
+
+
+def read_indexed(folder: Path, name: str, found: str, at_most: int) -> bytes:
+    """The file that :func:`write_indexed` wrote with the digest that its index holds.
+
+    :raises FileNotFoundError: if there is no file of that name.
+    :raises ValueError: if there are only others, or it is not a regular file, or too large.
+    """
+    waiting = sorted(folder.glob(f".{name}.{found}.*.tmp"))
+    for path in (path for path in (folder / name, *waiting) if path.exists()):
+        if digest(content := read_file(path, at_most)) == found:
+            return content
+    if not (folder / name).exists():
+        raise FileNotFoundError(name)
+    raise ValueError(
+        f"{folder / name} belongs to another save than the files beside it, or is damaged: save "
+        "the run again, or restore files that were written together"
+    )
+
+
+def read_file(path: Path, at_most: int = LARGEST_TEXT) -> bytes:
+    """The content of a regular file.
+
+    :raises ValueError: if it is a folder, device or pipe, or has more than ``at_most`` bytes.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    if found.st_size > at_most:
+        raise ValueError(f"{path} has {found.st_size} bytes, but at most {at_most} are expected")
+    # Should a pipe have taken its place, opening it does not wait for a writer.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NONBLOCKING)) as file:
+        return file.read(found.st_size)
+
+
+def digest(content: bytes) -> str:
+    """What identifies a file's content."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write a folder of files with their digests, completely or not at all; it replaces an existing
     one.
     """
-    digests = json.dumps({name: _digest(content) for name, content in contents.items()}).encode()
+    digests = json.dumps({name: digest(content) for name, content in contents.items()}).encode()
     mark = f"{platform.node()}-{os.getpid()}"
     temporary, aside = (
         folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old")
@@ -82,16 +153,17 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def read_folder(folder: Path) -> dict[str, bytes]:
+def read_folder(folder: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
     """Read what :func:`write_folder` wrote.
 
+    :param limits: the files' names, and how many bytes each may have.
     :raises ValueError: if it is incomplete or damaged.
     """
     try:
-        digests = json.loads((folder / DIGESTS).read_text())
-        contents = {name: (folder / name).read_bytes() for name in digests}
-        damaged = [name for name, content in contents.items() if digests[name] != _digest(content)]
-    except (FileNotFoundError, NotADirectoryError, TypeError) as error:
+        digests = parsed(read_file(folder / DIGESTS, LARGEST_DIGESTS))
+        contents = {name: read_file(folder / name, limit) for name, limit in limits.items()}
+        damaged = [name for name, content in contents.items() if digests[name] != digest(content)]
+    except (FileNotFoundError, NotADirectoryError, TypeError, KeyError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
     if damaged:
         raise ValueError(f"{' and '.join(damaged)} is damaged")
@@ -141,6 +213,42 @@ def remove_left_over(folder: Path, pattern: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _temporary(path: Path, *marks: str) -> Path:
+    """A name beside ``path`` that says which process writes it."""
+    return path.with_name(
+        ".".join(["", path.name, *marks, f"{platform.node()}-{os.getpid()}", "tmp"])
+    )
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _remove_stale(folder: Path, names: Iterable[str]) -> None:
+    """Remove what ended processes of this machine left of files of these names."""
+    for name in names:
+        for path in folder.glob(f".{name}.*.tmp"):
+            found = re.fullmatch(MARKS, path.name.removeprefix(f".{name}"))
+            if found is None or found["node"] not in (None, platform.node()):
+                continue
+            if not _lives(int(found["process"])):
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _write_all(contents: Mapping[Path, bytes]) -> None:
+    """Write these files to the disk, or none of them."""
+    try:
+        for path, content in contents.items():
+            _write(path, content)
+        for folder in {path.parent for path in contents}:
+            _flush(folder)
+    except BaseException:
+        _remove(contents)
+        raise
+
+
 def _write(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
@@ -157,10 +265,6 @@ def _flush(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _lives(process: int) -> bool:

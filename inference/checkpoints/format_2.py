@@ -26,13 +26,14 @@ CALLBACKS: dict[str, Callable[[Any], dict[str, Any]]] = {
 def upgraded(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """A checkpoint of format 2 as one of format 3.
 
-    :raises KeyError: if something is missing.
+    :raises KeyError: if something is missing, or another error if something is of another kind.
     """
     call = with_public_names(state["call"])
     call["optimizer"] = "Adam"
     call["kind"] = STEP_TYPES.get(call["kind"], call["kind"])
     total_loss = {"total_loss": tensors["position.total_loss"]}
     return {
+        "format": 3,
         "call": call,
         "progress": dict(state["position"]) | total_loss,
         "runs": [

@@ -17,12 +17,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import check_folder, held, remove_left_over
+from inference.checkpoints.format_3 import as_format_3
+from inference.checkpoints.json_text import shortened
+from inference.checkpoints.matching import check_fits
 from inference.checkpoints.training_state import TrainingProgress, check_complete, read, write
 from inference.distributed import SingleProcess
 from inference.randomness import random_state, set_random_state
@@ -42,7 +46,11 @@ NAME = re.compile(r"step-\d{10,}")
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written, or a damaged one was skipped."""
+    """A checkpoint could not be written, or one that is damaged or does not fit was skipped."""
+
+
+class AnotherRun(ValueError):
+    """A checkpoint is whole, but belongs to another call of ``fit``."""
 
 
 class Checkpoints:
@@ -50,8 +58,10 @@ class Checkpoints:
     checkpoint.
 
     A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
-    data, sizes and seed. It restores parameters, optimiser, history, random streams, the position
-    within the pass over the data, and callbacks that have a state (see :mod:`inference.callbacks`).
+    data, sizes, seed and settings of callbacks. Of a loader's data only the first batch is
+    compared, and of a memory-mapped file of more than 4 GiB evenly spread rows. It restores
+    parameters, optimiser, history, random streams, the position within the pass over the data, and
+    callbacks that have a state (see :mod:`inference.callbacks`).
     On the CPU the resumed run ends with bit-identical results. SIGTERM and SIGINT (Ctrl-C) write a
     checkpoint after the current step and end the process; a second signal ends it at once.
 
@@ -86,7 +96,7 @@ class Checkpoints:
         keep: int = 2,
         resume: bool = False,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # a callback may change the working folder
         self.epochs, self.keep = (
             epochs if epochs is None else check_count("epochs", epochs),
             check_count("keep", keep),
@@ -190,24 +200,20 @@ class CheckpointWriter:
 
     def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
         """Resume runs, callbacks, trackers and random streams from the last complete checkpoint."""
-        state = self.processes.on_first(self.last)
+        state = self.processes.on_first(partial(self.last, at, trackers))
         if state is None:
             return
-        for run, tracker, callbacks, of in zip(
-            self.runs, trackers, self.callbacks, state["runs"], strict=True
-        ):
+        for run, tracker, of in zip(self.runs, trackers, state["runs"], strict=True):
             run.load_state_dict(of["run"])
             tracker.load_state_dict(of["non_finite"])
-            if self.processes.is_first:
-                _load_callbacks(callbacks, of["callbacks"])
         at.load_state_dict(state["progress"])
         # A process beyond the earlier number of processes starts its own stream.
         rank, lead = self.processes.rank, self.runs[0]
         random = state["random"][rank] if rank < len(state["random"]) else None
         set_random_state(random or self.processes.fresh_random_state(lead), lead.device)
 
-    def last(self) -> dict[str, Any] | None:
-        """The last complete checkpoint.
+    def last(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> dict[str, Any] | None:
+        """The last checkpoint that is complete and fits; its callbacks' states are loaded.
 
         :raises ValueError: if it belongs to another run, or there are only damaged ones.
         """
@@ -216,17 +222,16 @@ class CheckpointWriter:
             try:
                 state = read(path)
                 check_complete(state)
+                self._check_call(path, state)
+                check_fits(state, self.runs, trackers, at, self.call)
+                _load_callbacks(self.callbacks, [of["callbacks"] for of in state["runs"]])
+            except AnotherRun as error:
+                raise ValueError(str(error)) from None
             except (OSError, ValueError) as error:
-                warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
-                continue
-            then = state["call"]
-            if differing := sorted(
-                k for k in self.call.keys() | then.keys() if self.call.get(k) != then.get(k)
-            ):
-                raise ValueError(
-                    f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
-                    "call fit as it was called then, or give another folder"
+                warnings.warn(
+                    f"{path} is skipped: {shortened(error)}", CheckpointWarning, stacklevel=7
                 )
+                continue
             self.whole = [path]
             return state
         if written:
@@ -235,6 +240,15 @@ class CheckpointWriter:
                 "start anew"
             )
         return None
+
+    def _check_call(self, path: Path, state: Mapping[str, Any]) -> None:
+        then = state["call"]
+        now = self.call if state["format"] > 3 else as_format_3(self.call)
+        if differing := sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k)):
+            raise AnotherRun(
+                f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
+                "call fit as it was called then, or give another folder"
+            )
 
     def wants(self) -> int:
         """The signal that this process received; 1 if a checkpoint is due in the first process;
@@ -339,10 +353,39 @@ def _remembered(callback: Any) -> Any:
     return callback.state_dict() if callable(getattr(callback, "state_dict", None)) else None
 
 
-def _load_callbacks(callbacks: Sequence[Any], states: Sequence[Any]) -> None:
-    for callback, state in zip(callbacks, states, strict=True):
-        if state is not None:
-            callback.load_state_dict(state)
+def _load_callbacks(callbacks: Sequence[Sequence[Any]], states: Sequence[Sequence[Any]]) -> None:
+    """Load the states of all callbacks, or of none.
+
+    :raises ValueError: if a state does not fit its callback.
+    """
+    before = [(callback, _remembered(callback)) for of in callbacks for callback in of]
+    try:
+        for of, theirs in zip(callbacks, states, strict=True):
+            if len(of) != len(theirs):
+                raise ValueError(
+                    f"it has {len(theirs)} states of callbacks, but {len(of)} are needed"
+                )
+            for callback, state in zip(of, theirs, strict=True):
+                _load(callback, state)
+    except ValueError:
+        for callback, state in before:
+            _load(callback, state)
+        raise
+
+
+def _load(callback: Any, state: Any) -> None:
+    """:raises ValueError: if the callback has a state and this is none of it."""
+    if state is None:
+        if _remembered(callback) is not None:
+            raise ValueError(f"the state of {type(callback).__name__} is missing")
+        return
+    try:
+        callback.load_state_dict(state)
+    except Exception as error:  # a user's callback may say so in any way
+        raise ValueError(
+            f"the state of {type(callback).__name__} does not fit it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

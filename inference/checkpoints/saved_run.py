@@ -1,77 +1,107 @@
-"""A run on disk: a description, weights and a history; each file is complete or absent, and none
-contains code.
+"""A run on disk: a description, weights and a history, of which none contains code.
+
+The description holds the digests of the other two and is replaced together with them, so that a
+folder holds the run of one call of ``save`` or is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import write_together
-from ppl_models.checks import check_keys, is_index
+from inference.checkpoints.atomic_files import (
+    LARGEST_TEXT,
+    digest,
+    read_file,
+    read_indexed,
+    write_indexed,
+)
+from inference.checkpoints.json_text import parsed, shortened
+from ppl_models.checks import check_keys, check_kind, is_index
 
-__all__ = ["blamed_on", "read_checkpoint", "write_checkpoint"]
+__all__ = ["blamed_on", "read_config", "read_history", "read_weights", "write_checkpoint"]
 
-FORMAT = 2  # format 1 had other names for the networks' layers
+# Format 1 had other names for the networks' layers, and format 2 no digests.
+FORMATS = (2, 3)
+CONFIG, WEIGHTS, HISTORY = "config.json", "weights.safetensors", "history.jsonl"
 
 
 def write_checkpoint(
-    folder: Path, config: dict[str, Any], state: dict[str, Tensor], history: str
+    folder: Path, config: dict[str, Any], state: Mapping[str, Tensor], history: str
 ) -> Path:
     """Write the three files of a checkpoint into ``folder``, creating it if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_together(
-        {
-            folder / "weights.safetensors": save(
-                {name: t.detach().cpu().contiguous() for name, t in state.items()}
-            ),
-            folder / "history.jsonl": history.encode(),
-            folder / "config.json": (
-                json.dumps({"format": FORMAT, **config}, indent=2) + "\n"
-            ).encode(),
-        }
-    )
+    weights = save({name: t.detach().cpu().contiguous() for name, t in state.items()})
+    others = {WEIGHTS: weights, HISTORY: history.encode()}
+    files = {name: digest(content) for name, content in others.items()}
+    described = {"format": FORMATS[-1], **config, "files": files}
+    write_indexed(folder / CONFIG, (json.dumps(described, indent=2) + "\n").encode(), others)
     return folder
 
 
-def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], list[dict[str, Any]]]:
-    """Description, tensors and history of the checkpoint in ``folder``.
+def read_config(folder: Path) -> dict[str, Any]:
+    """Description of the checkpoint in ``folder``.
 
-    :raises FileNotFoundError: if the folder or one of its files is missing.
-    :raises ValueError: if a file is truncated or has the wrong content.
+    :raises FileNotFoundError: if the folder or its description is missing.
+    :raises ValueError: if it is truncated or has the wrong content.
     """
-    for name in ("config.json", "weights.safetensors", "history.jsonl"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"no checkpoint in {folder}: {name} is missing (it is written by SVIRunner.save)"
-            )
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-        state = load_file(folder / "weights.safetensors")
-    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint in {folder} is truncated or damaged: {error}") from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        found = config.get("format", "none") if isinstance(config, dict) else "none"
+    path = folder / CONFIG
+    with _missing(folder, CONFIG), _damaged(folder):
+        config = parsed(read_file(path))
+    found = config.get("format", "none") if isinstance(config, dict) else "none"
+    if found not in FORMATS or isinstance(found, bool):
         raise ValueError(
-            f"{folder / 'config.json'} is not a checkpoint of format {FORMAT}: its format is "
-            f"{found}\n"
+            f"{path} is not a checkpoint of format {' or '.join(map(str, FORMATS))}: its format is "
+            f"{repr(found)[:50]}\n"
             "  A lower number was written by an earlier version of the library: load it with "
             "that, or train anew"
         )
-    with blamed_on(folder / "config.json"):
+    with blamed_on(path):
         _check_config(config)
-    with blamed_on(folder / "history.jsonl"):
-        for i, record in enumerate(history, start=1):
-            check_keys(f"line {i}", record, ("epoch", "step"))
-    return config, state, history
+    return config
+
+
+def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors of the checkpoint in ``folder``.
+
+    :raises FileNotFoundError: if the file is missing.
+    :raises ValueError: if it is damaged, or belongs to another save than the description.
+    """
+    content = _read(folder, WEIGHTS, config, sys.maxsize)
+    with _damaged(folder):
+        return load(content)
+
+
+def read_history(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Records of the checkpoint in ``folder``; errors are those of :func:`read_weights`."""
+    content = _read(folder, HISTORY, config, LARGEST_TEXT)
+    with _damaged(folder):
+        history = [parsed(line) for line in content.splitlines()]
+    with blamed_on(folder / HISTORY):
+        check_history(history)
+    return history
+
+
+def check_history(history: Any, name: str = "line") -> None:
+    """:raises ValueError: if something is not a record."""
+    for i, record in enumerate(check_kind("it", history, list, "a list of records"), start=1):
+        entries = check_keys(f"{name} {i}", record, ("epoch", "step"))
+        for key in ("epoch", "step"):
+            check_counts_up(f"{name} {i}", key, entries[key])
+
+
+def check_counts_up(what: str, name: str, value: Any) -> None:
+    """:raises ValueError: if it is not a number of epochs, steps or the like."""
+    if not is_index(value, 2**63):
+        raise ValueError(f"{what} must count, got {value!r} for {name!r}")
 
 
 @contextmanager
@@ -80,7 +110,34 @@ def blamed_on(path: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(f"{path} is damaged: {shortened(error)}") from error
+
+
+@contextmanager
+def _damaged(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, SafetensorError) as error:
+        raise ValueError(
+            f"the checkpoint in {folder} is truncated or damaged: {shortened(error)}"
+        ) from error
+
+
+@contextmanager
+def _missing(folder: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"no checkpoint in {folder}: {name} is missing (it is written by SVIRunner.save)"
+        ) from None
+
+
+def _read(folder: Path, name: str, config: Mapping[str, Any], at_most: int) -> bytes:
+    with _missing(folder, name):
+        if config["format"] == 2:  # it did not say which files belong together
+            return read_file(folder / name, at_most)
+        return read_indexed(folder, name, config["files"][name], at_most)
 
 
 def _check_config(config: dict[str, Any]) -> None:
@@ -91,5 +148,9 @@ def _check_config(config: dict[str, Any]) -> None:
         raise ValueError(f"runner has an unknown {unknown[0]!r}")
     for name in ("epoch", "step"):
         value = check_keys("progress", config["progress"], ("epoch", "step"))[name]
-        if not is_index(value, 2**63):
-            raise ValueError(f"progress must count, got {value!r} for {name!r}")
+        check_counts_up("progress", name, value)
+    if config["format"] == 2:
+        return
+    for name, found in check_keys("files", config.get("files"), (WEIGHTS, HISTORY)).items():
+        if not (isinstance(found, str) and len(found) == 64 and found.isalnum()):
+            raise ValueError(f"files must hold digests, got {found!r} for {name!r}")

@@ -8,6 +8,7 @@ contains its files' digests, so that later damage is detected.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,13 +19,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import read_folder, write_folder
+from inference.checkpoints.atomic_files import LARGEST_TEXT, read_folder, write_folder
 from inference.checkpoints.format_2 import upgraded
+from inference.checkpoints.json_text import parsed
+from inference.records import plain
 from ppl_models.checks import check_keys, check_kind
 
 __all__ = ["TrainingProgress", "check_complete", "read", "write"]
 
-FORMAT = 3  # format 2 had another layout, which can still be read
+# Format 2 had another layout, which can still be read; formats 2 and 3 said less of the call.
+FORMATS = (2, 3, 4)
 # Parts of a state: the call, its progress, each run, and random streams by process.
 PARTS = ("call", "progress", "runs", "random")
 OF_RUN = ("run", "non_finite", "callbacks")
@@ -32,6 +36,9 @@ RUN = ("epoch", "step", "should_stop", "history", "weights", "optimizer")
 NON_FINITE = ("in_a_row", "count", "first", "norms")
 # Marks the place of a tensor in the JSON, with its name among the tensors.
 TENSOR = "@tensor"
+STATE, TENSORS = "state.json", "tensors.safetensors"
+# Bytes of each file; tensors may fill the memory.
+LIMITS = {STATE: LARGEST_TEXT, TENSORS: sys.maxsize}
 
 
 @dataclass
@@ -77,12 +84,12 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     :param state: JSON types, with tensors anywhere among them.
     """
     tensors: dict[str, Tensor] = {}
-    plain = _without_tensors({"format": FORMAT, **state}, "", tensors)
+    described = _without_tensors({"format": FORMATS[-1], **state}, "", tensors)
     write_folder(
         folder,
         {
-            "state.json": json.dumps(plain, default=_number).encode(),
-            "tensors.safetensors": save(tensors),
+            STATE: json.dumps(plain(described)).encode(),
+            TENSORS: save(tensors),
         },
     )
 
@@ -92,16 +99,14 @@ def read(folder: Path) -> dict[str, Any]:
 
     :raises ValueError: if it is incomplete or has another format.
     """
-    contents = read_folder(folder)
+    contents = read_folder(folder, LIMITS)
     try:
-        state = json.loads(contents["state.json"])
-        tensors = load(contents["tensors.safetensors"])
-        if state["format"] == 2:
-            return upgraded(state, tensors)
-        if state["format"] != FORMAT:
-            raise ValueError(f"its format is {state['format']}, but {FORMAT} is needed")
-        return _with_tensors(state, tensors)
-    except (KeyError, TypeError, SafetensorError) as error:
+        state = parsed(contents[STATE])
+        tensors = load(contents[TENSORS])
+        if state["format"] not in FORMATS:
+            raise ValueError(f"its format is {state['format']!r}, but {FORMATS[-1]} is needed")
+        return upgraded(state, tensors) if state["format"] == 2 else _with_tensors(state, tensors)
+    except (AttributeError, LookupError, TypeError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
 
 
@@ -112,13 +117,14 @@ def check_complete(state: Mapping[str, Any]) -> None:
         progress = ("epoch", "batches", "logged", "stopped", "seconds", "total_loss")
         check_keys("its progress", state["progress"], progress)
         then = check_keys("its call", state["call"], ("runners", "weights"))
+        runners = check_kind("its runners", then["runners"], list, "a list")
         runs = check_kind("its runs", state["runs"], list, "a list")
-        if len(then["runners"]) != len(runs):
-            raise ValueError(f"of {len(then['runners'])} runs it holds {len(runs)}")
+        if len(runners) != len(runs):
+            raise ValueError(f"of {len(runners)} runs it holds {len(runs)}")
         for i, of in enumerate(runs):
             check_keys(f"its run {i}", of, OF_RUN)
             check_keys(f"its run {i}", of["run"], RUN)
-            check_keys(f"the weights of run {i}", of["run"]["weights"], tuple(then["weights"]))
+            check_kind(f"callbacks of run {i}", of["callbacks"], list, "a list")
             check_keys(f"its run {i}", of["non_finite"], NON_FINITE)
     except ValueError as error:
         raise ValueError(f"it is incomplete: {error}") from error
@@ -149,10 +155,3 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:
     return iter(value.items() if isinstance(value, Mapping) else enumerate(value))
-
-
-def _number(value: Any) -> Any:
-    """A NumPy or torch number as a Python number, for JSON."""
-    if callable(getattr(value, "item", None)) and value.shape == ():
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,11 @@ from inference.estimators.data import (
     default_likelihood,
     encoding_of,
     is_missing,
+    representable,
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
+from inference.estimators.divergence import check_trained
+from inference.estimators.tables import plain_table, real_numbers
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
@@ -41,6 +46,8 @@ RandomState = int | np.random.RandomState | None
 
 # What scikit-learn's data check accepts.
 ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
+# The files of a pickled runner's checkpoint.
+FILES = {"config.json", "weights.safetensors", "history.jsonl"}
 # Draws of the latents in a score.
 SCORE_DRAWS = 10
 
@@ -119,13 +126,22 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if they are not an array of numbers ``[N, ...]``, or there are fewer
             than two.
         """
-        return self._newly_encoded(validate_data(self, X, **ACCEPTED, ensure_min_samples=2))
+        return self._newly_encoded(self._checked(plain_table(X), ensure_min_samples=2))
+
+    def _checked(self, *data: Any, **options: Any) -> Any:
+        """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return validate_data(self, *data, **ACCEPTED, **options)
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Validated training data, as the model takes them.
 
-        :raises ValueError: if ``likelihood`` is not a likelihood.
+        :raises ValueError: if ``likelihood`` is not a likelihood, ``X`` does not hold real numbers,
+            or all of its entries are missing.
         """
+        X = real_numbers(X)
+        if is_missing(X).all():
+            raise ValueError("X has no observed entry: all are missing (NaN)")
         if self.likelihood is not None:
             check_kind(
                 "likelihood",
@@ -173,7 +189,7 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if their shape differs from that of the training data.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, **ACCEPTED, reset=False)
+        X = real_numbers(self._checked(plain_table(X), reset=False))
         if X.shape[1:] != self.encoding_.x_shape:
             raise ValueError(
                 f"X has data of shape {X.shape[1:]}, but the training data had "
@@ -190,6 +206,11 @@ class FacetEstimator(BaseEstimator):
     def _encoded(self, X: Any) -> np.ndarray:
         X = self._seen_data(X)
         return self.encoding_.encode(X)
+
+    def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
+        """``runner``, if its training has not diverged."""
+        check_trained(runner.guide, x, self.learning_rate, **given)
+        return runner
 
     def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
         """Store the chosen settings, and print them if asked to."""
@@ -219,6 +240,7 @@ class FacetEstimator(BaseEstimator):
         It is estimated from ten draws of the latents, which are the same at each call.
 
         :param y: not used.
+        :raises ValueError: if ``X`` does not fit the training data.
         """
         return self._bound(self._seen_data(X))
 
@@ -227,6 +249,11 @@ class FacetEstimator(BaseEstimator):
         with seeded(0, self.runner_.device):
             bound, _ = elbo(
                 model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given
+            )
+        if not isfinite(bound):
+            raise ValueError(
+                f"the ELBO of X is {bound} in single precision: X lies too far from the data that "
+                f"{type(self).__name__} was fitted to"
             )
         return (
             bound
@@ -248,13 +275,13 @@ class FacetEstimator(BaseEstimator):
         means = self.encoding_.decode(
             self._precise().reconstruct(self.encoding_.encode(X), **given)
         )
-        return np.where(missing, means, X).astype(X.dtype)
+        return np.where(missing, representable(means, X.dtype), X)
 
     def _features(self, X: np.ndarray, facets: Sequence[str], **given: Any) -> np.ndarray:
         """Means of these facets' latents, side by side, in the data's precision."""
         z = self._precise().embed(self.encoding_.encode(X), **given)
         return np.concatenate([z[name] for name in facets], 1).astype(
-            X.dtype if X.dtype.kind == "f" else np.float32
+            np.result_type(X.dtype, np.float32) if X.dtype.kind == "f" else np.float32
         )
 
     def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
@@ -275,21 +302,55 @@ class FacetEstimator(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "runner_" in state:
-            with tempfile.TemporaryDirectory() as folder:
-                state["runner_"].save(folder)
-                state["runner_"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+            state["runner_"] = _written(state["runner_"])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "runner_" in state:
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                seeded(0, torch.device("cpu")),
-            ):  # building the networks draws random numbers
-                for name, content in state["runner_"].items():
-                    (Path(folder) / name).write_bytes(content)
-                state = state | {"runner_": SVIRunner.load(folder)}
+            state = state | {"runner_": _read(state["runner_"])}
         super().__setstate__(state)
+
+
+def _written(runner: SVIRunner) -> dict[str, bytes]:
+    """The files of a checkpoint, by name.
+
+    :raises OSError: if the temporary folder cannot be written.
+    """
+    with _temporary_folder("pickle") as folder:
+        runner.save(folder)
+        return {name: (folder / name).read_bytes() for name in sorted(FILES)}
+
+
+def _read(files: Any) -> SVIRunner:
+    """The runner of a checkpoint.
+
+    :raises ValueError: if these are not a checkpoint's files.
+    :raises OSError: if the temporary folder cannot be written.
+    """
+    if not isinstance(files, dict) or files.keys() != FILES:
+        raise ValueError(f"a pickled runner_ holds the files {sorted(FILES)} and no others")
+    if wrong := [name for name, content in files.items() if not isinstance(content, bytes)]:
+        raise ValueError(f"the files of a pickled runner_ hold bytes, but {wrong[0]} does not")
+    with (
+        _temporary_folder("unpickle") as folder,
+        seeded(0, torch.device("cpu")),
+    ):  # building the networks draws random numbers
+        for name in FILES:
+            (folder / name).write_bytes(files[name])
+        return SVIRunner.load(folder)
+
+
+@contextmanager
+def _temporary_folder(purpose: str) -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot {purpose} a fitted estimator, because its checkpoint passes through the "
+            f"temporary folder ({error.strerror}): make space there, or set TMPDIR to another",
+        ) from error
 
 
 def drawn_seed(random_state: RandomState) -> int:

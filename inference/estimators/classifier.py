@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from guides import ClassifierGuide
-from inference.estimators.base import ACCEPTED, FacetEstimator, RandomState
+from inference.estimators.base import FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from inference.estimators.tables import complete_labels, plain_labels, plain_table
 from ppl_models import NVAE, Likelihood
 from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
+from ppl_models.turns import exclusive
 
 __all__ = ["SemiSupervisedClassifier"]
 
@@ -85,16 +87,18 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         self.device = device
         self.verbose = verbose
 
+    @exclusive()
     def fit(self, X: Any, y: Any) -> SemiSupervisedClassifier:
         """Learn from data and their labels.
 
         :param X: ``[N, D]``, or images; NaN where missing.
-        :param y: ``[N]``, labels of any type, -1 where unknown; to combine -1 with strings, use an
-            array of dtype object.
+        :param y: ``[N]``, labels of any type, -1 where unknown, as are masked entries and
+            ``pandas.NA``; to combine -1 with strings, use an array of dtype object.
         :raises ValueError: before training, if an argument does not fit, or there are fewer than
             two classes.
+        :raises FloatingPointError: if training diverges.
         """
-        X, y = validate_data(self, X, y, **ACCEPTED, ensure_min_samples=2)
+        X, y = self._checked(plain_table(X), plain_labels(y), ensure_min_samples=2)
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)
@@ -113,7 +117,8 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             ),
             lambda model: ClassifierGuide(model, label_weight=weight),
         )
-        self.runner_ = runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
+        runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
+        self.runner_ = self._check_trained(runner, x, label=label)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -125,6 +130,16 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """The most probable class ``[N]``."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def score(  # type: ignore[override]
+        self, X: Any, y: Any, sample_weight: Any = None
+    ) -> float:
+        """The accuracy of :meth:`predict`.
+
+        :param y: ``[N]``, known labels; -1 is never predicted.
+        :raises ValueError: if a label is masked or NA.
+        """
+        return ClassifierMixin.score(self, X, complete_labels(y), sample_weight)
 
 
 def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +153,11 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         )
     unknown = np.array([isinstance(label, Number) and label == -1 for label in y.tolist()])
     known = y[~unknown]
-    check_classification_targets(known)
+    if y.dtype == object and not all(isinstance(label, str) for label in known):
+        kinds = sorted({type(label).__name__ for label in known})
+        raise ValueError(f"y must hold numbers or strings, besides -1 for unknown, got {kinds}")
+    with np.errstate(invalid="ignore"):  # a float beyond any integer is no class either
+        check_classification_targets(known)
     classes, label = np.unique(known, return_inverse=True)
     if len(classes) < 2:
         plural = "class" if len(classes) == 1 else "classes"

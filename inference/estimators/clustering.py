@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
@@ -20,6 +20,7 @@ from inference.estimators.defaults import (
     principal_dimensions,
     rank,
 )
+from inference.estimators.divergence import check_trained
 from inference.estimators.strategies import FitStrategy, LadderStrategy, SubspaceStrategy
 from inference.randomness import seeded
 from ppl_models import Likelihood
@@ -27,11 +28,14 @@ from ppl_models.arrays import as_labels
 from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture
+from ppl_models.turns import exclusive
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
 
 # Share of the data that is held out to stop the last phase early, and the fewest such data.
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
+# A facet is a level of a network: more are a mistake.
+MOST_FACETS = 1000
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
 # mixtures; and if facets are subspaces: training the networks on these, and all with their
 # mixtures.
@@ -122,6 +126,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.device = device
         self.verbose = verbose
 
+    @exclusive()
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> MultiFacetClustering:
         """Find the clusterings.
 
@@ -133,6 +138,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             these clusters.
         :raises ValueError: before training, if an argument does not fit, or there are fewer data
             than clusters.
+        :raises FloatingPointError: if training diverges.
         """
         names = _facet_names(self.facets)
         x = self._new_data(X)
@@ -145,6 +151,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         kept, held_out = self._split(x, known, recipe.chosen.seed)
         part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
         latents = recipe.latents(part, label)
+        check_trained(latents, part, self.learning_rate)
         found = recipe.numbers(part, latents, numbers)
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
@@ -154,7 +161,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         )
         runner = recipe.mixtures(part, latents, found, label)
         recipe.together(runner, part, None if held_out is None else x[held_out], label)
-        self.runner_, self.facet_names_ = runner, names
+        self.runner_, self.facet_names_ = self._check_trained(runner, x), names
         self._number_clusters(x, known)
         self.labels_ = self._predicted(x)
         return self
@@ -167,11 +174,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         check_is_fitted(self)
         view = FacetClustering(self, name, self.random_state)
-        view.estimator_, view.facet_ = self, _facet_index(self.facet_names_, name)
-        view.labels_ = self.labels_[:, view.facet_]
-        view.n_features_in_ = self.n_features_in_
-        if hasattr(self, "feature_names_in_"):
-            view.feature_names_in_ = self.feature_names_in_
+        view._view(self, _facet_index(self.facet_names_, name))
         return view
 
     def predict(self, X: Any) -> np.ndarray:
@@ -271,7 +274,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 return SubspaceStrategy(
                     shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim
                 )
-        chosen = self._chosen(x, sum(dims.values()), default_network(shape, J))
+        network = default_network(shape, J) if self.network is None else self.network
+        chosen = self._chosen(x, sum(dims.values()), network)
         alone, further, together = STEPS
         return LadderStrategy(
             shape,
@@ -371,9 +375,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         if self.random_state is not None:
             estimator.set_params(random_state=self.random_state)
         facet = _facet_index(_facet_names(estimator.facets), self.facet)
-        validate_data(self, X, skip_check_array=True)
-        self.estimator_, self.facet_ = estimator.fit(X, labels=labels), facet
-        self.labels_ = self.estimator_.labels_[:, self.facet_]
+        self._view(estimator.fit(X, labels=labels), facet)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -409,6 +411,15 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.estimator_.score(X)
 
+    def _view(self, fitted: MultiFacetClustering, facet: int) -> None:
+        """Show one facet of a fitted estimator."""
+        self.estimator_, self.facet_ = fitted, facet
+        self.labels_ = fitted.labels_[:, facet]
+        self.n_features_in_ = fitted.n_features_in_
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if hasattr(fitted, "feature_names_in_"):
+            self.feature_names_in_ = fitted.feature_names_in_
+
     def _template(self) -> MultiFacetClustering:
         default = MultiFacetClustering(1) if self.estimator is None else self.estimator
         return check_kind("estimator", default, MultiFacetClustering, "a MultiFacetClustering")
@@ -438,7 +449,10 @@ def _facet_names(facets: int | Sequence[str]) -> list[str]:
     ):
         names = list(facets)
     else:
-        names = [f"facet_{j}" for j in range(check_size("facets", facets))]
+        number = check_size("facets", facets)
+        if number > MOST_FACETS:
+            raise ValueError(f"facets must be at most {MOST_FACETS}, got {number}")
+        names = [f"facet_{j}" for j in range(number)]
     if not names or len(set(names)) < len(names):
         raise ValueError(
             "facets must be a number, or names that differ, such as ('style', 'digit'), got "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from math import prod
+from math import log, prod
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -18,6 +18,7 @@ __all__ = [
     "default_likelihood",
     "encoding_of",
     "is_missing",
+    "representable",
     "residual_scale",
 ]
 
@@ -26,6 +27,15 @@ SOME_ROWS = 5000
 # Bounds on the residual's standard deviation, in units of the data's own: with less, only the
 # reconstruction would count; with more, the latents would have nothing to encode.
 RESIDUAL_SHARE = (0.1, 0.6)
+# Exponent of 2 of the largest values whose squares and sums float64 holds with a wide margin.
+LARGE = 400
+# Constant columns are scaled only if their magnitude is beyond 2 to the power of this or its
+# inverse.
+CONSTANT = 30
+# The largest encoded value; squares of it, summed, are within float32.
+LARGEST = 1e15
+# Values that are all below this are not shares or intensities, but real numbers.
+TINY = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -35,9 +45,10 @@ class Encoding:
     :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` if
         the user chose a likelihood.
     :ivar x_shape: shape of one datum.
-    :ivar loc: what is subtracted first.
+    :ivar loc: what is subtracted, after division by ``2**exponent``.
     :ivar scale: what the data are then divided by; both are arrays that broadcast against a datum.
     :ivar missing: share of the entries that are missing.
+    :ivar exponent: 0 unless values are so large or small that their squares exceed float64.
     """
 
     values: str
@@ -45,24 +56,32 @@ class Encoding:
     loc: np.ndarray
     scale: np.ndarray
     missing: float
+    exponent: np.ndarray | int = 0
 
     def encode(self, X: np.ndarray) -> np.ndarray:
-        """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32."""
+        """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.
+
+        :raises ValueError: if a value is so far from the training data that float32 cannot hold the
+            squares of such values.
+        """
         if X.dtype == np.uint8 and self.values == "8-bit":
             return X
         if self.values in ("real", "8-bit"):
-            return ((X - self.loc) / self.scale).astype(np.float32)
-        return X.astype(np.float32)
+            with np.errstate(over="ignore"):  # refused below
+                X = (_shifted(X, -self.exponent) - self.loc) / self.scale
+        return _single(X)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """A model's output in the user's units."""
-        return x * self.scale + self.loc
+        """A model's output in the user's units, at most the largest float."""
+        with np.errstate(over="ignore"):
+            values = np.ldexp(x * self.scale + self.loc, self.exponent)
+        return representable(values, np.dtype(float))
 
     def log_volume(self, X: np.ndarray) -> np.ndarray:
         """Log of the ratio between densities of x and of the user's values, in nats, for each datum
         ``[N]``.
         """
-        each = np.broadcast_to(np.log(self.scale), X.shape)
+        each = np.broadcast_to(np.log(self.scale) + self.exponent * log(2), X.shape)
         return np.where(is_missing(X), 0.0, each).reshape(len(X), -1).sum(1)
 
 
@@ -76,24 +95,62 @@ def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
     values = _kind(X, observed)
     if likelihood is not None and values != "8-bit":
         values = "as given"
-    loc, scale = np.zeros(1), np.ones(1)
+    loc, scale, exponent = np.zeros(1), np.ones(1), np.zeros(1, int)
     if values == "8-bit":
         scale = np.full(1, 255.0)
     elif values == "real":
-        axis = 0 if X.ndim == 2 else None
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", RuntimeWarning
-            )  # of columns whose entries are all missing
-            loc, scale = (
-                np.nan_to_num(np.atleast_1d(f(X, axis, dtype=float)))
-                for f in (np.nanmean, np.nanstd)
-            )
-        # Columns that are constant, up to rounding, are not scaled.
-        scale = np.where(
-            scale > 10 * np.finfo(float).eps * np.maximum(np.abs(loc), 1e-300), scale, 1.0
+        loc, scale, exponent = _moments(X, 0 if X.ndim == 2 else None)
+    return Encoding(values, X.shape[1:], loc, scale, 1 - len(observed) / X.size, exponent)
+
+
+def _moments(X: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, deviation and exponent along an axis, such that no square overflows or vanishes.
+
+    Columns that are constant, up to rounding, are not scaled, unless their magnitude demands it.
+    """
+    size = _exponent(X, axis)
+    exponent = size - size.clip(-LARGE, LARGE)
+    shifted = _shifted(X, -exponent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns whose entries are all missing
+        loc, scale = (
+            np.nan_to_num(np.atleast_1d(f(shifted, axis, dtype=float)))
+            for f in (np.nanmean, np.nanstd)
         )
-    return Encoding(values, X.shape[1:], loc, scale, 1 - len(observed) / X.size)
+    size = size - exponent
+    unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
+    scale = np.where(scale > 10 * np.finfo(float).eps * np.abs(loc), scale, unscaled)
+    return loc, scale, exponent
+
+
+def _exponent(X: np.ndarray, axis: int | None) -> np.ndarray:
+    """The exponent of 2 of the largest magnitude along an axis; 0 if there is none."""
+    top, low = (np.atleast_1d(f.reduce(X, axis)).astype(float) for f in (np.fmax, np.fmin))
+    return np.frexp(np.nan_to_num(np.maximum(top, -low)))[1]
+
+
+def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
+    """``X * 2**exponent`` as float64: NumPy squares shorter floats in their own precision."""
+    return np.ldexp(X.astype(float), exponent)
+
+
+def _single(x: np.ndarray) -> np.ndarray:
+    """As float32.
+
+    :raises ValueError: if squares of the values are too large for it.
+    """
+    if (np.abs(x) > np.float64(LARGEST)).any():
+        raise ValueError(
+            f"X has values beyond {LARGEST:g} in the model's units, which single precision does "
+            "not take: scale X, or drop the rows that are so far from the other data"
+        )
+    return x.astype(np.float32)
+
+
+def representable(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``values`` as floats of ``dtype``, at most the largest of these."""
+    most = np.finfo(dtype).max
+    return values.clip(-most, most).astype(dtype)
 
 
 def _kind(X: np.ndarray, observed: np.ndarray) -> str:
@@ -103,7 +160,8 @@ def _kind(X: np.ndarray, observed: np.ndarray) -> str:
         return "binary"
     if X.dtype == np.uint8:
         return "8-bit"
-    return "unit interval" if observed.min() >= 0 and observed.max() <= 1 else "real"
+    within = observed.min() >= 0 and TINY < observed.max() <= 1
+    return "unit interval" if within else "real"
 
 
 def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
@@ -126,7 +184,9 @@ def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
     if likelihood.takes_missing or not is_missing(x).any():
         return likelihood
     low, high = likelihood.support
-    return Incomplete(likelihood, float(np.clip(np.nan_to_num(np.nanmean(x)), low, high)))
+    return Incomplete(
+        likelihood, float(np.clip(np.nan_to_num(np.nanmean(x, dtype=float)), low, high))
+    )
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
@@ -145,7 +205,8 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     if k < 1:
         return high
     filled = SimpleImputer(keep_empty_features=True).fit_transform(rows) if missing.any() else rows
-    noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
+    with np.errstate(invalid="ignore"):  # shares of the variance of constant data
+        noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))
 
 

@@ -33,6 +33,8 @@ __all__ = [
 FADE = 0.6
 # Numbers of clusters to try.
 NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
+# How often the width of a network doubles from level to level.
+DOUBLINGS = 2
 # Fewest data for each cluster, and most data that the number is chosen on.
 ROWS_PER_CLUSTER, MAX_ROWS = 15, 5000
 
@@ -81,13 +83,20 @@ def default_dims(x_shape: Sequence[int], num_facets: int) -> int:
 def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
     """A ladder whose last rungs belong to the facets; convolutional for images ``(C, H, W)`` of 16
     pixels or more.
+
+    :raises ValueError: if there are more facets than entries of a datum.
     """
+    if num_facets > prod(x_shape):
+        raise ValueError(
+            f"facets={num_facets} is too many: a sample of X has {prod(x_shape)} feature(s), and "
+            "the default network takes at most as many facets"
+        )
     levels = max(num_facets, 2)
     rungs = list(range(levels - num_facets, levels))
     if len(x_shape) == 3 and all(
         n >= 2 ** (levels + 1) and n % 2**levels == 0 and n >= 16 for n in x_shape[1:]
     ):
-        return ConvLadder([32 * 2**level for level in range(levels)], rungs=rungs)
+        return ConvLadder(_doubling(32, levels), rungs=rungs)
     return MLPLadder(_widths(x_shape, levels), rungs=rungs)
 
 
@@ -97,11 +106,16 @@ def default_plain_network(x_shape: Sequence[int]) -> MLP:
 
 
 def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
-    """About three units for each entry on the first level, between 64 and 512, and twice as many on
-    each further level.
-    """
+    """About three units for each entry on the first level, between 64 and 512."""
     first = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
-    return [first * 2**level for level in range(levels)]
+    return _doubling(first, levels)
+
+
+def _doubling(first: int, levels: int) -> list[int]:
+    """Widths that double up to the third level, so that each further level adds equally many
+    parameters.
+    """
+    return [first * 2 ** min(level, DOUBLINGS) for level in range(levels)]
 
 
 def likeliest_number(z: np.ndarray, covariance: str, seed: int) -> int:

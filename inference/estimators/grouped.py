@@ -15,6 +15,7 @@ from inference.estimators.defaults import default_dims, default_plain_network, e
 from ppl_models import MLVAE, Likelihood
 from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
+from ppl_models.turns import exclusive
 
 __all__ = ["ContentStyleTransformer"]
 
@@ -83,6 +84,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         self.device = device
         self.verbose = verbose
 
+    @exclusive()
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> ContentStyleTransformer:
         """Learn what members of a group share.
 
@@ -90,6 +92,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param y: not used.
         :param groups: the group of each datum, integers ``[N]``.
         :raises ValueError: before training, if an argument does not fit.
+        :raises FloatingPointError: if training diverges.
         """
         x = self._new_data(X)
         small = default_dims(x.shape[1:], 2)
@@ -102,7 +105,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
         self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
         group = _groups(groups, len(x))
-        self.runner_ = runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)
+        runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)
+        self.runner_ = self._check_trained(runner, x, group=group)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:

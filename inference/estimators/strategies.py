@@ -17,6 +17,7 @@ from inference.callbacks import Evaluate, StopEarly
 from inference.estimators.base import Chosen
 from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, likeliest_number
+from inference.estimators.divergence import blaming_divergence
 from inference.estimators.subspaces import independent_subspaces, teach
 from inference.evaluation.bounds import elbo
 from inference.initialization.mixtures import fit_mixtures
@@ -179,12 +180,13 @@ class SubspaceStrategy(FitStrategy):
         dims = zip(self.names, subspaces.dims, strict=True)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
         seen = torch.as_tensor(complete, device=guide.model.gates.device)
-        teach(
-            guide,
-            seen,
-            subspaces,
-            residual_scale(x, self.dim),
-            sum(self.lengths.alone),
-            self.chosen,
-        )
+        with blaming_divergence(guide, complete, self.chosen.learning_rate):
+            teach(
+                guide,
+                seen,
+                subspaces,
+                residual_scale(x, self.dim),
+                sum(self.lengths.alone),
+                self.chosen,
+            )
         return guide

@@ -25,7 +25,7 @@ from inference.evaluation.clusters import latents_of_cluster, rank_clusters, sur
 from inference.exploring.pictures import Pictures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
-from ppl_models.checks import check_count, check_one_of, is_index, number
+from ppl_models.checks import check_count, check_kind, check_one_of, check_seed, is_index, number
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, Flat
 
@@ -33,6 +33,10 @@ __all__ = ["Axis", "Cluster", "Explorer", "Knowledge", "Moved"]
 
 # Most latents to vary at once, and rows that a probe is trained and tested on.
 MAX_AXES, PROBED_ROWS = 16, 1500
+# Most parts to swap at once, which takes 2 to this power decoded data.
+MAX_SWAPPED = 6
+# The largest number of the models' precision.
+MAX_FLOAT = float(np.finfo(np.float32).max)
 # How far latents can be varied beyond the data's range, as a share of that range.
 MARGIN = 0.15
 
@@ -122,6 +126,7 @@ class Explorer:
         seed: int = 0,
     ) -> None:
         check_guide(guide)
+        check_seed("seed", seed)
         self.guide, self.model, self.x, self.seed = guide, guide.model, np.asarray(x), seed
         self.labels = {name: np.asarray(values) for name, values in (labels or {}).items()}
         for name, values in self.labels.items():
@@ -256,17 +261,24 @@ class Explorer:
             posterior = self.guide.posterior(self.x, **self._given)
             return {name: q.sample().cpu().numpy() for name, q in posterior.items()}
 
-    def swaps(self, first: int, second: int) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """Every combination of the :attr:`parts` of two data: which datum each part comes from, and
-        the decoded result.
+    def swaps(
+        self, first: int, second: int, parts: Sequence[str] | None = None
+    ) -> tuple[list[tuple[int, ...]], np.ndarray]:
+        """Every combination of some :attr:`parts` of two data, decoded; all other parts are the
+        first's.
 
-        :returns: rows by part, ``2 ** P`` of them, and data ``[2 ** P, *x_shape]``.
-        :raises ValueError: if a row does not exist.
+        :param parts: the parts to swap, at most :data:`MAX_SWAPPED`; by default as many, from the
+            first on.
+        :returns: for each combination the row that each swapped part comes from, and data
+            ``[2 ** len(parts), *x_shape]``.
+        :raises ValueError: if a row or part does not exist, or if there are too many parts.
         """
         self._check_posterior()
         pair = [self._check_row(row) for row in (first, second)]
-        combinations = list(product(pair, repeat=len(self.parts)))
-        chosen = dict(zip(self.parts, torch.tensor(combinations).T, strict=True))
+        swapped = self._check_swapped(self.parts[:MAX_SWAPPED] if parts is None else parts)
+        combinations = list(product(pair, repeat=len(swapped)))
+        chosen = dict.fromkeys(self.parts, torch.full((len(combinations),), first))
+        chosen |= dict(zip(swapped, torch.tensor(combinations).T, strict=True))
         z = {name: self._means[name][chosen[name]] for name in self.facets}
         return combinations, self._decode(
             z, {name: self._beside[name][chosen[name]] for name in self.model.decodes}
@@ -277,14 +289,14 @@ class Explorer:
         largest variance.
 
         :param label: the label to decode with; for N-VAE, only the latents of this class are used.
-        :raises ValueError: if the facet is unknown or the row does not exist.
+        :raises ValueError: if the facet is unknown, or the row or label does not exist.
         """
         self._check_posterior()
         self._check_row(row)
         prior, z = self._prior(facet), self._means[facet].numpy()
         candidates = np.arange(prior.dim)
         if isinstance(prior, ClassBlocks):
-            own = int(self._beside["label"][row]) if label is None else label
+            own = int(self._beside["label"][row]) if label is None else self._check_label(label)
             candidates = candidates.reshape(prior.num_components, prior.block_dim)[own]
         telling = candidates[np.argsort(-z[:, candidates].var(0), kind="stable")[:MAX_AXES]]
         low, high = z.min(0), z.max(0)
@@ -300,20 +312,21 @@ class Explorer:
         """A datum decoded with some latents of a facet set to ``values``, by index.
 
         :param label: the label to decode with instead of the datum's, if the decoder reads one.
-        :raises ValueError: if the facet, row or latent does not exist, or a value is not finite.
+        :raises ValueError: if the facet, row, latent or label does not exist, or a value is not a
+            finite number in single precision.
         """
         self._check_posterior()
         dim = self._prior(facet).dim
         z = {name: means[self._check_row(row)][None].clone() for name, means in self._means.items()}
         for j, value in values.items():
-            if not is_index(j, dim) or not np.isfinite(number(value)):
+            if not is_index(j, dim) or not abs(number(value)) <= MAX_FLOAT:
                 raise ValueError(
                     f"facet {facet!r} has the latents 0 to {dim - 1}, got {j!r} at {value!r}"
                 )
             z[facet][0, j] = number(value)
         beside = {name: each[row : row + 1] for name, each in self._beside.items()}
         if label is not None and "label" in beside:
-            beside["label"] = torch.tensor([check_one_of("label", label, range(self.num_classes))])
+            beside["label"] = torch.tensor([self._check_label(label)])
         datum = self._decode(z, beside)[0]
         if facet not in self.model.inferred or isinstance(self._prior(facet), ClassBlocks):
             return Moved(datum, None, None)
@@ -339,7 +352,8 @@ class Explorer:
             from.
         """
         check_count("n", n)
-        if not 0 <= number(temperature) < float("inf"):
+        check_seed("seed", seed)
+        if not 0 <= number(temperature) <= MAX_FLOAT:
             raise ValueError(
                 f"temperature is a factor on deviations and must be at least 0, got {temperature!r}"
             )
@@ -391,6 +405,23 @@ class Explorer:
         if not is_index(row, len(self.x)):
             raise ValueError(f"there are the inputs 0 to {len(self.x) - 1}, got {row!r}")
         return row
+
+    def _check_label(self, label: int) -> int:
+        if not is_index(label, self.num_classes):
+            raise ValueError(
+                f"label must be one of {tuple(range(self.num_classes))}, got {label!r}"
+            )
+        return label
+
+    def _check_swapped(self, parts: Sequence[str]) -> Sequence[str]:
+        for part in check_kind("parts", parts, (list, tuple), f"a list of some of {self.parts}"):
+            check_one_of("part", part, self.parts)
+        if not 1 <= len(set(parts)) == len(parts) <= MAX_SWAPPED:
+            raise ValueError(
+                f"Choose 1 to {MAX_SWAPPED} different parts to swap: each doubles the number of "
+                f"pictures, got {len(parts)}."
+            )
+        return parts
 
     def _check_inferred(self, facet: str) -> None:
         prior = self._prior(facet)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from inference.figures.drawing import pixels
+from ppl_models.checks import check_counts
 
 __all__ = ["Pictures"]
 
@@ -47,7 +49,9 @@ class Pictures:
         """
         if shape is None:
             shape = x.shape[1:] if _is_image(x.shape[1:]) else None
-        elif not _is_image(shape) or np.prod(shape) != np.prod(x.shape[1:]):
+        elif not _is_image(check_counts("image_shape", shape, "(28, 28)")) or (
+            prod(shape) != prod(x.shape[1:])
+        ):
             raise ValueError(
                 f"data of shape {x.shape[1:]} cannot be drawn as images of shape {tuple(shape)}: "
                 "height and width are needed, or channels (1 or 3), height and width"

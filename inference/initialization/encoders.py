@@ -17,7 +17,7 @@ from inference.randomness import seeded
 from inference.runner import SVIRunner
 from inference.schedules import Constant
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_size
+from ppl_models.checks import check_count, check_seed, check_size
 from ppl_models.mlvae import MLVAE
 from ppl_models.modes import evaluating
 
@@ -30,6 +30,7 @@ def infer_tables(
     group: ArrayLike | Tensor,
     epochs: int,
     lr: float = 0.05,
+    seed: int = 0,
     **options: Any,
 ) -> TableGuide:
     """Find posteriors of new data under a fitted model by optimisation: SVI's inference at test
@@ -38,6 +39,7 @@ def infer_tables(
     :param model: the fitted model, which is not changed.
     :param x: ``[N, *x_shape]``.
     :param group: ``[N]``, integers; they are unrelated to the groups of the training data.
+    :param seed: of the first tables and of training.
     :param options: options of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as
         ``batch_size``.
     :returns: a guide for these rows.
@@ -53,9 +55,10 @@ def infer_tables(
         >>> {name: z.shape for name, z in guide.embed(x, group=group).items()}
         {'style': (4, 1), 'content': (4, 2)}
     """
-    guide = TableGuide(model, group)
+    with seeded(check_seed("seed", seed), torch.device("cpu")):
+        guide = TableGuide(model, group)
     with frozen(model):
-        SVIRunner(model, guide, lr=lr).fit(x, epochs, group=group, **options)
+        SVIRunner(model, guide, lr=lr, seed=seed).fit(x, epochs, group=group, **options)
     return guide
 
 

@@ -9,6 +9,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ __all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "f
 BATCH_SIZE = 512
 # Rows of a loader's first pass to keep for later use.
 HELD_ROWS = 2048
+# Bytes to digest at a time, and, of a memory-mapped file, in all.
+DIGESTED_AT_ONCE, LARGEST_DIGESTED = 2**24, 2**32
 END = object()  # of a loader's pass; None could be a broken loader's batch
 
 
@@ -77,6 +80,7 @@ class InMemorySource(DataSource):
     ) -> None:
         self.data = data if mapped else data.to(device)
         self.batching, self.batch_size, self.device = batching, batch_size, device
+        self.mapped = mapped
         batching.check(self.data)
         self.steps = batching.steps(self.data, batch_size)
 
@@ -95,7 +99,7 @@ class InMemorySource(DataSource):
         return (part.to(self.device) for part in self.data.whole_groups(size))
 
     def description(self) -> dict[str, Any]:
-        prints = {"x": fingerprint(self.data.x)} | {
+        prints = {"x": fingerprint(self.data.x, self.mapped)} | {
             name: fingerprint(v) for name, v in self.data.given.items()
         }
         return {"data": prints, "batches": to_config(self.batching)}
@@ -114,7 +118,8 @@ class LoaderSource(DataSource):
     :param loader: gives batches of any size; all members of a group must be in one batch.
     :param guide: the guide whose model gets the batches; each batch is validated.
     :raises ValueError: if the loader has no length, gives no batch or has persistent workers, or
-        its batches do not fit.
+        its batches do not fit; at the end of a pass, if it gave more or fewer batches than its
+        length says.
     """
 
     def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
@@ -146,11 +151,18 @@ class LoaderSource(DataSource):
             id(g): g for g in (getattr(part, "generator", None) for part in parts) if g is not None
         }
         stream = _Stream(seed, own.values())
-        with stream.on():
+        with stream.on(), _workers_alive():
             batches = iter(self.loader)
-        while True:
-            with stream.on():
+        for taken in count():
+            with stream.on(), _workers_alive():
                 batch = next(batches, END)
+            if (batch is END) != (taken == self.steps):
+                found = taken if batch is END else f"more than {taken}"
+                raise ValueError(
+                    f"the DataLoader gave {found} batches in a pass, but its length is "
+                    f"{self.steps}, which schedules and epochs rely on: correct the __len__ of its "
+                    "data set or sampler"
+                )
             if batch is END:
                 return
             yield self.observed(batch)
@@ -176,11 +188,6 @@ class LoaderSource(DataSource):
             batches.append(batch)
             if sum(map(len, batches)) >= rows:
                 break
-        if not batches:
-            raise ValueError(
-                f"the DataLoader gave no batch, though its length is {self.steps}: check its "
-                "sampler"
-            )
         return batches
 
     def subset(self, at_most: int) -> Observed:
@@ -191,11 +198,26 @@ class LoaderSource(DataSource):
         return self.batches(0)
 
     def description(self) -> dict[str, Any]:
+        """Of a loader's data the first batch is known, in the order of seed 0."""
         first = self.subset(1)
         prints = {"x": fingerprint(first.x)} | {
             name: fingerprint(v) for name, v in first.given.items()
         }
         return {"data": prints, "batches": self.steps}
+
+
+@contextmanager
+def _workers_alive() -> Iterator[None]:
+    """Within this context the end of a worker is an error that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise RuntimeError(
+            f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it may "
+            "have run out of memory, or its data set ends it; num_workers=0 shows any error"
+        ) from error
 
 
 class _Stream:
@@ -287,12 +309,34 @@ def data_source_for(
     return InMemorySource(data, batching, size, device, mapped=isinstance(x, np.memmap))
 
 
-def fingerprint(tensor: Tensor) -> dict[str, Any]:
-    """What identifies data: shape, type, and a digest of at most 1,024 evenly spread rows."""
-    n = min(len(tensor), 1024)
-    rows = torch.arange(n) * (len(tensor) - 1) // max(n - 1, 1)
-    sample = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
-    digest = hashlib.sha256(
-        sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b""
-    ).hexdigest()
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "digest": digest}
+def fingerprint(tensor: Tensor, mapped: bool = False) -> dict[str, Any]:
+    """What identifies data: shape, type, and digests of all numbers and of 1,024 evenly spread
+    rows, which is what earlier versions compared.
+
+    :param mapped: whether the numbers are in a memory-mapped file. If that has more than
+        ``LARGEST_DIGESTED`` bytes, so many are read, in evenly spread rows.
+    """
+    row = max(1, tensor[0].numel() * tensor.element_size()) if len(tensor) else 1
+    most = LARGEST_DIGESTED // row if mapped else len(tensor)
+    return {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype),
+        "digest": _digest(tensor, 1024, row),
+        "all": _digest(tensor, most, row),
+    }
+
+
+def _digest(tensor: Tensor, most: int, row: int) -> str:
+    """A digest of at most so many rows, evenly spread, read a block at a time.
+
+    :param row: bytes of a row.
+    """
+    n, found = min(len(tensor), max(1, most)), hashlib.sha256()
+    for rows in torch.arange(n).split(max(1, DIGESTED_AT_ONCE // row)):
+        if n == len(tensor):
+            part = tensor[int(rows[0]) : int(rows[-1]) + 1]
+        else:
+            part = tensor[(rows * (len(tensor) - 1) // max(n - 1, 1)).to(tensor.device)]
+        block = part.detach().cpu().contiguous().flatten().view(torch.uint8)
+        found.update(block.numpy().data)
+    return found.hexdigest()

@@ -21,6 +21,7 @@ from inference.checkpoints.training_state import TrainingProgress
 from inference.evaluation.bounds import mutual_information
 from inference.objectives import Loss
 from inference.randomness import seeded, set_random_state
+from inference.records import check_record
 from inference.run import Callback, Run
 from inference.schedules import Weights
 from inference.training.nonfinite import NonFiniteTracker
@@ -85,15 +86,16 @@ def _train(plan: FitPlan) -> None:
             bar.update(at.epoch)
             parts = (plan.weights, source, trackers, processes, plan.executor)
             steps = plan.step_type(plan.runs, *parts)
-            with closing(steps):
+            with closing(steps), ExitStack() as ended:
+                for run in plan.runs:
+                    ended.callback(run.loss.eval)
                 for records in _loop(plan, steps, bar, at, writer):
                     with network_precision(None):
                         _report(plan, records, watched, checks)
                     shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
                     bar.set_postfix(shown)
-    for run in plan.runs:
-        run.loss.eval()
-        if processes.is_first:
+    if processes.is_first:
+        for run in plan.runs:
             _warn_of_dead_facets(run, watched)
 
 
@@ -118,6 +120,7 @@ def _report(
             with pyro.validation_enabled(checks):
                 for callback in callbacks:
                     callback(run, record)
+                    check_record(record, callback)
 
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
         plan.processes.on_first(partial(complete, run, record, callbacks))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from inference.checkpoints.periodic import Checkpoints, CheckpointWriter, NoCheckpoints
 from inference.distributed import SingleProcess
-from inference.run import Callback, Run
+from inference.records import plain
+from inference.run import Callback, Run, check_precision
 from inference.schedules import Weights
-from inference.training.data_source import DataSource
+from inference.training.data_source import DataSource, fingerprint
 from inference.training.steps import Steps
+from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count, check_kind
 from ppl_models.configurable import to_config
 
@@ -33,8 +38,8 @@ class FitPlan:
     :ivar callbacks: of each run.
     :ivar weights: of the terms, by step: the schedule over this call's steps.
     :ivar executor: how objectives are computed, see :class:`~inference.training.steps.Steps`.
-    :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, or the
-        schedule does not fit.
+    :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, the
+        schedule does not fit, or parameters are neither float32 nor float64.
     """
 
     runs: Sequence[Run]
@@ -56,6 +61,8 @@ class FitPlan:
             check_kind(
                 "checkpoints", self.checkpoints, Checkpoints, "such as Checkpoints('folder')"
             )
+        for run in self.runs:
+            check_precision(run.loss)
         steps = self.source.steps
         total = self.lead.step + self.epochs * steps
         object.__setattr__(self, "weights", self.lead.schedule.bind(self.lead.model, steps, total))
@@ -86,7 +93,8 @@ class FitPlan:
             "sizes": [self.epochs, self.source.batch_size, self.log_every],
             "kind": " ".join(filter(None, (self.step_type.__name__, self.executor))),
             "guard": to_config(self.lead.guard),
-            "callbacks": [[type(callback).__name__ for callback in of] for of in self.callbacks],
+            "callbacks": [[_described(callback) for callback in of] for of in self.callbacks],
+            "steps": self.source.steps,
             "runners": [[run.seed, run.epoch, run.step, run.lr] for run in self.runs],
         }
 
@@ -101,6 +109,29 @@ class FitPlan:
             self.runs, self.callbacks, described, self.processes
         ) as writer:
             yield writer
+
+
+def _described(callback: Any) -> list[Any]:
+    """A callback's type and what its ``settings()`` says, arrays by their fingerprint.
+
+    :raises ValueError: if JSON cannot hold a setting.
+    """
+    name, settings = type(callback).__name__, getattr(callback, "settings", None)
+    own = settings() if callable(settings) else {}
+    check_kind(f"what {name}.settings returns", own, Mapping, "settings by name")
+    try:
+        return [name, {str(key): _setting(value) for key, value in own.items()}]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"what {name}.settings returns must be numbers, text, arrays, and lists and "
+            f"dictionaries of numbers and text, but {error}"
+        ) from error
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        value = as_numbers(value)
+    return fingerprint(value) if isinstance(value, Tensor) and value.ndim else plain(value)
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:

@@ -174,6 +174,7 @@ ESTIMATORS = [
             r"names that differ, .* got \['a', 'a'\]",
         ),
         ("huge: facets", facets(facets=HUGE), f"facets must be at most 100000000, got {HUGE}"),
+        ("range: facets 1001", facets(facets=1001), "facets must be at most 1000, got 1001"),
         ("range: n_clusters", facets(n_clusters=0), f"n_clusters of 'facet_0' {COUNT}, got 0"),
         (
             "type: n_clusters",
@@ -305,6 +306,16 @@ ESTIMATORS = [
             "range: label_weight",
             classifier(label_weight=-1),
             "label_weight must be a number of at least 0, got -1",
+        ),
+    ),
+    *of(
+        "SemiSupervisedClassifier.score",
+        (
+            "nan: masked y",
+            lambda: estimators()[SemiSupervisedClassifier].score(
+                table(), np.ma.array(np.arange(30) % 2, mask=np.arange(30) == 3)
+            ),
+            "y has 1 entries that are masked or NA",
         ),
     ),
     *of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -78,6 +79,31 @@ def reweigh(to: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None
     return damage
 
 
+def with_digests(damage: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """The same, where the description gets the digests of what is there."""
+
+    def consistent(run: Path) -> None:
+        damage(run)
+        config = json.loads((run / "config.json").read_text())
+        for name in config["files"]:
+            config["files"][name] = hashlib.sha256((run / name).read_bytes()).hexdigest()
+        (run / "config.json").write_text(json.dumps(config))
+
+    return consistent
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        (run / name).unlink()
+        os.mkfifo(run / name)
+
+    return damage
+
+
 def loads(
     fault: str,
     damage: Callable[[Path], Any] | None,
@@ -89,17 +115,21 @@ def loads(
 
 
 LOADING = [
-    loads("file: weights cut", cut("weights.safetensors", 0.5), "truncated or damaged"),
-    loads("file: weights empty", cut("weights.safetensors", 0.0), "truncated or damaged"),
+    loads(
+        "file: weights cut", with_digests(cut("weights.safetensors", 0.5)), "truncated or damaged"
+    ),
+    loads(
+        "file: weights empty", with_digests(cut("weights.safetensors", 0.0)), "truncated or damaged"
+    ),
     loads(
         "file: weights of a pickle",
-        write("weights.safetensors", b"\x80\x04." * 40),
+        with_digests(write("weights.safetensors", b"\x80\x04." * 40)),
         "truncated or damaged",
     ),
     loads("file: config cut", cut("config.json", 0.7), "truncated or damaged"),
     loads("file: config empty", cut("config.json", 0.0), "truncated or damaged"),
     loads("file: config no text", write("config.json", b"\xff\xfe\x00"), "truncated or damaged"),
-    loads("file: history cut", cut("history.jsonl", 0.7), "truncated or damaged"),
+    loads("file: history cut", with_digests(cut("history.jsonl", 0.7)), "truncated or damaged"),
     loads(
         "missing: weights",
         remove("weights.safetensors"),
@@ -111,12 +141,51 @@ LOADING = [
         "missing: history", remove("history.jsonl"), "history.jsonl is missing", FileNotFoundError
     ),
     loads("missing: folder", shutil.rmtree, "no checkpoint in", FileNotFoundError),
+    loads(
+        "file: weights of another save",
+        reweigh(lambda t: t + 1),
+        "weights.safetensors belongs to another save than the files beside it, or is damaged",
+    ),
+    loads(
+        "file: history of another save",
+        write("history.jsonl", '{"epoch": 1, "step": 1}\n'),
+        "history.jsonl belongs to another save than the files beside it, or is damaged",
+    ),
+    loads(
+        "type: half precision",
+        with_digests(reweigh(torch.Tensor.half)),
+        "are torch.float16, but float32 or float64 is needed",
+    ),
+    loads("file: deep json", write("config.json", nested(100_000)), "nested more than 100 deep"),
+    loads("file: rather deep json", write("config.json", nested(500)), "nested more than 100 deep"),
+    loads(
+        "file: deep history",
+        with_digests(write("history.jsonl", nested(100_000))),
+        "nested more than 100 deep",
+    ),
+    loads("file: config a pipe", pipe("config.json"), "is not a regular file"),
+    loads("file: weights a pipe", pipe("weights.safetensors"), "is not a regular file"),
+    loads(
+        "file: digests of another kind",
+        rewrite(lambda c: c["files"].update({"history.jsonl": "../*"})),
+        "files must hold digests, got '../\\*'",
+    ),
+    loads(
+        "file: no digests",
+        rewrite(lambda c: c.pop("files")),
+        "config.json is damaged: files must hold weights.safetensors and history.jsonl",
+    ),
+    loads(
+        "range: sizes beyond the weights",
+        rewrite(lambda c: c["guide"]["model"].update(x_shape=[20_000_000])),
+        "names networks that are far larger than the weights beside it",
+    ),
     loads("file: foreign json", write("config.json", '{"a": 1}'), "not a checkpoint of format"),
     loads("file: json list", write("config.json", "[1]"), "not a checkpoint of format"),
     loads(
         "file: other format",
         rewrite(lambda c: c.update(format=99)),
-        "not a checkpoint of format 2: its format is 99",
+        "not a checkpoint of format 2 or 3: its format is 99",
     ),
     loads(
         "file: no guide",
@@ -205,17 +274,17 @@ LOADING = [
     ),
     loads(
         "file: history of numbers",
-        write("history.jsonl", "1\n2\n"),
+        with_digests(write("history.jsonl", "1\n2\n")),
         "history.jsonl is damaged: line 1 must hold",
     ),
     loads(
         "nan: weights",
-        reweigh(lambda t: t * NAN),
+        with_digests(reweigh(lambda t: t * NAN)),
         "the weights in .* are damaged: NaN, infinite or of another",
     ),
     loads(
         "type: weights",
-        reweigh(torch.Tensor.long),
+        with_digests(reweigh(torch.Tensor.long)),
         "the weights in .* are damaged: NaN, infinite or of another",
     ),
     loads("type: guide", None, "guide must be a guide, such as .* got str", guide="x"),

@@ -249,6 +249,17 @@ DATA: list[tuple[str, Any, str]] = [
         np.zeros((5, D), complex),
         "x must hold numbers, got ndarray of dtype complex128",
     ),
+    (
+        "type: complex tensor",
+        torch.zeros(5, D, dtype=torch.complex64),
+        "x must be a dense tensor of real numbers, but is complex",
+    ),
+    ("type: sparse tensor", torch.zeros(5, D).to_sparse(), "but is of layout torch.sparse_coo"),
+    (
+        "nan: masked",
+        np.ma.array(np.full((5, D), 0.5), mask=np.arange(5 * D).reshape(5, D) == 20),
+        r"1 values that are NaN or infinite, the first at index \[3, 2\]",
+    ),
     ("empty: no rows", np.zeros((0, D)), r"x is empty \(shape \[0, 6\]\)"),
     ("nan: NaN", holed(NAN), r"1 values that are NaN or infinite, the first at index \[3, 2\]"),
     ("nan: infinity", holed(INF), r"NaN or infinite"),

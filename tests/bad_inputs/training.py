@@ -355,7 +355,7 @@ RUNS = [
         (
             "missing: batches",
             lambda: loaded(X, batch_sampler=Unkept()),
-            "no batch, though its length is 3",
+            "gave 0 batches in a pass, but its length is 3",
         ),
         (
             "missing: x of a loader",
@@ -408,7 +408,11 @@ RUNS = [
             lambda: fit(fabric="x"),
             "fabric must be a Lightning Fabric, .* got 'x'",
         ),
-        ("nan: parameters", lambda: fit(spoilt), "Real.., but found invalid values"),
+        (
+            "nan: parameters",
+            lambda: fit(spoilt),
+            r"not finite before the first step: .* is not finite\)",
+        ),
     ),
     *of(
         "Rows",
@@ -486,7 +490,7 @@ RUNS = [
         (
             "missing: folder",
             lambda: fit(callbacks=[JSONLines("new/a")]),
-            "there is no folder new for a: create it",
+            "there is no folder .*new for a: create it",
         ),
     ),
     Row(

@@ -1,0 +1,71 @@
+"""Building what a description names, in no more memory than its weights take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["BuildingLimit"]
+
+# Functions that take sizes, and so can take any amount of memory.
+FACTORIES = (
+    torch.arange,
+    torch.empty,
+    torch.eye,
+    torch.full,
+    torch.linspace,
+    torch.ones,
+    torch.rand,
+    torch.randint,
+    torch.randn,
+    torch.zeros,
+)
+# What building may take beside the weights, in numbers and in calls of torch.
+NUMBERS, CALLS = 2**22, 10_000
+# How many times as many numbers, and how many calls, a weight takes while it is built.
+TIMES, CALLS_EACH = 8, 200
+
+
+class BuildingLimit(TorchFunctionMode):
+    """Within this context networks larger than the given weights are refused before they take
+    memory.
+
+    A description of a few bytes can ask for any size; weights cannot hide theirs.
+
+    :raises ValueError: from the call that would go beyond the limit.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.numbers = NUMBERS + TIMES * sum(tensor.numel() for tensor in weights.values())
+        self.calls = CALLS + CALLS_EACH * len(weights)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        self.calls -= 1
+        if func in FACTORIES:
+            outline = {name: kwargs[name] for name in kwargs if name not in ("out", "generator")}
+            self.numbers -= func(*args, **outline | {"device": "meta"}).numel()
+        self._check()
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and result.numel() > self.numbers:  # a view, so far
+            self.numbers = -1
+            self._check()
+        return result
+
+    def _check(self) -> None:
+        if self.numbers < 0 or self.calls < 0:
+            raise ValueError(
+                "the description names networks that are far larger than the weights beside it: "
+                "restore the files that were written together"
+            )

@@ -1,0 +1,99 @@
+"""What users give to an estimator, in a form that scikit-learn's checks accept, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ppl_models.arrays import within_float64
+from ppl_models.plain import dense_tensor, hidden, is_of_objects, plain_array, with_unknown
+
+__all__ = ["complete_labels", "plain_labels", "plain_table", "real_numbers"]
+
+# Kinds of dtypes that stand for numbers: booleans, integers, floats.
+NUMBERS = "buif"
+
+
+def plain_table(X: Any) -> Any:
+    """Data without masks, NA or tensors; a data frame stays one, with its names.
+
+    :raises ValueError: if columns of a data frame are not numbers, which are named, or a tensor is
+        not dense and real.
+    """
+    if isinstance(X, Tensor):
+        return _array_of(X, "X")
+    if hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc"):
+        return _plain_frame(X)
+    objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and is_of_objects(X))
+    return plain_array(X, "X") if objects or isinstance(X, np.ma.MaskedArray) else X
+
+
+def real_numbers(X: np.ndarray) -> np.ndarray:
+    """Checked data of a dtype of real numbers of at most 64 bits.
+
+    :raises ValueError: if they are of another kind, such as dates, or out of float64's range.
+    """
+    if X.dtype.kind not in NUMBERS:
+        raise ValueError(f"X must hold numbers, got dtype {X.dtype}: convert or drop it")
+    return within_float64(X, "X") if X.dtype.itemsize > np.dtype(float).itemsize else X
+
+
+def plain_labels(y: Any) -> Any:
+    """Labels, -1 where they are masked or NA; integers in an array of objects become integers.
+
+    :raises ValueError: if a tensor is not dense and real.
+    """
+    if isinstance(y, Tensor):
+        return _array_of(y, "y")
+    y = with_unknown(y)
+    return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
+
+
+def complete_labels(y: Any) -> Any:
+    """Labels for a score, all of which are known.
+
+    :raises ValueError: if some are masked or NA.
+    """
+    if hidden(y).any():
+        raise ValueError(
+            f"y has {int(hidden(y).sum())} entries that are masked or NA: leave these rows out of "
+            "X and y, because a score compares known labels"
+        )
+    return plain_labels(y)
+
+
+def _array_of(x: Tensor, name: str) -> np.ndarray:
+    """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16."""
+    dense = dense_tensor(x, name).detach().cpu().resolve_neg()
+    short = dense.is_floating_point() and dense.dtype not in (torch.float32, torch.float64)
+    return (dense.float() if short else dense).numpy()
+
+
+def _plain_frame(X: Any) -> Any:
+    """A frame whose columns of objects are numbers, and whose sparse columns are dense; strings are
+    left for scikit-learn to read.
+    """
+    if not X.shape[1]:
+        raise ValueError(f"X is a data frame without columns (shape {X.shape})")
+    columns = [X.iloc[:, i] for i in range(X.shape[1])]
+    if wrong := [str(c.name) for c in columns if not _is_numeric(c)]:
+        dtypes = ", ".join(sorted({str(c.dtype) for c in columns if str(c.name) in wrong}))
+        raise ValueError(
+            f"X must hold numbers, but the columns {wrong} have the dtype {dtypes}: encode them as "
+            "numbers (dates as a duration, categories by OneHotEncoder), or drop them"
+        )
+    if not any(is_of_objects(c) or hasattr(c, "sparse") for c in columns):
+        return X
+    return type(X)(
+        {i: plain_array(np.asarray(c), f"column {c.name!r} of X") for i, c in enumerate(columns)},
+        index=X.index,
+    ).set_axis(X.columns, axis=1)
+
+
+def _is_numeric(column: Any) -> bool:
+    """Whether entries are numbers, or strings or objects that scikit-learn may read as such."""
+    dtype = column.dtype
+    return is_of_objects(column) or dtype.kind in NUMBERS or str(dtype).startswith("str")

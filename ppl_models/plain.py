@@ -1,0 +1,135 @@
+"""Arrays as users have them (masked, nullable, sparse, quantised), as plain numbers or refused."""
+
+from __future__ import annotations
+
+import sys
+from math import nan
+from numbers import Number
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+__all__ = ["dense_tensor", "hidden", "is_masked", "is_of_objects", "plain_array", "with_unknown"]
+
+
+def dense_tensor(x: Tensor, name: str) -> Tensor:
+    """``x`` if it is a dense tensor of real numbers.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if it is not; the message says how to convert it.
+    """
+    kinds = {
+        f"nested; give a padded tensor: torch.nested.to_padded_tensor({name}, ...)": x.is_nested,
+        f"of layout {x.layout}; give {name}.to_dense()": x.layout != torch.strided,
+        f"quantised; give {name}.dequantize()": x.is_quantized,
+        f"complex; give its parts: torch.view_as_real({name})": x.is_complex(),
+        "on the device 'meta', without values; give one with values": x.is_meta,
+    }
+    if found := [kind for kind, applies in kinds.items() if applies]:
+        raise ValueError(f"{name} must be a dense tensor of real numbers, but is {found[0]}")
+    return x
+
+
+def plain_array(x: ArrayLike, name: str) -> np.ndarray:
+    """``x`` as a plain array, NaN where it is masked or ``pandas.NA``.
+
+    Numbers in an array of objects are converted; other objects stay.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if rows differ in shape, a number is too large, or it is sparse.
+    """
+    if hasattr(x, "todense"):
+        raise ValueError(f"{name} is sparse ({type(x).__name__}): give {name}.toarray()")
+    try:
+        array = _unmasked(np.ma.stack(cast(Any, x)) if _has_masked_rows(x) else x)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array, with rows of equal shape: {error}") from error
+    return _without_objects(array, name) if is_of_objects(array) else array
+
+
+def is_masked(x: Any) -> bool:
+    """Whether ``x`` has masked entries."""
+    return isinstance(x, np.ma.MaskedArray) and bool(np.ma.getmaskarray(x).any())
+
+
+def is_of_objects(x: Any) -> bool:
+    """Whether ``x`` has a dtype, and that is NumPy's dtype of objects."""
+    return bool(getattr(x, "dtype", None) == np.dtype(object))
+
+
+def hidden(x: Any) -> np.ndarray:
+    """Which entries are masked or ``pandas.NA``; a single False if none can be."""
+    if isinstance(x, np.ma.MaskedArray):
+        return np.ma.getmaskarray(x)
+    if hasattr(x, "isna") and not isinstance(getattr(x, "dtype", None), np.dtype):
+        return np.asarray(x.isna())
+    if not isinstance(x, list | tuple) and not is_of_objects(x):
+        return np.zeros(1, bool)
+    missing = _na()
+    try:
+        objects = np.asarray(x, dtype=object)
+    except ValueError:  # rows differ in shape, which the check of numbers says
+        return np.zeros(1, bool)
+    return np.array([value is missing for value in objects.ravel()], bool).reshape(objects.shape)
+
+
+def with_unknown(labels: Any) -> Any:
+    """``labels``, with -1 in place of masked entries and ``pandas.NA``.
+
+    :raises ValueError: if an integer needs 64 bits without a sign.
+    """
+    where = hidden(labels)
+    if not where.any():
+        return labels
+    found = np.array(labels, dtype=object)
+    found[where] = -1
+    plain = _without_objects(found, "labels")
+    if plain.dtype.kind == "f" and all(isinstance(label, int) for label in found.tolist()):
+        raise ValueError("labels beyond 2**63 - 1 cannot stand beside unknown ones: renumber them")
+    return plain
+
+
+def _na() -> Any:
+    """``pandas.NA``; an object that nothing else is, if pandas was not imported."""
+    return getattr(sys.modules.get("pandas"), "NA", object())
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{name} holds an integer that is too large for a float") from error
+
+
+def _has_masked_rows(x: Any) -> bool:
+    return isinstance(x, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in x)
+
+
+def _unmasked(x: Any) -> np.ndarray:
+    """NaN where masked; integers become floats if any is masked."""
+    if not is_masked(x):
+        return np.asarray(x)
+    return (x.astype(float) if x.dtype.kind in "bui" else x).filled(
+        nan if x.dtype.kind in "buifO" else None
+    )
+
+
+def _without_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Numbers, NaN for ``pandas.NA``; the objects themselves if one is not a number."""
+    missing = _na()
+    values = [nan if value is missing else value for value in array.ravel().tolist()]
+    if not all(isinstance(value, Number | np.bool_) for value in values):
+        return _filled_objects(values, array.shape)
+    found = np.array(values)
+    if is_of_objects(found):  # decimals, fractions, integers beyond 64 bits
+        found = np.array([_number(value, name) for value in values])
+    return found.reshape(array.shape)
+
+
+def _filled_objects(values: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects.reshape(shape)

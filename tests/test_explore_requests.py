@@ -1,0 +1,431 @@
+"""The explorer's server answers any request, with bounded work, and never with a 500."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+import torch
+
+from examples import explore
+from guides import FacetGuide, VaDEGuide
+from inference import SVIRunner
+from inference.exploring.explorer import MAX_SWAPPED, Explorer
+from ppl_models import MFCVAE, GaussianMixture, SharedMLP
+from tests.catalogue import BUILDERS, autoencoder, cvae, given, nvae, two_facets, vae
+
+pytest.importorskip("dash", reason="needs facetvae[explore]")
+from examples import explore_page, explore_requests, explore_views
+
+N = 12
+PLACE = "http://127.0.0.1:8050"
+UPDATE = "/_dash-update-component"
+ANSWERS = {200, 204, 400, 413}
+
+
+def explorer_of(guide: FacetGuide) -> Explorer:
+    beside = {name: values for name, values in given(guide, N).items() if name != "known"}
+    x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
+    return Explorer(guide, x.numpy(), beside)
+
+
+def many_facets(count: int) -> Explorer:
+    facets = {f"f{j:02d}": GaussianMixture(2, 2) for j in range(count)}
+    guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
+    return Explorer(guide, np.random.default_rng(0).random((N, 6)))
+
+
+# Requests as a browser sends them
+
+
+def control(name: Any, what: str, value: Any) -> dict[str, Any]:
+    return {"id": name, "property": what, "value": value}
+
+
+VIEW = control("view", "value", "Clusters")
+FACET = control("facet", "value", "digit")
+ROW_A, ROW_B = control("input-A", "value", 3), control("input-B", "value", 5)
+LABEL = control("label", "value", None)
+SHOWN = [f"{view}.hidden" for view in explore_page.VIEWS]
+SHOWN += ["inputs.hidden", "facets.hidden", "heading.children", "lead.children"]
+SHOWN += ["slot-B.hidden", "choose.hidden"]
+
+
+def ask(output: str, inputs: list[Any], state: list[Any] | None = None) -> dict[str, Any]:
+    """A request for outputs, as Dash names them, by the first of the inputs."""
+    words = output.strip(".").split("...") if output.startswith("..") else [output]
+    outputs = [dict(zip(("id", "property"), word.split("."), strict=True)) for word in words]
+    first = inputs[0][0] if isinstance(inputs[0], list) else inputs[0]
+    name = first["id"]
+    if isinstance(name, dict):
+        name = json.dumps(name, separators=(",", ":"), sort_keys=True)
+    return {
+        "output": output,
+        "outputs": outputs if output.startswith("..") else outputs[0],
+        "inputs": inputs,
+        "state": state or [],
+        "changedPropIds": [f"{name}.{first['property']}"],
+    }
+
+
+def view(name: str) -> dict[str, Any]:
+    return VIEW | {"value": name}
+
+
+def drawn(choices: Any = (1, 0), temperature: Any = 1.0, clicks: Any = None) -> dict[str, Any]:
+    sent = [
+        view("Samples"),
+        control("choices", "value", list(choices) if isinstance(choices, tuple) else choices),
+        control("temperature", "value", temperature),
+        control("held", "value", "held"),
+        ROW_A,
+        control("anew", "n_clicks", clicks),
+    ]
+    return ask("drawn.children", sent, [FACET])
+
+
+def moved(values: dict[Any, Any], facet: Any = "digit", row: Any = 3) -> dict[str, Any]:
+    sliders = [control({"place": j, "type": "latent"}, "value", z) for j, z in values.items()]
+    beside = [FACET | {"value": facet}, ROW_A | {"value": row}, LABEL]
+    return ask("..moved.src...moved-says.children..", [sliders], beside)
+
+
+def swapped(first: Any = 0, second: Any = 1, parts: Any = ("style", "digit")) -> dict[str, Any]:
+    sent = [view("Swaps"), ROW_A | {"value": first}, ROW_B | {"value": second}]
+    parts = list(parts) if isinstance(parts, tuple) else parts
+    return ask("swap-table.children", [*sent, control("swapped", "value", parts)])
+
+
+def chosen() -> dict[str, Any]:
+    thumbnails = [control({"row": j, "type": "thumbnail"}, "n_clicks", 1) for j in range(4)]
+    state = [control("slot", "value", "A"), view("Swaps")]
+    return ask("..input-A.value...input-B.value...slot.value..", [thumbnails], state)
+
+
+def valid() -> list[dict[str, Any]]:
+    """A request for each of the page's callbacks."""
+    held = control("held", "value", "drawn")
+    back = control("back", "n_clicks", None)
+    of_facet = "..choices.options...choices.value...choices-of.children...choose-clusters.hidden.."
+    return [
+        ask(f"..{'...'.join(SHOWN)}..", [VIEW, FACET, held]),
+        ask("Clusters.children", [VIEW, FACET]),
+        ask("known.children", [control("measure", "n_clicks", 1)]),
+        ask("Training.children", [view("Training")]),
+        ask("thumbnails.children", [control("others", "n_clicks", 2)]),
+        ask("picture-A.src", [ROW_A]),
+        ask("picture-B.src", [ROW_B]),
+        ask("sliders.children", [view("Latents"), FACET, ROW_A, LABEL, back]),
+        ask(of_facet, [FACET]),
+        chosen(),
+        swapped(),
+        moved({0: 0.1, 2: -0.3}),
+        drawn(),
+    ]
+
+
+# Forged requests
+
+NESTED: Any = 0
+for _ in range(50):
+    NESTED = [NESTED]
+POISON = [
+    None, True, -1, 0.5, 3, 10**30, 1e308, float("nan"), float("inf"), "inf", "", "x" * 20_000,
+    "\ud800", "__proto__", "digit", [], {}, NESTED, {"place": 0, "type": "latent"},
+    list(range(20_000)),
+]  # fmt: skip
+
+
+def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each part of a request."""
+    keys = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    for key in keys:
+        yield (*path, key)
+        yield from nodes(value[key], (*path, key))
+
+
+def forged(chance: random.Random) -> dict[str, Any]:
+    """A request with one or two parts replaced, removed or doubled."""
+    body = copy.deepcopy(chance.choice(valid()))
+    for _ in range(chance.randint(1, 2)):
+        *path, last = chance.choice(list(nodes(body)))
+        owner = body
+        for key in path:
+            owner = owner[key]
+        how = chance.random()
+        if how < 0.7:
+            owner[last] = copy.deepcopy(chance.choice(POISON))
+        elif how < 0.85:
+            del owner[last]
+        elif isinstance(owner, list):
+            owner.append(copy.deepcopy(owner[last]))
+        else:
+            owner["more"] = owner[last]
+    return body
+
+
+RAW = [
+    b"", b"{", b"[" * 100_000, b'{"output": ' * 20_000, b"null", b"[]", b'"x"', b"\xff\xfe",
+    b"1" * 6000,
+]  # fmt: skip
+HUGE = b'{"output": "' + b"x" * explore_requests.MAX_BYTES + b'"}'
+
+
+@pytest.fixture(scope="module")
+def send() -> Callable[[Any], Any]:
+    """Sends one request to the page of a small model, without a network."""
+    client = page_of(explorer_of(two_facets()))
+
+    def post(body: Any) -> Any:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return client(data)
+
+    return post
+
+
+def page_of(explorer: Explorer) -> Callable[[bytes], Any]:
+    app = explore_page.build_app(explorer, [{"epoch": 1, "elbo": 0.0, "objective": 0.0}], "run", {})
+    client = app.server.test_client()
+    return lambda data: client.post(
+        UPDATE, base_url=PLACE, data=data, content_type="application/json"
+    )
+
+
+@pytest.mark.parametrize("body", valid(), ids=lambda body: body["output"][:30])
+def test_what_the_page_sends_is_answered(body: Any, send: Callable[[Any], Any]) -> None:
+    assert send(body).status_code == 200
+
+
+def test_every_callback_of_the_page_is_tried() -> None:
+    app = explore_page.build_app(explorer_of(two_facets()), [], "run", {})
+    assert {body["output"] for body in valid()} == set(app.callback_map)
+
+
+def test_every_property_that_the_page_sends_is_validated() -> None:
+    explorer = explorer_of(two_facets())
+    app = explore_page.build_app(explorer, [], "run", {})
+    specs = [each for call in app.callback_map.values() for each in call["inputs"] + call["state"]]
+    ids = [
+        (json.loads(each["id"])["type"] if each["id"][0] == "{" else each["id"], each["property"])
+        for each in specs
+    ]
+    assert {f"{name}.{what}" for name, what in ids} == set(
+        explore_requests.fields(explorer, list(explore_page.VIEWS))
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (swapped(first=-1), "input-A.value must be the number of an input, from 0 to 11"),
+        (swapped(parts=["style", "hue"]), "swapped.value must be a list of at most 2"),
+        (swapped(parts=["style"] * 9), "swapped.value must be a list of at most 2"),
+        (moved({0: float("nan")}), "latent must be a finite number, got nan"),
+        (moved({0: "inf"}), "latent must be a finite number, got 'inf'"),
+        (moved({99: 0.0}), "latent place was expected"),
+        (moved({0: 0.0}, facet="hue"), "facet.value must be one of style, digit, got 'hue'"),
+        (moved({0: 0.0}, row=-1), "input-A.value must be the number of an input"),
+        (drawn(choices=list(range(20_000))), "choices.value must be a list of at most"),
+        (drawn(temperature=1e308), "temperature.value must be a number from 0 to 1.5"),
+        (drawn(clicks=10**30), "anew.n_clicks must be a number of clicks"),
+        (swapped() | {"output": "nothing.children"}, "unknown output 'nothing.children'"),
+        (swapped() | {"outputs": {"id": "drawn", "property": "children"}}, "outputs must list"),
+        (swapped() | {"inputs": []}, "inputs must be a list of 4 properties"),
+        (swapped() | {"changedPropIds": ["view.id"]}, "changedPropIds must be a list"),
+        (b"[" * 100_000, "a request must be a JSON object"),
+    ],
+    ids=str,
+)
+def test_a_forged_request_gets_a_sentence(body: Any, says: str, send: Callable[[Any], Any]) -> None:
+    answer = send(body)
+    assert answer.status_code == 400
+    assert says in answer.text
+    assert answer.text.count("\n") == 1
+    assert len(answer.text) < 400
+
+
+def test_a_large_request_is_not_read(send: Callable[[Any], Any]) -> None:
+    assert send(HUGE).status_code == 413
+
+
+def test_forged_requests_get_no_server_error(send: Callable[[Any], Any]) -> None:
+    chance, counts = random.Random(0), Counter[int]()
+    for body in [*RAW, *(forged(chance) for _ in range(300))]:
+        started = time.perf_counter()
+        answer = send(body)
+        counts[answer.status_code] += 1
+        assert answer.status_code in ANSWERS, str(body)[:500]
+        assert time.perf_counter() - started < 5, str(body)[:500]
+    assert counts[400] > 200
+
+
+@pytest.mark.parametrize("build", [autoencoder, cvae, nvae, vae], ids=lambda build: build.__name__)
+def test_forged_requests_to_other_models(build: Callable[[], FacetGuide]) -> None:
+    post, chance = page_of(explorer_of(build())), random.Random(1)
+    facet = next(iter(build().model.priors))
+    for _ in range(40):
+        text = json.dumps(forged(chance)).replace('"digit"', f'"{facet}"')
+        assert post(text.encode()).status_code in ANSWERS, text[:500]
+
+
+def plausible(explorer: Explorer, chance: random.Random) -> dict[str, Any]:
+    """A request of values that are each allowed, whether or not they fit one another."""
+    values = {
+        "view.value": list(explore_page.VIEWS),
+        "facet.value": explorer.facets,
+        "input-A.value": [None, 0, N - 1],
+        "input-B.value": [None, 0, N - 1],
+        "slot.value": ["A", "B"],
+        "swapped.value": [[], explorer.parts, explorer.parts[:1], explorer.parts[:1] * 2],
+        "label.value": [None, *range(explorer.num_classes)],
+        "choices.value": [[], *map(explorer.choices, explorer.facets)],
+        "temperature.value": [0, 0.3, 1.5],
+        "held.value": ["drawn", "held"],
+    }
+    body = copy.deepcopy(chance.choice(valid()))
+    for each in [*body["inputs"], *body["state"]]:
+        if isinstance(each, dict):
+            name = f"{each['id']}.{each['property']}"
+            each["value"] = chance.choice(values.get(name, [None, 1, 1_000_000]))
+        else:
+            for member in each:
+                member["value"] = chance.choice([0, 1, 1_000_000])
+    return body
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_values_that_do_not_fit_one_another_get_no_server_error(
+    build: Callable[[], FacetGuide],
+) -> None:
+    explorer, chance = explorer_of(build()), random.Random(2)
+    post = page_of(explorer)
+    for _ in range(25):
+        body = plausible(explorer, chance)
+        answer = post(json.dumps(body).encode())
+        assert answer.status_code == 200 or "latent place was expected" in answer.text, body
+
+
+def test_values_beyond_a_slider_count_as_its_end() -> None:
+    explorer = explorer_of(two_facets())
+    axis = explorer.axes("digit", 3)[0]
+    far, end = (
+        explore_views.moved_picture(explorer, "digit", 3, {axis.index: value}, None)
+        for value in (1e308, axis.high)
+    )
+    assert far == end
+
+
+def test_sliders_of_another_facet_are_said_on_the_page(send: Callable[[Any], Any]) -> None:
+    assert explorer_of(two_facets()).model.prior("style").dim < 3
+    answer = send(moved({2: 0.0}, facet="style"))
+    assert answer.status_code == 200
+    assert "These sliders are not those of style" in answer.text
+
+
+# The real server, by many at once
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, guide = tmp_path_factory.mktemp("served"), two_facets()
+    run = SVIRunner(guide.model, guide).save(folder / "run")
+    np.save(folder / "x.npy", np.random.default_rng(0).random((N, *guide.model.x_shape)))
+    flags = [str(run), "--data", str(folder / "x.npy"), "--port", "0"]
+    with explore.serving(explore.parse(flags)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield explore.address_of(server).rstrip("/")
+        server.shutdown()
+        thread.join()
+
+
+def status(address: str, data: bytes) -> int:
+    headers = {"Content-Type": "application/json"}
+    try:
+        with urlopen(Request(address + UPDATE, data, headers), timeout=30) as answer:
+            answer.read()
+            return answer.status
+    except HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_twenty_clients_at_once(address: str) -> None:
+    def client(seed: int) -> list[int]:
+        chance = random.Random(seed)
+        bodies = [*chance.sample(valid(), 4), *(forged(chance) for _ in range(6))]
+        return [status(address, json.dumps(body).encode()) for body in bodies]
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(20) as pool:
+        counts = Counter(code for codes in pool.map(client, range(20)) for code in codes)
+    assert counts.keys() <= ANSWERS
+    assert counts[200] >= 80
+    assert time.perf_counter() - started < 20
+
+
+def test_unknown_files_are_not_found(address: str) -> None:
+    with pytest.raises(HTTPError, match="404") as caught:
+        urlopen(f"{address}/_dash-component-suites/elsewhere/x.js")
+    caught.value.close()
+
+
+def test_what_many_ask_at_once_is_measured_once() -> None:
+    calls = []
+
+    def measure(facet: str) -> str:
+        calls.append(facet)
+        time.sleep(0.05)
+        return facet
+
+    measured = explore_page.once(measure)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(measured, ["digit"] * 8)) == {"digit"}
+    assert calls == ["digit"]
+
+
+# Many facets
+
+
+def test_swaps_of_many_facets_are_of_some_of_them() -> None:
+    explorer = many_facets(14)
+    combinations, data = explorer.swaps(4, 7)
+    assert combinations == list(product((4, 7), repeat=MAX_SWAPPED))
+    assert len(data) == 2**MAX_SWAPPED
+    (_, own), (_, other) = (explorer.swaps(row, row, ["f00"]) for row in (4, 7))
+    np.testing.assert_allclose(data[[0]], own[:1], rtol=1e-5)  # all parts are the first's
+    _, last = explorer.swaps(4, 7, ["f13"])
+    assert len(last) == 2
+    np.testing.assert_allclose(last[0], own[0], rtol=1e-5)
+    assert not np.allclose(last[1], own[0])
+    assert not np.allclose(last[1], other[0])
+
+
+def test_the_page_asks_which_of_many_facets_to_swap() -> None:
+    explorer = many_facets(8)
+    layout = str(explore_page.build_app(explorer, [], "run", {}).layout())
+    assert "At most 6 of the 8 parts are swapped at once" in layout
+    table = explore_views.swap_table(explorer, 0, 1, ["f07", "f02"])
+    assert str(table).count("className='swap'") == 4
+    assert "Choose 1 to 6" in str(explore_views.swap_table(explorer, 0, 1, explorer.parts))
+    assert "Choose 1 to 6" in str(explore_views.swap_table(explorer, 0, 1, []))
+
+
+def test_too_many_choices_are_said_on_the_page() -> None:
+    explorer = explorer_of(two_facets())
+    rows = explore_views.sample_rows(explorer, "digit", range(51), 1.0, None, 0)
+    assert "Choose at most 50 at once" in str(rows)
