@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pyro.optim import PyroOptim
@@ -32,7 +32,6 @@ __all__ = [
     "restored_settings",
 ]
 
-T = TypeVar("T", bound=nn.Module)
 #: Ways to compute a step: chosen by the number of steps, a recorded program whose operations are
 #: replayed or compiled, or Pyro's own handlers in every step.
 COMPILE = ("auto", "replay", "inductor", None)
@@ -81,7 +80,8 @@ class Run:
         self.lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
-        self.loss = check_precision(loss)
+        check_precision(loss)
+        self.loss = loss
         _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
@@ -213,11 +213,8 @@ def check_part(name: str, part: Any) -> Any:
     return check_kind(name, part, *PARTS[name])
 
 
-def check_precision(module: T) -> T:
-    """``module`` if its parameters and buffers are float32, float64 or integers.
-
-    :raises ValueError: naming the first other one.
-    """
+def check_precision(module: nn.Module) -> None:
+    """:raises ValueError: naming a parameter or buffer that is not float32, float64 or integer."""
     for name, tensor in module.state_dict().items():
         if not tensor.is_floating_point() or tensor.dtype in (torch.float32, torch.float64):
             continue
@@ -225,7 +222,6 @@ def check_precision(module: T) -> T:
             f"parameters must be float32 or float64, but {name!r} is {tensor.dtype}: call "
             "guide.float(), and give precision='bf16' for networks that run in bfloat16"
         )
-    return module
 
 
 def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,7 @@ HELPERS = {
     "common",
     "datasets",
     "explore_page",
+    "explore_requests",
     "explore_views",
     "faces",
     "shapes",

@@ -272,7 +272,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))),
         "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got VaDE: use VaDEGuide",
     ),
-    (lambda: build().embed(X, label=U * 1j), "label must hold integers, got torch.complex"),
+    (
+        lambda: build().embed(X, label=U * 1j),
+        "label must be a dense tensor of real numbers, but is complex",
+    ),
     (
         lambda: SVIRunner((g := build()).model, g).fit(X, 1, batchsize=3, label=U),
         "batchsize: is that a misspelt option",

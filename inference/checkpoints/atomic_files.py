@@ -20,7 +20,6 @@ from filelock import FileLock, Timeout
 from inference.checkpoints.json_text import parsed
 
 __all__ = [
-    "LARGEST_TEXT",
     "check_folder",
     "digest",
     "held",

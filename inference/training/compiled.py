@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from inference.training.recording import Program, inductor, record, replay
 from ppl_models.configurable import Options
 from ppl_models.data import Observed
 
-__all__ = ["EXECUTORS", "Gradient", "Recorder", "laid_out", "settings"]
+__all__ = ["EXECUTORS", "Gradient", "Recorder", "Recording", "laid_out", "settings"]
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
 Gradient = tuple[Tensor, Sequence[Tensor | None]]
@@ -22,11 +23,24 @@ Gradient = tuple[Tensor, Sequence[Tensor | None]]
 Objectives = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Observed], Tensor]
 
 EXECUTORS = {"replay": replay, "inductor": inductor}
-# Shapes of batches that get a program; batches of further ones, as groups of many sizes have them,
-# are computed as if there were none.
-MAX_PROGRAMS = 4
 # Of a program against the function that it was recorded from, in single precision.
 RELATIVE_ERROR = 1e-2
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Which steps are computed by recorded programs.
+
+    :ivar executor: the name of one of :data:`EXECUTORS`; ``None`` to record none.
+    :ivar last: whether the last batch of a pass, if it is smaller, gets a program as well.
+    """
+
+    executor: str | None = None
+    last: bool = True
+
+    def covers(self, batch: Observed, rows: int, batch_size: int) -> bool:
+        """Whether a batch of so many rows gets a program; groups would need too many."""
+        return "group" not in batch.given and (self.last or rows == batch_size)
 
 
 class Recorder:
@@ -57,21 +71,18 @@ class Recorder:
         self.refused: str | None = None
 
     def __call__(self, step: Tensor, batch: Observed) -> Gradient | None:
-        """The objectives and the gradient; ``None`` if there is no program for such a batch."""
-        key = tuple((each.shape, each.dtype) for each in _inputs(step, batch))
+        """The objectives and the gradient; ``None`` if they cannot be recorded."""
+        inputs = (step, batch.x, *batch.given.values())
+        key = tuple((each.shape, each.dtype) for each in inputs)
         program = self.programs.get(key)
-        if program is None:
-            if self.refused is not None or len(self.programs) == MAX_PROGRAMS:
-                return None
+        if program is None and self.refused is None:
             try:
-                program = self.programs[key] = self._program(step, batch)
+                program = self.programs[key] = self._program(inputs, list(batch.given))
             except Exception as error:  # of a user's own model, or of a compiler
                 self.refused = str(error).strip().partition("\n")[0]
-                return None
-        return program(*self.tensors, *_inputs(step, batch))
+        return None if program is None else program(*self.tensors, *inputs)
 
-    def _program(self, step: Tensor, batch: Observed) -> Callable[..., Gradient]:
-        names = list(batch.given)
+    def _program(self, inputs: Sequence[Tensor], names: Sequence[str]) -> Callable[..., Gradient]:
         missing: list[int] = []
 
         def function(*tensors: Tensor) -> list[Tensor]:
@@ -80,11 +91,12 @@ class Recorder:
             return [objectives, *(g for g in gradients if g is not None)]
 
         def examples() -> list[Tensor]:  # which a program may change, as its buffers
-            return [t.detach().clone() for t in (*self.tensors, *_inputs(step, batch))]
+            return [t.detach().clone() for t in (*self.tensors, *inputs)]
 
-        with seeded(0, batch.x.device):
+        device = inputs[0].device
+        with seeded(0, device):
             run = self.executor(record(function, examples()), examples())
-        _check_equal(function, run, examples, batch.x.device)
+        _check_equal(function, run, examples, device)
 
         def program(*tensors: Tensor) -> Gradient:
             with torch.no_grad():
@@ -99,13 +111,11 @@ class Recorder:
         P, B = len(self.names), len(self.buffers)
         learning = [p.detach().requires_grad_() for p in tensors[:P]]
         step, x, *rest = tensors[P + B :]
-        beside = dict(zip(given, rest, strict=False))
-        size: Any = rest[-1] if len(rest) > len(beside) else None
         objectives = self.objectives(
             self.fixed | dict(zip(self.names, learning, strict=True)),
             dict(zip(self.buffers, tensors[P : P + B], strict=True)),
             step,
-            Observed(x, beside, size),
+            Observed(x, dict(zip(given, rest, strict=True))),
         )
         gradients = torch.autograd.grad(objectives.sum(), learning, allow_unused=True)
         return objectives.detach(), laid_out(gradients, learning)
@@ -159,8 +169,3 @@ def _plain(value: Any) -> Any:
         return value
     within = _plain(vars(value)) if isinstance(value, Options | ELBO) else None
     return id(value), within
-
-
-def _inputs(step: Tensor, batch: Observed) -> list[Tensor]:
-    size = [] if batch.size is None else [step.new_tensor(batch.size)]
-    return [step, batch.x, *batch.given.values(), *size]

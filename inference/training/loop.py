@@ -84,7 +84,7 @@ def _train(plan: FitPlan) -> None:
         with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
             writer.restore(at, trackers)
             bar.update(at.epoch)
-            parts = (plan.weights, source, trackers, processes, plan.executor)
+            parts = (plan.weights, source, trackers, processes, plan.recording)
             steps = plan.step_type(plan.runs, *parts)
             with closing(steps), ExitStack() as ended:
                 for run in plan.runs:

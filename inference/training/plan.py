@@ -15,6 +15,7 @@ from inference.distributed import SingleProcess
 from inference.records import plain
 from inference.run import Callback, Run, check_precision
 from inference.schedules import Weights
+from inference.training.compiled import Recording
 from inference.training.data_source import DataSource, fingerprint
 from inference.training.steps import Steps
 from ppl_models.arrays import as_numbers
@@ -23,7 +24,7 @@ from ppl_models.configurable import to_config
 
 __all__ = ["FitPlan", "check_callbacks"]
 
-# Recording takes about as long as what it saves in so many steps.
+# Recording takes less time than it saves in so many steps.
 STEPS_THAT_PAY = 500
 
 
@@ -37,7 +38,7 @@ class FitPlan:
     :ivar source: where the data come from.
     :ivar callbacks: of each run.
     :ivar weights: of the terms, by step: the schedule over this call's steps.
-    :ivar executor: how objectives are computed, see :class:`~inference.training.steps.Steps`.
+    :ivar recording: which steps are computed by recorded programs.
     :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, the
         schedule does not fit, or parameters are neither float32 nor float64.
     """
@@ -51,7 +52,7 @@ class FitPlan:
     progress: bool
     checkpoints: Checkpoints | None = None
     processes: SingleProcess = field(default_factory=SingleProcess)
-    executor: str | None = field(init=False)
+    recording: Recording = field(init=False)
     weights: Weights = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -66,17 +67,18 @@ class FitPlan:
         steps = self.source.steps
         total = self.lead.step + self.epochs * steps
         object.__setattr__(self, "weights", self.lead.schedule.bind(self.lead.model, steps, total))
-        object.__setattr__(self, "executor", self._executor())
+        object.__setattr__(self, "recording", self._recording())
 
     @property
     def lead(self) -> Run:
         return self.runs[0]
 
-    def _executor(self) -> str | None:
-        """How objectives are computed: if the run leaves it open, recorded where that pays."""
+    def _recording(self) -> Recording:
+        """Which steps are recorded: if the run leaves it open, those where it pays."""
         if self.lead.compile != "auto":
-            return self.lead.compile
-        return "replay" if self.epochs * self.source.steps >= STEPS_THAT_PAY else None
+            return Recording(self.lead.compile)
+        pays = self.epochs * self.source.steps >= STEPS_THAT_PAY
+        return Recording("replay" if pays else None, last=self.epochs >= STEPS_THAT_PAY)
 
     def check_callbacks(self) -> None:
         """Call ``check`` of the callbacks that have it, which raises if they would fail."""
@@ -91,7 +93,7 @@ class FitPlan:
             **self.lead.description(),
             **self.source.description(),
             "sizes": [self.epochs, self.source.batch_size, self.log_every],
-            "kind": " ".join(filter(None, (self.step_type.__name__, self.executor))),
+            "kind": " ".join(filter(None, (self.step_type.__name__, self.recording.executor))),
             "guard": to_config(self.lead.guard),
             "callbacks": [[_described(callback) for callback in of] for of in self.callbacks],
             "steps": self.source.steps,

@@ -15,7 +15,7 @@ from inference.randomness import derive_seed
 from inference.run import Run
 from inference.schedules import Weights
 from inference.training.batching import Rows
-from inference.training.compiled import Gradient, Recorder, laid_out, settings
+from inference.training.compiled import Gradient, Recorder, Recording, laid_out, settings
 from inference.training.data_source import DataSource, InMemorySource
 from inference.training.nonfinite import NonFiniteTracker
 from ppl_models.data import Observed
@@ -31,8 +31,8 @@ class Steps(ABC):
     :param source: where the data come from.
     :param trackers: one per run, of its steps that are not finite.
     :param processes: the processes that take part.
-    :param executor: runs the recorded objective and its gradient; ``None`` to compute them one
-        operation after the other, through Pyro.
+    :param recording: which steps are computed by recorded programs; the others run through Pyro's
+        handlers.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Steps(ABC):
         source: DataSource,
         trackers: Sequence[NonFiniteTracker],
         processes: SingleProcess,
-        executor: str | None = None,
+        recording: Recording | None = None,
     ) -> None:
         self.runs = runs
         self.weights = weights
         self.source = source
         self.trackers = trackers
         self.processes = processes
-        self.executor = executor
+        self.recording = recording or Recording()
         self.recorder: Recorder | None = None
         self.recorded_for: Any = None
         self.prepare()
@@ -103,12 +103,18 @@ class Steps(ABC):
         self.learning = [p for p in parameters.values() if p.requires_grad]
         for parameter in parameters.values():
             parameter.grad = None
-        if self.executor is not None:
-            self.recorder = Recorder(self.objectives, parameters, buffers, self.executor)
+        if self.recording.executor is not None:
+            executor = self.recording.executor
+            self.recorder = Recorder(self.objectives, parameters, buffers, executor)
 
-    def gradient(self, step: Tensor, batch: Observed) -> Gradient:
-        """Objectives, detached, and the gradient of their sum for each parameter that learns."""
-        recorded = None if self.recorder is None else self.recorder(step, batch)
+    def gradient(self, step: Tensor, batch: Observed, rows: int) -> Gradient:
+        """Objectives, detached, and the gradient of their sum for each parameter that learns.
+
+        :param rows: of the batch of all processes, of which ``batch`` is this one's part.
+        """
+        recorded, size = None, self.source.batch_size
+        if self.recorder is not None and self.recording.covers(batch, rows, size):
+            recorded = self.recorder(step, batch)
         return self.computed(step, batch) if recorded is None else recorded
 
     def computed(self, step: Tensor, batch: Observed) -> Gradient:
@@ -155,7 +161,9 @@ class SingleRunStep(Steps):
         (tracker,) = self.trackers
         tracker.snapshot()
         part, counts = self.processes.shard(batch)
-        loss, gradients = self.processes.mean(*self.gradient(step, part), counts, self.learning)
+        loss, gradients = self.processes.mean(
+            *self.gradient(step, part, len(batch)), counts, self.learning
+        )
         for parameter, gradient in zip(self.learning, gradients, strict=True):
             parameter.grad = gradient
         kept = tracker.check(loss, step)
@@ -217,7 +225,7 @@ class VmappedStep(Steps):
         for tracker in self.trackers:
             tracker.snapshot()
         # Each run's objective depends only on its own parameters.
-        losses, gradients = self.gradient(step, batch)
+        losses, gradients = self.gradient(step, batch, batch.x.shape[1])
         for parameter, gradient in zip(self.learning, gradients, strict=True):
             assert parameter.grad is not None
             parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
