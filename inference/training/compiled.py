@@ -11,7 +11,8 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 
 from inference.randomness import seeded
-from inference.training.recording import Program, inductor, record, replay
+from inference.training.nonfinite import SCHEDULED
+from inference.training.recording import Program, agree, inductor, record, replay
 from ppl_models.configurable import Options
 from ppl_models.data import Observed
 
@@ -23,8 +24,6 @@ Gradient = tuple[Tensor, Sequence[Tensor | None]]
 Objectives = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Observed], Tensor]
 
 EXECUTORS = {"replay": replay, "inductor": inductor}
-# Of a program against the function that it was recorded from, in single precision.
-RELATIVE_ERROR = 1e-2
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,12 @@ class Recorder:
             missing[:] = [i for i, gradient in enumerate(gradients) if gradient is None]
             return [objectives, *(g for g in gradients if g is not None)]
 
-        def examples() -> list[Tensor]:  # which a program may change, as its buffers
-            return [t.detach().clone() for t in (*self.tensors, *inputs)]
-
-        device = inputs[0].device
-        with seeded(0, device):
-            run = self.executor(record(function, examples()), examples())
-        _check_equal(function, run, examples, device)
+        examples = [*self.tensors, *inputs]
+        with seeded(0, inputs[0].device):
+            recorded = record(function, examples)
+            run = self.executor(recorded, examples)
+            if not agree(function, run, examples):
+                raise ValueError("it depends on something besides its tensors and random draws")
 
         def program(*tensors: Tensor) -> Gradient:
             with torch.no_grad():
@@ -121,21 +119,6 @@ class Recorder:
         return objectives.detach(), laid_out(gradients, learning)
 
 
-def _check_equal(
-    function: Program, program: Program, examples: Callable[[], list[Tensor]], device: torch.device
-) -> None:
-    """:raises ValueError: if a program does not repeat its function on the same draws."""
-    results = []
-    for run in (function, program):
-        given = examples()
-        with seeded(1, device), torch.set_grad_enabled(run is function):
-            results.append([*run(*given), *given])
-    for one, other in zip(*results, strict=True):
-        apart = (one.double() - other.double()).norm()
-        if apart > RELATIVE_ERROR * one.double().norm():
-            raise ValueError("it depends on something besides its tensors and random draws")
-
-
 def laid_out(
     gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
 ) -> list[Tensor | None]:
@@ -151,12 +134,13 @@ def settings(module: nn.Module) -> list[Any]:
     plain settings.
     """
     learn = [(id(p), p.requires_grad) for p in module.parameters()]
-    buffers = [id(b) for part in module.modules() for b in _persistent(part)]
+    buffers = [id(b) for part in module.modules() for b in _own_buffers(part)]
     return [learn, buffers, *(_plain(vars(part)) for part in module.modules())]
 
 
-def _persistent(module: nn.Module) -> list[Tensor | None]:
-    return [b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set]
+def _own_buffers(module: nn.Module) -> list[Tensor | None]:
+    """Without those that are set anew in each step."""
+    return [buffer for name, buffer in module._buffers.items() if name not in SCHEDULED]
 
 
 def _plain(value: Any) -> Any:

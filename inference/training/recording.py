@@ -15,10 +15,15 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["Program", "inductor", "record", "replay"]
+from inference.randomness import seeded
+
+__all__ = ["Program", "agree", "inductor", "record", "replay"]
 
 #: Maps a function's tensors to its results.
 Program = Callable[..., Sequence[Tensor]]
+
+# Of a program against the function that it was recorded from, in single precision.
+RELATIVE_ERROR = 1e-2
 
 aten = torch.ops.aten
 # Give back their first argument if its shape and type are as wanted.
@@ -36,30 +41,32 @@ NEUTRAL_AT_ONE = {
 
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
-    """The operations of ``function`` on tensors like ``examples``, which are changed if it changes
-    them.
+    """The operations of ``function`` on tensors like ``examples``.
 
     :raises RuntimeError: if the function reads a tensor's value.
     """
-    program = make_fx(function)(*examples)
+    program = make_fx(function)(*_copies(examples))
     _simplify(program.graph)
-    program.graph.eliminate_dead_code()
+    # Unused draws stay: they move the random stream.
+    program.graph.eliminate_dead_code(lambda node: node.is_impure() or _is_random(node))
     program.recompile()
     return program
 
 
 def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
-    """Run the operations one after the other: in C++ where TorchScript takes them all, else from
-    Python.
+    """Run the operations one after the other: in C++ if TorchScript repeats them, else from Python.
+
+    TorchScript does not know the arguments of all operations, and moves some draws.
     """
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # TorchScript is no longer developed
-            return torch.jit.trace(
-                lambda *tensors: tuple(program(*tensors)), tuple(examples), check_trace=False
+            script = torch.jit.trace(
+                lambda *tensors: tuple(program(*tensors)), _copies(examples), check_trace=False
             )
-    except RuntimeError:  # an operation whose arguments it does not know
+    except RuntimeError:
         return program
+    return script if agree(program, script, examples) else program
 
 
 def inductor(program: GraphModule, examples: Sequence[Tensor]) -> Program:
@@ -68,8 +75,33 @@ def inductor(program: GraphModule, examples: Sequence[Tensor]) -> Program:
     :raises Exception: if there is no compiler.
     """
     compiled = torch.compile(program, options={"fallback_random": True})
-    compiled(*examples)
+    compiled(*_copies(examples))
     return compiled
+
+
+def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bool:
+    """Whether a program has a function's results, and changes its tensors alike, on one random
+    stream, up to rounding.
+    """
+    results = []
+    for run in (function, program):
+        given = _copies(examples)
+        with seeded(1, examples[0].device):
+            results.append([*run(*given), *given])
+    return all(_close(one, other) for one, other in zip(*results, strict=True))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    a, b = one.detach().double(), other.detach().double()
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return False
+    apart = (a - b).nan_to_num(0.0, 0.0, 0.0).norm()
+    return bool(apart <= RELATIVE_ERROR * a.nan_to_num(0.0, 0.0, 0.0).norm())
+
+
+def _copies(examples: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """As a program may change its tensors, such as running averages."""
+    return tuple(tensor.detach().clone() for tensor in examples)
 
 
 def _simplify(graph: Graph) -> None:
