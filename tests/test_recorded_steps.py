@@ -33,9 +33,7 @@ def start(build: Callable[[], FacetGuide], objective: str | None, **options: Any
     return SVIRunner(guide.model, guide, chosen, lr=1e-2, **options)
 
 
-def trained(
-    build: Callable[[], FacetGuide], objective: str | None, mode: str | None
-) -> SVIRunner:
+def trained(build: Callable[[], FacetGuide], objective: str | None, mode: str | None) -> SVIRunner:
     runner = start(build, objective, compile=mode)
     beside = given(runner.guide, 12)
     size = {} if "group" in beside else {"batch_size": 6}

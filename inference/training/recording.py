@@ -47,6 +47,7 @@ def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
     """
     program = make_fx(function)(*_copies(examples))
     _simplify(program.graph)
+    _join_layers(program.graph)
     # Unused draws stay: they move the random stream.
     program.graph.eliminate_dead_code(lambda node: node.is_impure() or _is_random(node))
     program.recompile()
@@ -117,6 +118,20 @@ def _simplify(graph: Graph) -> None:
             same = seen.setdefault(_key(node), node)
         if same is not None and same is not node:
             node.replace_all_uses_with(same)
+            graph.erase_node(node)
+
+
+def _join_layers(graph: Graph) -> None:
+    """Make a layer's product one operation, which TorchScript does not take apart."""
+    for node in list(graph.nodes):
+        if node.target is not aten.addmm.default or node.kwargs:
+            continue
+        bias, rows, weight = node.args
+        if weight.target is aten.t.default and bias.meta["val"].dim() == 1:
+            with graph.inserting_before(node):
+                layer = graph.call_function(aten.linear.default, (rows, weight.args[0], bias))
+            layer.meta = dict(node.meta)
+            node.replace_all_uses_with(layer)
             graph.erase_node(node)
 
 
