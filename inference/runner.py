@@ -70,6 +70,13 @@ class SVIRunner(Run):
         ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's
         optimisers, which has its own rates. One that is not fused reads back to the host in each
         step whether the step was finite.
+    :param compile: how a step's objective and gradient are computed: ``"replay"`` records their
+        operations once (a second or so) and replays them without Pyro's handlers, with the same
+        results; ``"inductor"`` compiles the recorded operations (up to a minute, needs a compiler),
+        with other rounding; ``"cuda graph"`` records whole steps on a CUDA device; ``None`` runs
+        model and guide in every step. By default ``"auto"``: replays in calls of ``fit`` of 500
+        steps and more, as ``plan(...).recording`` says. A model or objective that cannot be
+        recorded is run in every step; if recording was asked for, with a ``RecordingWarning``.
     :raises ValueError: if the parts do not fit together or an option is unknown.
 
     :ivar history: one record for each logging interval; see :meth:`fit`.
@@ -119,7 +126,6 @@ class SVIRunner(Run):
         batches: Batching | None = None,
         checkpoints: Checkpoints | None = None,
         fabric: Fabric | None = None,
-        capture: bool = False,
         **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
@@ -153,15 +159,12 @@ class SVIRunner(Run):
             calls this method; see :class:`~inference.distributed.DataParallel`. ``batch_size`` then
             counts the rows of all processes together. Only the first process shows progress, runs
             callbacks and writes checkpoints.
-        :param capture: record the step as one CUDA graph and replay it; see
-            :class:`~inference.training.cuda_graph.CUDAGraphStep`. It helps small networks on a CUDA
-            device, for which launching kernels takes as long as running them.
         :param given: further inputs of the model, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; then nothing has changed.
         :raises FloatingPointError: at a logging interval, if a step's objective or gradient was not
             finite and the guard stops the run. The parameters are those before that step.
         """
-        how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric, capture)
+        how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric)
         train(self.plan(x, epochs, *how, **given))
         return self
 
@@ -176,7 +179,6 @@ class SVIRunner(Run):
         batches: Batching | None = None,
         checkpoints: Checkpoints | None = None,
         fabric: Fabric | None = None,
-        capture: bool = False,
         **given: Any,
     ) -> FitPlan:
         """Validate the arguments of :meth:`fit` and return what it would do; nothing is trained or
@@ -185,19 +187,20 @@ class SVIRunner(Run):
         :raises ValueError: as :meth:`fit` does before training.
         """
         processes = SingleProcess() if fabric is None else DataParallel(fabric, self)
-        step_type, calls = self._step_type(capture, fabric), [check_callbacks(callbacks)]
+        step_type, calls = self._step_type(fabric), [check_callbacks(callbacks)]
         source = data_source_for(self.guide, self.device, x, given, batch_size, batches)
         return FitPlan(
             [self], step_type, source, epochs, log_every, calls, progress, checkpoints, processes
         )
 
-    def _step_type(self, capture: bool, fabric: Fabric | None) -> type[SingleRunStep]:
-        if not capture:
+    def _step_type(self, fabric: Fabric | None) -> type[SingleRunStep]:
+        if self.compile != "cuda graph":
             return SingleRunStep
         if self.device.type != "cuda" or fabric is not None:
             where = "several processes" if fabric is not None else f"the device is {self.device}"
             raise ValueError(
-                f"capture=True is for one process on a CUDA device, but here {where}: leave it out"
+                "compile='cuda graph' is for one process on a CUDA device, but here "
+                f"{where}: leave it out"
             )
         return CUDAGraphStep
 

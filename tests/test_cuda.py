@@ -112,7 +112,7 @@ def test_a_step_that_cannot_be_recorded_says_so(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(cuda_graph, "recorded", refuses)
-    with pytest.raises(RuntimeError, match=r"leave capture=True out \(operation not permitted"):
+    with pytest.raises(RuntimeError, match=r"leave compile= out \(operation not permitted"):
         fit(CUDAGraphStep)
 
 
@@ -127,18 +127,18 @@ def test_other_devices_are_refused() -> None:
     with pytest.raises(
         ValueError, match="is for one process on a CUDA device, but here the device is cpu"
     ):
-        SVIRunner(guide.model, guide).fit(torch.rand(N, 6), epochs=1, capture=True)
+        SVIRunner(guide.model, guide, compile="cuda graph").fit(torch.rand(N, 6), epochs=1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_real_graph_trains_as_the_plain_step_does() -> None:
     """The objective at the end is the same within its noise."""
     ends = []
-    for capture in (False, True):
+    for mode in (None, "cuda graph"):
         pyro.set_rng_seed(0)
         guide = two_facets()
-        runner = SVIRunner(guide.model, guide, lr=1e-2, device="cuda")
-        runner.fit(torch.rand(512, 6), epochs=200, batch_size=64, progress=False, capture=capture)
+        runner = SVIRunner(guide.model, guide, lr=1e-2, device="cuda", compile=mode)
+        runner.fit(torch.rand(512, 6), epochs=200, batch_size=64, progress=False)
         ends.append(torch.tensor([record["objective"] for record in runner.history[-50:]]))
     error = sum(float(end.var()) / len(end) for end in ends) ** 0.5
     assert abs(float(ends[0].mean() - ends[1].mean())) < 5 * error

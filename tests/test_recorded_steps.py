@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyro
 import pytest
 import torch
-from torch.fx import GraphModule
 
-from guides import FacetGuide, VaDEGuide
-from inference import Checkpoints, Guard, ProgressiveFadeIn, SVIRunner, WarmUp, fit_together
-from inference.training import recording
-from inference.training.compiled import Recorder, Recording
-from inference.training.recording import record, replay
-from inference.training.steps import SingleRunStep
+from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, VaDEGuide
+from inference import (
+    Checkpoints,
+    Guard,
+    ProgressiveFadeIn,
+    SVIRunner,
+    WarmUp,
+    fit_together,
+)
+from inference.schedules import Schedule
+from inference.training.compiled import Recorder, RecordingWarning
+from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given, two_facets
+from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given, network_relaxed, two_facets
 from tests.test_contract import data
 
 # Pairs whose objective reads values back to the host, which cannot be recorded.
@@ -45,13 +51,15 @@ def numbers(runner: SVIRunner) -> dict[str, torch.Tensor]:
     return {name: t.double() for name, t in runner.loss.state_dict().items()}
 
 
-def assert_same(one: SVIRunner, other: SVIRunner, tolerance: float = 1e-4) -> None:
+def assert_same(
+    one: SVIRunner, other: SVIRunner, tolerance: float = 1e-4, of_records: float = 1e-4
+) -> None:
     """Parameters, buffers and records, up to rounding that Adam may enlarge."""
     for (name, a), b in zip(numbers(one).items(), numbers(other).values(), strict=True):
         assert (a - b).norm() <= tolerance * (1 + a.norm()), name
     for a, b in zip(one.history, other.history, strict=True):
         for name in a.keys() - {"seconds"}:
-            assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-4), name
+            assert b[name] == pytest.approx(a[name], rel=of_records, abs=of_records), name
 
 
 @pytest.fixture
@@ -77,3 +85,176 @@ def test_a_replayed_run_ends_as_one_through_pyro(
     assert recorder.refused is None
     grouped = "group" in given(start(build, None).guide, 12)
     assert len(recorder.programs) == (0 if grouped else 1)
+
+
+@pytest.mark.parametrize(("build", "objective"), RECORDABLE, ids=lambda each: str(each)[:60])
+def test_a_program_repeats_objective_and_gradient(
+    build: Callable[[], FacetGuide], objective: str
+) -> None:
+    """Each objective with each guide that it suits; Pyro's own read values to the host."""
+    runner = start(build, objective)
+    guide = runner.guide
+    beside = given(guide, 6)
+    parameters, buffers = dict(runner.loss.named_parameters()), dict(runner.loss.named_buffers())
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        x, *rest = tensors
+        learning = [p.detach().requires_grad_() for p in rest[: len(parameters)]]
+        named = dict(zip([*parameters, *buffers], learning + rest[len(parameters) :], strict=True))
+        loss = torch.func.functional_call(runner.loss, named, (x,), beside)
+        gradients = torch.autograd.grad(loss, learning, allow_unused=True)
+        return [loss.detach(), *(g for g in gradients if g is not None)]
+
+    examples = [data(guide, 6).to(torch.float32), *parameters.values(), *buffers.values()]
+    with pyro.validation_enabled(False):
+        program = record(function, examples)
+        assert agree(function, program, examples)
+        assert agree(function, replay(program, examples), examples)
+
+
+def small(mode: str | None, **options: Any) -> SVIRunner:
+    return start(two_facets, None, compile=mode, **options)
+
+
+X = torch.rand(14, 6, generator=torch.Generator().manual_seed(3))
+SIZES: dict[str, Any] = {"batch_size": 6, "progress": False}
+
+
+def test_a_smaller_last_batch_has_a_program_of_its_own(recorders: list[Recorder]) -> None:
+    assert_same(small(None).fit(X, 3, **SIZES), small("replay").fit(X, 3, **SIZES))
+    assert [len(recorder.programs) for recorder in recorders] == [2]
+
+
+def test_a_call_chooses_by_its_number_of_steps() -> None:
+    """In 3 steps a pass; the plan says what it chose."""
+    runner = small("auto")
+    assert runner.plan(X, 166, **SIZES).recording.executor is None
+    assert runner.plan(X, 167, **SIZES).recording.executor == "replay"
+    assert small(None).plan(X, 1000, **SIZES).recording.executor is None
+
+
+@pytest.mark.parametrize(
+    "schedule", [WarmUp(5), ProgressiveFadeIn((1, 2), 4)], ids=["warm-up", "fade-in"]
+)
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+def test_weights_move_and_nothing_is_recorded_anew(
+    schedule: Schedule, recorders: list[Recorder]
+) -> None:
+    a, b = (small(mode, schedule=schedule).fit(X, 4, **SIZES) for mode in (None, "replay"))
+    assert_same(a, b)
+    assert len(recorders) == 1
+
+
+def test_temperatures_move(recorders: list[Recorder]) -> None:
+    def build() -> FacetGuide:
+        return network_relaxed()
+
+    a, b = (start(build, None, compile=mode).fit(X, 4, **SIZES) for mode in (None, "replay"))
+    assert_same(a, b)
+    assert recorders[-1].refused is None
+    assert isinstance(a.guide, AmortizedGuide)
+    assert isinstance(a.guide.discrete, GumbelSoftmax)
+    assert isinstance(a.guide.discrete.temperature, Annealed | torch.Tensor)
+
+
+def test_what_a_callback_changes_is_recorded_anew(recorders: list[Recorder]) -> None:
+    """A parameter that no longer learns, and a setting of the guide."""
+
+    def freeze(run: Any, record: dict[str, Any]) -> None:
+        if record["epoch"] == 2:
+            run.model.facets["digit"].loc.requires_grad_(False)
+        if record["epoch"] == 3:
+            run.guide.label_weight = 7.0
+
+    label = torch.arange(14)[:, None] % 3 * torch.ones(1, 2, dtype=torch.long)
+
+    def run(mode: str | None) -> SVIRunner:
+        return small(mode).fit(X, 4, callbacks=[freeze], label=label, **SIZES)
+
+    assert_same(run(None), run("replay"))
+    assert len(recorders) == 3
+
+
+def test_networks_in_bfloat16(recorders: list[Recorder]) -> None:
+    a, b = (small(mode, precision="bf16").fit(X, 3, **SIZES) for mode in (None, "replay"))
+    for one, other in zip(a.history, b.history, strict=True):
+        assert other["objective"] == pytest.approx(one["objective"], rel=1e-2)
+    assert recorders[-1].refused is None
+
+
+def test_a_guard_sees_replayed_steps() -> None:
+    """Entries that overflow in the objective are skipped, counted and learned nothing from."""
+    x = X.clone()
+    x[3] = 1e30
+
+    def run(mode: str | None) -> SVIRunner:
+        pyro.set_rng_seed(0)
+        facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+        model = MFCVAE((6,), facets, Normal(0.3), MLPLadder((8, 9)))
+        return SVIRunner(model, VaDEGuide(model), guard=Guard("skip"), compile=mode)
+
+    one, other = (run(mode).fit(x, 4, **SIZES) for mode in (None, "replay"))
+    assert [record["skipped"] for record in other.history] == [1, 1, 1, 1]
+    for (name, a), b in zip(numbers(one).items(), numbers(other).values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_an_objective_that_reads_values_goes_on_through_pyro(recorders: list[Recorder]) -> None:
+    with pytest.warns(RecordingWarning, match=r"cannot be recorded for 'replay' .*leave compile="):
+        run = start(two_facets, "Pyro's TraceEnum", compile="replay").fit(X, 2, **SIZES)
+    assert_same(start(two_facets, "Pyro's TraceEnum", compile=None).fit(X, 2, **SIZES), run)
+    assert not recorders[-1].programs
+
+
+def test_a_model_that_counts_its_calls_is_not_recorded(recorders: list[Recorder]) -> None:
+    """Its program would repeat one call for ever."""
+
+    class Counting(VaDEGuide):
+        calls = 0
+
+        def forward(self, x: torch.Tensor, **options: Any) -> None:
+            self.calls += 1
+            super().forward(x * self.calls, **options)
+
+    def build() -> FacetGuide:
+        return Counting(two_facets().model)
+
+    with pytest.warns(RecordingWarning, match="something besides its tensors"):
+        start(build, None, compile="replay").fit(X, 1, **SIZES)
+
+
+def test_a_replayed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    def stop(run: Any, record: dict[str, Any]) -> None:
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    whole = small("replay").fit(X, 5, **SIZES)
+    with pytest.raises(KeyboardInterrupt):
+        small("replay").fit(X, 5, checkpoints=Checkpoints(tmp_path), callbacks=[stop], **SIZES)
+    again = Checkpoints(tmp_path, resume=True)
+    resumed = small("replay").fit(X, 5, checkpoints=again, callbacks=[lambda *_: None], **SIZES)
+    for (name, a), b in zip(numbers(whole).items(), numbers(resumed).values(), strict=True):
+        assert torch.equal(a, b), name
+    with pytest.raises(ValueError, match="differs in callbacks and kind"):
+        small(None).fit(X, 5, checkpoints=again, **SIZES)
+
+
+def test_runs_that_are_trained_together() -> None:
+    def group(mode: str | None) -> list[SVIRunner]:
+        pyro.set_rng_seed(0)
+        guides = [two_facets() for _ in range(3)]
+        runs = [SVIRunner(g.model, g, seed=i, compile=mode) for i, g in enumerate(guides)]
+        fit_together(runs, X, 3, 6, progress=False)
+        return runs
+
+    for one, other in zip(group(None), group("replay"), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.slow(40)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_steps(recorders: list[Recorder]) -> None:
+    x = X[:12]
+    assert_same(small(None).fit(x, 3, **SIZES), small("inductor").fit(x, 3, **SIZES), 1e-3, 1e-2)
+    assert recorders[-1].refused is None

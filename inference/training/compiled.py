@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,19 @@ from torch import Tensor, nn
 
 from inference.randomness import seeded
 from inference.training.nonfinite import SCHEDULED
-from inference.training.recording import Program, agree, inductor, record, replay
+from inference.training.recording import agree, inductor, record, replay
 from ppl_models.configurable import Options
 from ppl_models.data import Observed
 
-__all__ = ["EXECUTORS", "Gradient", "Recorder", "Recording", "laid_out", "settings"]
+__all__ = [
+    "EXECUTORS",
+    "Gradient",
+    "Recorder",
+    "Recording",
+    "RecordingWarning",
+    "laid_out",
+    "settings",
+]
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
 Gradient = tuple[Tensor, Sequence[Tensor | None]]
@@ -32,14 +41,20 @@ class Recording:
 
     :ivar executor: the name of one of :data:`EXECUTORS`; ``None`` to record none.
     :ivar last: whether the last batch of a pass, if it is smaller, gets a program as well.
+    :ivar asked_for: whether to warn if the steps cannot be recorded.
     """
 
     executor: str | None = None
     last: bool = True
+    asked_for: bool = False
 
     def covers(self, batch: Observed, rows: int, batch_size: int) -> bool:
         """Whether a batch of so many rows gets a program; groups would need too many."""
         return "group" not in batch.given and (self.last or rows == batch_size)
+
+
+class RecordingWarning(UserWarning):
+    """Steps cannot be recorded, so that they are computed through Pyro's handlers."""
 
 
 class Recorder:
@@ -49,7 +64,7 @@ class Recorder:
 
     :param objectives: a pure function.
     :param parameters: by name; those that learn, and others.
-    :param executor: the name of one of :data:`EXECUTORS`.
+    :param recording: names the executor.
 
     :ivar refused: why the function cannot be recorded, if it cannot.
     """
@@ -59,9 +74,11 @@ class Recorder:
         objectives: Objectives,
         parameters: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        executor: str,
+        recording: Recording,
     ) -> None:
-        self.objectives, self.executor = objectives, EXECUTORS[executor]
+        assert recording.executor is not None
+        self.objectives, self.recording = objectives, recording
+        self.executor = EXECUTORS[recording.executor]
         self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
         self.names = [name for name in parameters if name not in self.fixed]
         self.buffers = list(buffers)
@@ -78,8 +95,19 @@ class Recorder:
             try:
                 program = self.programs[key] = self._program(inputs, list(batch.given))
             except Exception as error:  # of a user's own model, or of a compiler
-                self.refused = str(error).strip().partition("\n")[0]
+                self._refuse(str(error).strip().partition("\n")[0])
         return None if program is None else program(*self.tensors, *inputs)
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        if self.recording.asked_for:
+            warnings.warn(
+                f"the steps cannot be recorded for {self.recording.executor!r} ({why}): they are "
+                "computed through Pyro's handlers; leave compile= out, or choose an objective that "
+                "reads no values, such as the guide's default",
+                RecordingWarning,
+                stacklevel=2,
+            )
 
     def _program(self, inputs: Sequence[Tensor], names: Sequence[str]) -> Callable[..., Gradient]:
         missing: list[int] = []

@@ -39,9 +39,8 @@ class CUDAGraphStep(SingleRunStep):
             "group" in source.data.given or len(source.data) < source.batch_size
         ):
             raise ValueError(
-                f"capture=True needs batches of one size, but {source.batching!r} gives none of "
-                f"{source.batch_size} rows "
-                "here: leave it out, or give a smaller batch_size"
+                f"compile='cuda graph' needs batches of one size, but {source.batching!r} gives "
+                f"none of {source.batch_size} rows here: leave it out, or give a smaller batch_size"
             )
         self.warm = 0
         self.replay: Callable[[], None] | None = None
@@ -93,7 +92,7 @@ class CUDAGraphStep(SingleRunStep):
             self.replay, self.kept = recorded(lambda: take(self.batch, self.step), self.run.device)
         except RuntimeError as error:
             raise RuntimeError(
-                f"CUDA cannot record this step as a graph: leave capture=True out ({error})"
+                f"CUDA cannot record this step as a graph: leave compile= out ({error})"
             ) from error
         finally:
             for group in groups:

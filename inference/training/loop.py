@@ -72,7 +72,13 @@ def _train(plan: FitPlan) -> None:
     hidden = not (plan.progress and processes.is_first)
     with (
         lead.while_training(),
-        tqdm(total=plan.epochs, unit="epoch", disable=hidden, dynamic_ncols=True) as bar,
+        tqdm(
+            total=plan.epochs,
+            desc=plan.recording.executor,
+            unit="epoch",
+            disable=hidden,
+            dynamic_ncols=True,
+        ) as bar,
     ):
         for run in plan.runs:
             run.should_stop = False

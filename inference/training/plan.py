@@ -75,8 +75,10 @@ class FitPlan:
 
     def _recording(self) -> Recording:
         """Which steps are recorded: if the run leaves it open, those where it pays."""
+        if self.lead.compile == "cuda graph":  # whose steps record themselves
+            return Recording()
         if self.lead.compile != "auto":
-            return Recording(self.lead.compile)
+            return Recording(self.lead.compile, asked_for=True)
         pays = self.epochs * self.source.steps >= STEPS_THAT_PAY
         return Recording("replay" if pays else None, last=self.epochs >= STEPS_THAT_PAY)
 

@@ -104,8 +104,7 @@ class Steps(ABC):
         for parameter in parameters.values():
             parameter.grad = None
         if self.recording.executor is not None:
-            executor = self.recording.executor
-            self.recorder = Recorder(self.objectives, parameters, buffers, executor)
+            self.recorder = Recorder(self.objectives, parameters, buffers, self.recording)
 
     def gradient(self, step: Tensor, batch: Observed, rows: int) -> Gradient:
         """Objectives, detached, and the gradient of their sum for each parameter that learns.
