@@ -118,14 +118,15 @@ def test_estimators_are_fitted_by_jobs_in_threads(build: Callable[[int], BaseEst
         assert jobs(delayed(predicted)(seed) for seed in range(3)) == alone
 
 
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
 @pytest.mark.parametrize("build", [small_clustering, small_classifier])
-def test_a_grid_search_in_threads_finds_what_it_finds_alone(
-    build: Callable[[int], BaseEstimator],
+def test_a_grid_search_in_jobs_finds_what_it_finds_alone(
+    build: Callable[[int], BaseEstimator], backend: str
 ) -> None:
     table = np.random.default_rng(0).normal(size=(60, 4))
     labels, choices = np.arange(60) % 2, {"learning_rate": [1e-3, 1e-2]}
     alone = GridSearchCV(build(0), choices, cv=2).fit(table, labels)
-    with parallel_backend("threading"):
+    with parallel_backend(backend):
         search = GridSearchCV(build(0), choices, cv=2, n_jobs=2).fit(table, labels)
     assert (search.cv_results_["mean_test_score"] == alone.cv_results_["mean_test_score"]).all()
 
