@@ -37,6 +37,7 @@ def run_network(network: Callable[..., Any], device: torch.device, *inputs: Any)
     dtype = _dtype.get()
     if dtype is None:
         return network(*inputs)
-    with torch.autocast(device.type, dtype=dtype):
+    # A cache of converted weights would outlive a step if the caller is within autocast as well.
+    with torch.autocast(device.type, dtype=dtype, cache_enabled=False):
         output = network(*inputs)
     return output.float() if isinstance(output, Tensor) else [item.float() for item in output]
