@@ -405,3 +405,11 @@ def test_searches_in_several_processes() -> None:
         classifier(), columns(), np.arange(40) % 2, cv=2, n_jobs=2, error_score="raise"
     )
     assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("label", [np.nan, np.inf, -1e300])
+def test_a_label_that_no_class_has_is_refused_by_a_score(label: float) -> None:
+    found = classifier().fit(columns(), np.arange(40) % 2)
+    with pytest.raises(ValueError, match="NaN, infinite or beyond"):
+        found.score(columns()[:2], np.array([0.0, label]))
+    assert 0 <= found.score(columns()[:2], np.array([0.0, 1.0])) <= 1

@@ -15,6 +15,8 @@ __all__ = ["complete_labels", "plain_labels", "plain_table", "real_numbers"]
 
 # Kinds of dtypes that stand for numbers: booleans, integers, floats.
 NUMBERS = "buif"
+# scikit-learn compares labels as integers of 64 bits.
+LARGEST_LABEL = 2.0**63
 
 
 def plain_table(X: Any) -> Any:
@@ -55,14 +57,20 @@ def plain_labels(y: Any) -> Any:
 def complete_labels(y: Any) -> Any:
     """Labels for a score, all of which are known.
 
-    :raises ValueError: if some are masked or NA.
+    :raises ValueError: if some are masked, NA, NaN or too large for a class.
     """
     if hidden(y).any():
         raise ValueError(
             f"y has {int(hidden(y).sum())} entries that are masked or NA: leave these rows out of "
             "X and y, because a score compares known labels"
         )
-    return plain_labels(y)
+    y = plain_labels(y)
+    if isinstance(y, np.ndarray) and y.dtype.kind == "f" and not (np.abs(y) < LARGEST_LABEL).all():
+        raise ValueError(
+            "y has entries that are NaN, infinite or beyond 2**63, which no class is: leave these "
+            "rows out of X and y"
+        )
+    return y
 
 
 def _array_of(x: Tensor, name: str) -> np.ndarray:
