@@ -1,7 +1,7 @@
 """Runs that are killed at random moments, resumed, and compared bit for bit with the run that never
 stopped.
 
-python -m benchmarks.kill_and_resume --kills 50
+python -m benchmarks.kill_and_resume --kills 50 [--compile replay]
 
 Every model of the tests' catalogue in turn is trained in a process of its own, which writes a
 checkpoint after each step; the process gets SIGKILL at a random moment, every other one when a
@@ -36,9 +36,12 @@ EPOCHS, ROWS, BATCH = 40, 24, 5
 FORK = multiprocessing.get_context("fork")
 
 
-def run(name: str, folder: Path | None, ready: Connection | None = None) -> str:
+def run(
+    name: str, folder: Path | None, ready: Connection | None = None, mode: str | None = None
+) -> str:
     """A digest of what the run ends with.
 
+    :param mode: how steps are computed.
     :param folder: of its checkpoints, to go on from as well.
     :param ready: is told when training is about to begin.
     """
@@ -46,7 +49,7 @@ def run(name: str, folder: Path | None, ready: Connection | None = None) -> str:
     guide = {build.__name__: build for build in BUILDERS}[name]()
     rows = 12 if "tables" in name else ROWS
     x = (255 * torch.rand(rows, *guide.model.x_shape)).round() / 255
-    runner = SVIRunner(guide.model, guide, lr=1e-2)
+    runner = SVIRunner(guide.model, guide, lr=1e-2, compile=mode)
     kept = None if folder is None else Checkpoints(folder, seconds=1e-9, resume=True)
     if ready is not None:
         ready.send("ready")
@@ -62,24 +65,26 @@ def run(name: str, folder: Path | None, ready: Connection | None = None) -> str:
     return digest.hexdigest()
 
 
-def child(name: str, folder: Path) -> tuple[Process, Connection]:
+def child(name: str, folder: Path, mode: str | None) -> tuple[Process, Connection]:
     """A process that makes the run, and what it says: when it is about to train, and what it ended
     with.
     """
     ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=lambda: theirs.send(run(name, folder, ready=theirs)))
+    process = FORK.Process(target=lambda: theirs.send(run(name, folder, theirs, mode)))
     process.start()
     theirs.close()
     ours.recv()
     return process, ours
 
 
-def kill_once(name: str, folder: Path, delay: float, while_writing: bool) -> tuple[str, bool]:
+def kill_once(
+    name: str, folder: Path, mode: str | None, delay: float, while_writing: bool
+) -> tuple[str, bool]:
     """How the run stood when it was killed, and whether a checkpoint was being written.
 
     :param while_writing: wait after the delay until one is.
     """
-    process, _ = child(name, folder)
+    process, _ = child(name, folder, mode)
     time.sleep(delay)
     while while_writing and process.is_alive() and not next(folder.glob(".step-*.tmp"), None):
         pass
@@ -90,8 +95,8 @@ def kill_once(name: str, folder: Path, delay: float, while_writing: bool) -> tup
     return (written[-1].name if written else "before the first checkpoint"), unfinished
 
 
-def finish(name: str, folder: Path) -> str:
-    process, said = child(name, folder)
+def finish(name: str, folder: Path, mode: str | None) -> str:
+    process, said = child(name, folder, mode)
     digest = said.recv()
     process.join()
     return digest
@@ -103,6 +108,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--compile", choices=("replay", "inductor"), help="by default not recorded")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", DeadFacetWarning)  # so short a run leaves most facets dead
@@ -111,14 +117,14 @@ def main() -> None:
     for i in range(args.kills):
         name = names[i % len(names)]
         began = time.perf_counter()
-        wanted = run(name, None)
+        wanted = run(name, None, mode=args.compile)
         length = 2 * (time.perf_counter() - began)  # about, with checkpoints
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "checkpoints"
             stood, writing = kill_once(
-                name, folder, moments.uniform(0, length), while_writing=i % 2 == 1
+                name, folder, args.compile, moments.uniform(0, length), while_writing=i % 2 == 1
             )
-            identical = finish(name, folder) == wanted
+            identical = finish(name, folder, args.compile) == wanted
         same, unfinished = same + identical, unfinished + writing
         how = f"killed at {stood}{', writing' if writing else ''}"
         print(f"{i + 1:3d} {name:45s} {how}: {'the same' if identical else 'OTHER'}", flush=True)

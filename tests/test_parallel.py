@@ -134,7 +134,13 @@ def launched(work: Callable[..., Any], size: int, *arguments: Any) -> Any:
 
 
 def several(
-    fabric: Any, folder: Path, noisy: bool, checkpoints: bool, resume: bool, epochs: int
+    fabric: Any,
+    folder: Path,
+    noisy: bool,
+    checkpoints: bool,
+    resume: bool,
+    epochs: int,
+    mode: str | None = "auto",
 ) -> None:
     """What each process does; it leaves its state in a file."""
     torch.set_num_threads(1)
@@ -142,7 +148,8 @@ def several(
         if not noisy:
             without_noise(patch)
         kept = Checkpoints(folder / "checkpoints", resume=resume) if checkpoints else None
-        runner = run(fabric, folder, {"epochs": epochs, "checkpoints": kept}, schedule=WarmUp(4))
+        sizes = {"epochs": epochs, "checkpoints": kept}
+        runner = run(fabric, folder, sizes, schedule=WarmUp(4), compile=mode)
         streams = [int(stream.long().sum()) for stream in runner._random_state]
     (folder / f"rank-{fabric.global_rank}.json").write_text(
         json.dumps(state(runner) | {"streams": streams})
@@ -153,14 +160,14 @@ def states(folder: Path, size: int) -> list[Any]:
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("size", "mode"), [(2, None), (3, None), (2, "replay")])
 def test_processes_end_where_one_process_ends(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Draws that are the same for all; batches of 8, 8, 8 and 2 rows; all processes know the same
     in the end.
     """
-    launched(several, size, tmp_path / "many", False, False, False, 4)
+    launched(several, size, tmp_path / "many", False, False, False, 4, mode)
     ranks = states(tmp_path / "many", size)
     without_noise(monkeypatch)
     alone = state(run(None, tmp_path / "alone", {"epochs": 4}, schedule=WarmUp(4)))
