@@ -3,7 +3,7 @@ MFCVAE.
 
     python -m benchmarks.model_costs --steps 30 --out costs.json
     python -m benchmarks.model_costs --models MFCVAE VAE --modes --sweeps K --device cuda
-    python -m benchmarks.model_costs --models --sweeps --modes --clock process --threads 1
+    python -m benchmarks.model_costs --models --sweeps --threads 1 --out modes.json
     python -m benchmarks.model_costs --smoke
 
 For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
@@ -242,7 +242,7 @@ def report_memory(names: Sequence[str], settings: Settings) -> dict[str, dict[st
 
 
 def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
-    headings, found = ["", *MODES, "replay / handlers", "quartiles"], {}
+    headings, found = ["", *MODES, "replay / handlers", "its quartiles"], {}
     print(
         f"Milliseconds of a whole step of {settings.size.rows(MODE_BATCH)} rows, "
         f"{settings.clock} clock\n" + line(headings, headings)
@@ -252,6 +252,7 @@ def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str
         cells = [f"{1e3 * seconds['median']:.2f}" for seconds in of["seconds"].values()]
         if ratio := of.get("replay / handlers"):
             cells += [f"{ratio['median']:.3f}", f"{ratio['low']:.3f}-{ratio['high']:.3f}"]
+        cells += [""] * (len(headings) - 1 - len(cells))
         print(line([name, *cells], headings), flush=True)
         gc.collect()
     for name in names:

@@ -91,7 +91,8 @@ class NumPyroSteps:
         def loss(key: Any) -> Any:
             return self.svi.loss.loss(key, self.weights, self.model, self.guide, x, label)
 
-        return np.asarray(jax.vmap(loss)(jax.random.split(jax.random.PRNGKey(1), draws)))
+        keys = jax.random.split(jax.random.PRNGKey(1), draws)
+        return np.asarray(jax.jit(lambda keys: jax.lax.map(loss, keys))(keys))
 
     # The two programs.
 

@@ -218,7 +218,8 @@ class PlainLoop:
         self.objective, self.dtype = objective, PRECISIONS[precision]
         self.x, self.label = size.data()
         self.batch = size.batch
-        self.optimizer = torch.optim.Adam(module.parameters(), lr=size.lr, fused=fused)
+        self.parameters = list(module.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=size.lr, fused=fused)
         self.batches = self.passes()
 
     def passes(self) -> Iterator[Tensor]:
@@ -249,14 +250,15 @@ def compiled_loop(size: Size, precision: str) -> Step:
     return PlainLoop(torch.compile(module), module, size, precision)
 
 
-def ours(size: Size, precision: str, mode: str | None = None) -> Step:
+def ours(size: Size, precision: str, mode: str | None = None) -> FitSteps:
     guide, (x, label) = size.guide(), size.data()
     runner = SVIRunner(guide.model, guide, lr=size.lr, precision=precision, compile=mode)
     given = {} if label is None else {"label": {"digit": label}}
     return FitSteps(runner, Observed(x, given), size.batch)
 
 
-def numpyro_loop(size: Size, precision: str) -> Step:
+def numpyro_loop(size: Size, precision: str, guide: VaDEGuide | None = None) -> Step:
+    """:param guide: whose weights it starts from; by default those of all variants."""
     try:
         from benchmarks.numpyro_step import NumPyroSteps, limit_threads
     except ModuleNotFoundError as error:
@@ -266,7 +268,7 @@ def numpyro_loop(size: Size, precision: str) -> Step:
     limit_threads(torch.get_num_threads())
     x, label = size.data()
     return NumPyroSteps(
-        numpyro_weights(plain_copy(size.guide(), size)),
+        numpyro_weights(plain_copy(guide or size.guide(), size)),
         x.numpy(),
         None if label is None else label.numpy(),
         batch=size.batch,
