@@ -4,7 +4,7 @@ The model is in its marginal form: the mixtures' densities sum the clusters out,
 objective of VaDEGuide in value and gradient. The guide is a Normal for each facet, whose mean and
 deviation the encoder gives. SVI.update is compiled by jax.jit together with the gathering of the
 batch; the state before a step is donated, so that its memory is used again, as it is within a
-compiled epoch.
+compiled epoch. NumPyro's checks are off, as Pyro's are in a fit: they would reject grey pixels.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class NumPyroSteps:
         self.data = jnp.asarray(x), None if label is None else jnp.asarray(label)
         self.batch = batch
         self.svi = SVI(self.model, self.guide, numpyro.optim.Adam(lr), Trace_ELBO())
-        self.state = self.svi.init(jax.random.PRNGKey(0), *self.gathered(self.data, slice(batch)))
+        first = self.gathered(self.data, slice(batch))
+        with numpyro.validation_enabled(False):
+            self.state = self.svi.init(jax.random.PRNGKey(0), *first)
         self.update = jax.jit(self.gather_and_update, donate_argnums=0)
         self.batches = self.passes()
 
@@ -83,13 +85,15 @@ class NumPyroSteps:
         return jax.tree.map(lambda array: array[rows], data)
 
     def gather_and_update(self, state: Any, data: Any, rows: Any) -> Any:
-        return self.svi.update(state, *self.gathered(data, rows))
+        with numpyro.validation_enabled(False):  # while this is traced
+            return self.svi.update(state, *self.gathered(data, rows))
 
     def losses(self, x: np.ndarray, label: np.ndarray | None, draws: int) -> np.ndarray:
         """The objective at the initial weights, in nats per datum, once for each draw of all z."""
 
         def loss(key: Any) -> Any:
-            return self.svi.loss.loss(key, self.weights, self.model, self.guide, x, label)
+            with numpyro.validation_enabled(False):
+                return self.svi.loss.loss(key, self.weights, self.model, self.guide, x, label)
 
         keys = jax.random.split(jax.random.PRNGKey(1), draws)
         return np.asarray(jax.jit(lambda keys: jax.lax.map(loss, keys))(keys))
