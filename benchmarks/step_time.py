@@ -360,12 +360,12 @@ def measure(settings: Settings) -> dict[str, Any]:
 def all_ratios(times: dict[str, list[float]], settings: Settings) -> dict[str, dict[str, float]]:
     """This library's variants over the others and over "ours"; and bf16 over float32."""
     pairs = {}
-    for precision, one in product(settings.precisions, settings.variants):
-        if one.startswith("ours"):
-            for other in settings.variants:
-                if other == "ours" != one or not other.startswith("ours"):
-                    name = f"{one} / {other}, {precision}"
-                    pairs[name] = (f"{one}, {precision}", f"{other}, {precision}")
+    ways = [name for name in settings.variants if name.startswith("ours")]
+    others = [name for name in settings.variants if name == "ours" or name not in ways]
+    for precision, one, other in product(settings.precisions, ways, others):
+        if one != other:
+            name = f"{one} / {other}, {precision}"
+            pairs[name] = (f"{one}, {precision}", f"{other}, {precision}")
     for one in settings.variants:
         pairs[f"{one} bf16 / {one} float32"] = (f"{one}, bf16", f"{one}, float32")
     return {
