@@ -112,7 +112,7 @@ def memory_of_model(case: Case, settings: Settings) -> dict[str, int]:
 
 # SVIRunner's compile=, by name.
 MODES = {"handlers": None, "replay": "replay"}
-MODE_BATCH, MODE_BATCHES, MODE_TURN = 64, 8, 10
+MODE_BATCH, MODE_BATCHES, MODE_TURN = 64, 8, 5
 
 
 def mode_step(case: Case, settings: Settings, mode: str | None) -> FitSteps:
