@@ -45,9 +45,12 @@ format: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-# A step of MFCVAE in both precisions, then of every model; about ten minutes on two cores.
+# Every way to take a step of MFCVAE, at three sizes, beside plain loops and NumPyro (the extra
+# `benchmarks`, which `make install` leaves out); then steps of every model. Twenty minutes or so.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -m benchmarks.step_time --size quickstart
+	$(BIN)/python -m benchmarks.step_time --size table
 	$(BIN)/python -m benchmarks.model_costs
 
 # The statistical tests from twenty random states: about half an hour on one core.

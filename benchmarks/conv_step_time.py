@@ -17,7 +17,8 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from benchmarks.step_time import HALF_LOG_2PI, at_precision, interleaved_medians, stepper
+from benchmarks.model_steps import at_precision, interleaved_medians, stepper
+from benchmarks.plain_objectives import HALF_LOG_2PI
 from guides import VaDEGuide
 from inference import Loss
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, Normal

@@ -2,7 +2,8 @@
 MFCVAE.
 
     python -m benchmarks.model_costs --steps 30 --out costs.json
-    python -m benchmarks.model_costs --models MFCVAE VAE --sweeps K --device cuda
+    python -m benchmarks.model_costs --models MFCVAE VAE --modes --sweeps K --device cuda
+    python -m benchmarks.model_costs --models --sweeps --threads 1 --out modes.json
     python -m benchmarks.model_costs --smoke
 
 For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
@@ -12,12 +13,16 @@ backward pass and Adam's step ("networks alone"). Before that the two objectives
 are compared, with the same noise: where they differ the program ends. Batches lie on the device
 beforehand.
 
+Then, at batches of 64 rows, the ways in which SVIRunner.fit takes its steps: through Pyro's
+handlers (compile=None) and replayed (compile="replay"), whole steps with the gathering of their
+batch, in turns; medians over the turns, and of the ratio within a round, with its quartiles.
+
 Then the step of MFCVAE with VaDEGuide by its batch, K, J and L, each with an exponent: the slope of
 a least-squares line through log time by log size. It is of the whole step, most of which is often
 the networks' and does not grow, so the slope between the two largest sizes is given as well. With J
 the networks grow too: a level for each facet.
 
---models or --sweeps without a name leaves that part out.
+--models, --modes or --sweeps without a name leaves that part out.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import json
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +42,22 @@ import torch
 from scipy.stats import linregress
 
 from benchmarks.model_cases import CASES, FULL, SMALL, Case, Size, facets
-from benchmarks.model_steps import VARIANTS, check_same_objective, library_step, peak_memory, timed
-from benchmarks.step_time import interleaved_medians
+from benchmarks.model_steps import (
+    CLOCKS,
+    VARIANTS,
+    FitSteps,
+    check_same_objective,
+    first_step,
+    in_turns,
+    interleaved_medians,
+    library_step,
+    peak_memory,
+    ratios,
+    spread,
+    timed,
+)
 from guides import VaDEGuide
+from inference import SVIRunner
 from ppl_models import MFCVAE, MLPLadder
 from ppl_models.data import Observed
 
@@ -57,6 +75,7 @@ class Settings:
     :ivar steps: timed, of each variant.
     :ivar untimed: before these.
     :ivar remembered: variants whose memory is measured.
+    :ivar clock: of the ways to take a step, one of ``CLOCKS``.
     """
 
     size: Size
@@ -64,6 +83,7 @@ class Settings:
     steps: int
     untimed: int = 5
     remembered: tuple[str, ...] = ("ours", "plain loop", "ours, bf16")
+    clock: str = "wall"
 
 
 def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any]:
@@ -88,6 +108,35 @@ def memory_of_model(case: Case, settings: Settings) -> dict[str, int]:
         )
         for variant in settings.remembered
     }
+
+
+# SVIRunner's compile=, by name.
+MODES = {"handlers": None, "replay": "replay"}
+MODE_BATCH, MODE_BATCHES, MODE_TURN = 64, 8, 5
+
+
+def mode_step(case: Case, settings: Settings, mode: str | None) -> FitSteps:
+    """Steps of a run of its own, in one of ``SVIRunner``'s ways."""
+    pyro.set_rng_seed(0)
+    guide = case.guide(settings.size).to(settings.device)
+    batch = settings.size.rows(MODE_BATCH)
+    x = torch.rand(MODE_BATCHES * batch, *guide.model.x_shape)
+    data = Observed(x, case.given(len(x))).to(settings.device)
+    return FitSteps(SVIRunner(guide.model, guide, compile=mode), data, batch)
+
+
+def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
+    """Seconds of a step, of the first one, and their ratio; or why there is no recorded one."""
+    steps = {name: mode_step(case, settings, mode) for name, mode in MODES.items()}
+    first = {name: first_step(step) for name, step in steps.items()}
+    if (reason := steps["replay"].refusal) is not None:
+        del steps["replay"], first["replay"]
+    length = min(MODE_TURN, settings.steps)
+    times = in_turns(steps, settings.steps // length, length, CLOCKS[settings.clock])
+    found = {"seconds": {name: spread(of) for name, of in times.items()}, "first_step": first}
+    if reason is not None:
+        return found | {"not_recorded": reason}
+    return found | {"replay / handlers": ratios(times["replay"], times["handlers"])}
 
 
 @dataclass(frozen=True)
@@ -192,6 +241,27 @@ def report_memory(names: Sequence[str], settings: Settings) -> dict[str, dict[st
     return found
 
 
+def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
+    headings, found = ["", *MODES, "replay / handlers", "its quartiles"], {}
+    print(
+        f"Milliseconds of a whole step of {settings.size.rows(MODE_BATCH)} rows, "
+        f"{settings.clock} clock\n" + line(headings, headings)
+    )
+    for name in names:
+        found[name] = of = seconds_by_mode(CASES[name], settings)
+        cells = [f"{1e3 * seconds['median']:.2f}" for seconds in of["seconds"].values()]
+        if ratio := of.get("replay / handlers"):
+            cells += [f"{ratio['median']:.3f}", f"{ratio['low']:.3f}-{ratio['high']:.3f}"]
+        cells += [""] * (len(headings) - 1 - len(cells))
+        print(line([name, *cells], headings), flush=True)
+        gc.collect()
+    for name in names:
+        if "not_recorded" in found[name]:
+            print(f"{name} is not recorded: {found[name]['not_recorded']}")
+    print()
+    return found
+
+
 def report_sweeps(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in names:
@@ -212,7 +282,9 @@ def report_sweeps(names: Sequence[str], settings: Settings) -> dict[str, dict[st
     return found
 
 
-def measure(models: Sequence[str], sweeps: Sequence[str], settings: Settings) -> dict[str, Any]:
+def measure(
+    models: Sequence[str], sweeps: Sequence[str], settings: Settings, modes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Measure and print all; what was found, in seconds and bytes."""
     about = {
         "device": str(settings.device),
@@ -232,6 +304,7 @@ def measure(models: Sequence[str], sweeps: Sequence[str], settings: Settings) ->
         "about": about,
         "seconds": report_times(models, settings) if models else {},
         "peak_bytes": report_memory(models, settings) if models else {},
+        "modes": report_modes(modes, settings) if modes else {},
         "sweeps": report_sweeps(sweeps, settings),
     }
 
@@ -249,6 +322,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help=", ".join(CASES),
     )
     parser.add_argument(
+        "--modes",
+        nargs="*",
+        choices=list(CASES),
+        default=list(CASES),
+        metavar="MODEL",
+        help="models whose ways to take a step are compared",
+    )
+    parser.add_argument(
         "--sweeps",
         nargs="*",
         choices=list(SWEEPS),
@@ -258,18 +339,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--steps", type=int, default=30, help="timed steps of each variant")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--threads", type=int, help="of PyTorch")
+    parser.add_argument(
+        "--clock", choices=list(CLOCKS), default="wall", help="of the ways to take a step"
+    )
     parser.add_argument(
         "--smoke", action="store_true", help="tiny sizes and three steps, to see that it runs"
     )
     parser.add_argument(
-        "--out", type=Path, help="write medians in seconds and peaks in bytes to this JSON file"
+        "--out",
+        type=Path,
+        help="write medians, quartiles and ratios, in seconds and bytes, to this JSON file",
     )
     args = parser.parse_args(arguments)
     pyro.set_rng_seed(0)
-    settings = Settings(FULL, args.device, args.steps)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    settings = Settings(FULL, args.device, args.steps, clock=args.clock)
     if args.smoke:
-        settings = Settings(SMALL, args.device, steps=3, untimed=1, remembered=("ours",))
-    found = measure(args.models, args.sweeps, settings)
+        settings = replace(settings, size=SMALL, steps=3, untimed=1, remembered=("ours",))
+    found = measure(args.models, args.sweeps, settings, args.modes)
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -1,16 +1,17 @@
 """Steps of one model, as functions that take them: the library's, a plain loop's and the networks'
 alone.
 
-And what is asked of them: whether the two objectives are the same, how long a step takes, and its
-memory.
+And what is asked of them: whether the two objectives are the same, how long a step takes, alone or
+in turns with other programs, and its memory.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,21 +22,38 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.model_cases import Case, Size
-from benchmarks.step_time import stepper
 from guides import FacetGuide
 from inference import Loss, SVIRunner
-from inference.distributed import SingleProcess
 from inference.randomness import seeded
 from inference.run import PRECISIONS
-from inference.training.data_source import data_source_for
 from inference.training.nonfinite import NonFiniteTracker
-from inference.training.steps import SingleRunStep
+from inference.training.steps import Steps
 from ppl_models.data import Observed
 from ppl_models.precision import network_precision
+from ppl_models.turns import let_others_in
 
-__all__ = ["VARIANTS", "check_same_objective", "library_step", "peak_memory", "timed"]
+__all__ = [
+    "CLOCKS",
+    "VARIANTS",
+    "FitSteps",
+    "Step",
+    "at_precision",
+    "check_same_objective",
+    "first_step",
+    "in_turns",
+    "interleaved_medians",
+    "library_step",
+    "peak_memory",
+    "ratios",
+    "spread",
+    "stepper",
+    "timed",
+]
 
 Step = Callable[[], Any]
+
+#: Seconds on the wall, or of CPU time, which adds up the threads'.
+CLOCKS = {"wall": time.perf_counter, "process": time.process_time}
 
 # Rows that objectives are compared on.
 COMPARED_ROWS = 64
@@ -43,28 +61,93 @@ COMPARED_ROWS = 64
 SAME_VALUE, SAME_GRADIENT = 1e-9, 1e-6
 
 
-def steps_of_a_run(runner: SVIRunner, batch: Observed) -> Callable[[Observed, Tensor], Tensor]:
-    """One step of ``SVIRunner.fit`` on a batch, its guard's look included, as a function of the
-    batch and its number.
+def steps_of_a_run(runner: SVIRunner, data: Observed, batch_size: int | None = None) -> Steps:
+    """How ``SVIRunner.fit`` takes its steps on these data, its guard's look included.
 
     The one place that knows how the training loop is put together.
     """
-    weights = runner.schedule.bind(runner.model, 1, 1)
-    feed = data_source_for(runner.guide, runner.device, batch.x, batch.given, None, None)
-    return SingleRunStep([runner], weights, feed, [NonFiniteTracker(runner)], SingleProcess())
+    plan = runner.plan(data.x, 1, batch_size, **data.given)
+    parts = (plan.source, [NonFiniteTracker(runner)], plan.processes, plan.recording)
+    return plan.step_type(plan.runs, plan.weights, *parts)
+
+
+class FitSteps:
+    """The steps of ``SVIRunner.fit``'s loop, one for each call, so that other programs can take
+    theirs in between: a call gathers the next batch, in passes over the data, and takes its step.
+
+    :param batch_size: which the number of rows is a multiple of.
+    """
+
+    def __init__(self, runner: SVIRunner, data: Observed, batch_size: int) -> None:
+        self.runner = runner
+        self.steps = steps_of_a_run(runner, data, batch_size)
+        self.number = torch.zeros_like(runner.model.gates[0])
+        self.total_loss = torch.zeros_like(self.number)
+        self.rest: Iterator[Observed] = iter(())
+        runner.loss.train()
+
+    def __call__(self) -> None:
+        with network_precision(PRECISIONS[self.runner.precision]):
+            batch = next(self.rest, None) or self.next_pass()
+            self.total_loss += self.steps(batch, self.number)
+        self.number += 1
+        self.runner.step += 1
+        let_others_in()
+
+    def next_pass(self) -> Observed:
+        self.runner.epoch += 1
+        self.rest = self.steps.batches()
+        return next(self.rest)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why steps that were to be recorded are not, if they are not."""
+        recorder = self.steps.recorder
+        if recorder is None or recorder.programs:
+            return None
+        return recorder.refused or "batches of groups are of many sizes"
 
 
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
-    """The step that a run takes, without the dealing of its batch."""
-    runner = SVIRunner(guide.model, guide, precision=precision)
-    take = steps_of_a_run(runner, batch)
+    """The step that a run takes through Pyro, without the dealing of its batch."""
+    runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
+    take = steps_of_a_run(runner, batch, len(batch))
     runner.loss.train()
     number = torch.zeros_like(runner.model.gates[0])
+    (batch,) = take.batches()
 
     def step() -> None:
         with network_precision(PRECISIONS[precision]), pyro.validation_enabled(False):
             take(batch, number)
         number.add_(1)
+
+    return step
+
+
+def at_precision(loss: Loss) -> Callable[[Tensor, torch.dtype | None], Tensor]:
+    """The loss as a function of a batch and its networks' precision."""
+
+    def objective(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+        with network_precision(dtype):
+            return loss(x)
+
+    objective.parameters = loss.parameters  # type: ignore[attr-defined]
+    return objective
+
+
+def stepper(
+    objective: Callable, parameters: Callable, dtype: torch.dtype | None, x: Tensor
+) -> Callable[[], float]:
+    """The step of a plain loop on one batch, as a function that returns its seconds."""
+    optimizer = torch.optim.Adam(parameters(), lr=5e-4, fused=True)
+
+    def step() -> float:
+        started = time.perf_counter()
+        loss = objective(x, dtype)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return time.perf_counter() - started
 
     return step
 
@@ -102,6 +185,72 @@ def timed(step: Step, device: torch.device) -> Callable[[], float]:
         return time.perf_counter() - started
 
     return measured
+
+
+def interleaved_medians(
+    steps: dict[str, Callable[[], float]], turns: int, untimed: int
+) -> dict[str, float]:
+    """Median seconds of each step over ``turns`` rounds of all of them, after ``untimed``
+    rounds.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    with pyro.validation_enabled(False):
+        for turn in range(untimed + turns):
+            for name, step in steps.items():
+                seconds = step()
+                if turn >= untimed:
+                    times[name].append(seconds)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def first_step(step: Step) -> float:
+    """Seconds of a program's first step, by the clock on the wall: compilers have processes of
+    their own.
+    """
+    with pyro.validation_enabled(False):
+        return _turn(step, 1, time.perf_counter)
+
+
+def in_turns(
+    steps: Mapping[str, Step], turns: int, length: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Mean seconds of a step in each turn.
+
+    In a round, every program has a turn of ``length`` steps, as in a loop of its own; one more
+    before these is not timed, as another program's tensors are in the caches. Nor is the first
+    round.
+    """
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    with pyro.validation_enabled(False):
+        for _ in range(1 + turns):
+            for name, step in steps.items():
+                _turn(step, 1, clock)
+                found[name].append(_turn(step, length, clock) / length)
+    return {name: seconds[1:] for name, seconds in found.items()}
+
+
+def _turn(step: Step, length: int, clock: Callable[[], float]) -> float:
+    """Seconds of so many steps, until their results are there."""
+    wait = getattr(step, "wait", None)
+    started = clock()
+    for _ in range(length):
+        step()
+    if wait is not None:
+        wait()
+    return clock() - started
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) == 1:
+        return dict.fromkeys(("median", "low", "high"), values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "low": low, "high": high}
+
+
+def ratios(these: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of the ratio of two programs' turns in the same round."""
+    return spread([one / other for one, other in zip(these, others, strict=True)])
 
 
 def check_same_objective(name: str, case: Case, size: Size, device: torch.device) -> None:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
-from benchmarks.step_time import HALF_LOG_2PI
-
 __all__ = [
+    "HALF_LOG_2PI",
     "autoencoder",
     "continuous_ivae",
     "cvae",
@@ -31,6 +30,8 @@ __all__ = [
     "vlae",
     "vqvae",
 ]
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 # What the functions have in common.
 

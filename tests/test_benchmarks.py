@@ -1,19 +1,35 @@
-"""The program that measures what models cost: its comparison of objectives, and what it counts and
-fits.
+"""The programs that measure what steps cost: their comparison of objectives, and what they count
+and fit.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pyro
 import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import step_time
 from benchmarks.model_cases import CASES, SMALL, Case, Size
-from benchmarks.model_costs import Settings, growth, measure, report_times
-from benchmarks.model_steps import check_same_objective, peak_memory
-from guides import FacetGuide
+from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
+from benchmarks.model_steps import (
+    FitSteps,
+    check_same_objective,
+    in_turns,
+    peak_memory,
+    ratios,
+    spread,
+)
+from benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
+from guides import FacetGuide, VaDEGuide
+from inference import Loss, SVIRunner
+from inference.randomness import seeded
+from ppl_models.data import Observed
 
 CPU = torch.device("cpu")
 BRIEFLY = Settings(SMALL, CPU, steps=1, untimed=0, remembered=("ours",))
@@ -82,3 +98,139 @@ def test_peak_memory_counts_what_is_held_at_once() -> None:
         return lambda: held.add(1).add(1)  # the first sum is there until the second one is
 
     assert peak_memory(build, CPU) == pytest.approx(3 * 4000, abs=200)
+
+
+@pytest.mark.parametrize("name", ["VAE", "MLVAE"])
+def test_ways_to_take_a_step_are_compared_or_why_they_are_not(name: str) -> None:
+    found = seconds_by_mode(CASES[name], BRIEFLY)
+    recorded = name != "MLVAE"
+    assert set(found["seconds"]) == ({"handlers", "replay"} if recorded else {"handlers"})
+    assert ("replay / handlers" in found) == recorded
+    assert ("groups" in found.get("not_recorded", "")) != recorded
+
+
+@pytest.mark.parametrize("mode", [None, "replay"])
+def test_steps_one_at_a_time_are_those_of_fit(mode: str | None) -> None:
+    size = SIZES["table"]
+    (x, _), (fitted, stepped) = size.data(), (size.guide(), size.guide())
+    runner = SVIRunner(fitted.model, fitted, seed=3, compile=mode)
+    runner.fit(x[:48], epochs=2, batch_size=16, progress=False)
+    own = SVIRunner(stepped.model, stepped, seed=3, compile=mode)
+    step = FitSteps(own, Observed(x[:48], {}), batch_size=16)
+    own.epoch -= 1  # the first call begins a pass
+    with own.while_training():
+        for _ in range(6):
+            step()
+    assert own.step == runner.step
+    for name, value in fitted.state_dict().items():
+        assert torch.equal(value, stepped.state_dict()[name]), name
+
+
+def test_turns_go_round_and_the_first_is_not_counted() -> None:
+    taken: list[str] = []
+    steps = {name: (lambda name=name: taken.append(name)) for name in "ab"}
+    found = in_turns(steps, turns=2, length=3, clock=lambda: float(len(taken)))
+    assert "".join(taken) == 3 * (4 * "a" + 4 * "b")
+    assert found == {"a": [1.0, 1.0], "b": [1.0, 1.0]}
+    assert spread([1.0, 2.0, 3.0]) == {"median": 2.0, "low": 1.5, "high": 2.5}
+    assert ratios([1.0, 4.0], [1.0, 2.0]) == {"median": 1.5, "low": 1.25, "high": 1.75}
+
+
+def objective_draws(name: str, guide: VaDEGuide, draws: int) -> np.ndarray:
+    """This library's objective on the first batch."""
+    size, (x, label) = SIZES[name], SIZES[name].data()
+    loss, x = Loss(guide.model, guide), x[: size.batch]
+    given = {} if label is None else {"label": {"digit": label[: size.batch]}}
+    data = guide.observed(x, given)
+    with seeded(1, CPU), torch.no_grad(), pyro.validation_enabled(False):
+        return np.array([float(loss(data.x, **data.given)) for _ in range(draws)])
+
+
+@pytest.mark.parametrize("name", list(SIZES))
+def test_the_plain_loop_has_the_librarys_objective(name: str) -> None:
+    size = SIZES[name]
+    plain, (x, label) = plain_copy(size.guide(), size), size.data()
+    labels = None if label is None else label[: size.batch]
+    with seeded(1, CPU), torch.no_grad():
+        by_hand = float(plain(x[: size.batch], labels, None))
+    assert by_hand == pytest.approx(objective_draws(name, size.guide(), 1)[0], rel=1e-5)
+
+
+def test_a_plain_loop_trains() -> None:
+    size = SIZES["table"]
+    step = step_time.plain_loop(size, "float32")
+    assert isinstance(step, PlainLoop)
+    before = [p.detach().clone() for p in step.parameters]
+    step()
+    assert not any(torch.equal(a, b) for a, b in zip(before, step.parameters, strict=True))
+
+
+def test_a_mode_that_is_refused_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object, **options: object) -> FitSteps:
+        step = ours(SIZES["table"], "float32", "replay")
+        step.next_pass()
+        assert step.steps.recorder is not None
+        step.steps.recorder.refused = "there is no compiler"
+        return step
+
+    monkeypatch.setitem(step_time.VARIANTS, "ours, inductor", refused)
+    settings = step_time.Settings(SIZES["table"], ["ours, inductor"], ["float32"], 1, 1)
+    assert step_time.measure(settings)["left_out"] == {
+        "ours, inductor, float32": "there is no compiler"
+    }
+
+
+def test_step_time_prints_and_writes_medians_and_ratios(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, out = torch.get_num_threads(), tmp_path / "found.json"
+    flags = [
+        "--size",
+        "table",
+        "--steps",
+        "2",
+        "--precisions",
+        "float32",
+        "bf16",
+        "--out",
+        str(out),
+    ]
+    try:
+        step_time.main([*flags, "--variants", "plain loop", "ours"])
+    finally:
+        torch.set_num_threads(before)
+    found, printed = json.loads(out.read_text()), capsys.readouterr().out
+    assert found["seconds"].keys() == found["first_step"].keys()
+    assert set(found["ratios"]) == {
+        "ours / plain loop, float32",
+        "ours / plain loop, bf16",
+        "ours bf16 / ours float32",
+        "plain loop bf16 / plain loop float32",
+    }
+    assert set(found["ratios"]["ours / plain loop, bf16"]) == {"median", "low", "high"}
+    assert found["about"]["size"] == "table"
+    assert "\nours, float32 " in printed
+    assert "\nours / plain loop, float32: " in printed
+
+
+@pytest.mark.slow(10)
+@pytest.mark.parametrize(("name", "draws"), [("mnist", 20), ("quickstart", 400), ("table", 1000)])
+def test_numpyro_has_the_same_objective(name: str, draws: int) -> None:
+    """On the same weights, up to Monte Carlo error: a difference of 1 % would show.
+
+    Components are wide, as narrow ones make the objective vary by half between draws.
+    """
+    pytest.importorskip("numpyro")
+    guide = SIZES[name].guide()
+    with torch.no_grad():
+        for prior in guide.model.priors.values():
+            prior.raw_scale.fill_(2.0)
+    step = step_time.numpyro_loop(SIZES[name], "float32", guide)
+    x, label = (None if each is None else each[: step.batch] for each in step.data)
+    theirs, own = step.losses(x, label, draws), objective_draws(name, guide, draws)
+    error = np.hypot(theirs.std(ddof=1), own.std(ddof=1)) / np.sqrt(draws)
+    assert 5 * error < 0.01 * abs(own.mean())
+    assert abs(theirs.mean() - own.mean()) < 5 * error
+    step()
+    step.wait()
+    assert np.isfinite(float(step.loss))
