@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from inference.estimators import (
     SemiSupervisedClassifier,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
+from inference.estimators.convergence import LOOKS, Convergence
 from inference.estimators.data import RESIDUAL_SHARE, encoding_of, residual_scale
 from inference.estimators.defaults import default_plain_network, lengths, principal_dimensions, rank
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
@@ -322,6 +324,32 @@ def test_principal_dimensions_and_lengths() -> None:
     assert lengths((1000, 3000), 10, 1).together == 1, "an epoch at least"
 
 
+def test_a_phase_ends_when_its_measure_rises_no_more_than_by_chance() -> None:
+    def looks(values: Iterable[float]) -> int:
+        convergence = Convergence()
+        return next((i for i, v in enumerate(values, 1) if convergence.reached(v)), 0)
+
+    assert looks(range(100)) == 0, "a measure that rises steadily never ends a phase"
+    assert looks([1.0] * 100) == LOOKS
+    assert looks(range(100, 0, -1)) == LOOKS, "nor does one go on that falls, as of overfitting"
+    noise = np.random.default_rng(0).normal(size=(200, 60))
+    assert np.median([looks(row) for row in noise]) < 2 * LOOKS
+    risen = [looks(10 * (1 - np.exp(-np.arange(60) / 10)) + 0.1 * row) for row in noise]
+    assert min(risen) > 20, "not before it has risen by 90 per cent"
+    assert max(risen) < 60
+
+
+def test_how_phases_ended_is_said() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    options = {"n_clusters": 2, "epochs": 800, "batch_size": 60, "random_state": 0}
+    ended = MultiFacetClustering(2, **options).fit(x).settings_["ended"]
+    assert set(ended) == {"subspaces", "together"}
+    assert ended["together"].startswith("converged in ")
+    options |= {"early_stopping": False, "epochs": 8}
+    ended = MultiFacetClustering(2, **options).fit(x).settings_["ended"]
+    assert ended == {"subspaces": "2 epochs, its most", "together": "6 epochs, its most"}
+
+
 def test_score_is_in_the_units_of_the_data() -> None:
     """By a power of 2, which changes no digit: the same fit, and densities lower by the volume's
     factor.
@@ -407,7 +435,7 @@ def test_networks_are_taught_the_maps() -> None:
         )
 
     assert error() > 0.5, "of a variance of 1"
-    teach(guide, torch.as_tensor(x), found, 0.3, 15, chosen)
+    assert teach(guide, x, found, 0.3, 15, chosen) == 15
     assert error() < 0.05
     assert np.square(guide.reconstruct(x) - x).mean() < 0.2
 

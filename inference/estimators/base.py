@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -222,6 +222,12 @@ class FacetEstimator(BaseEstimator):
                 *(f"  {name}: {value}" for name, value in self.settings_.items()),
                 sep="\n",
             )
+
+    def _state_ended(self, ended: Mapping[str, str]) -> None:
+        """Store how each phase ended, and print it if asked to."""
+        self.settings_["ended"] = dict(ended)
+        if self.verbose:
+            print(f"  ended: {self.settings_['ended']}")
 
     def _precise(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in

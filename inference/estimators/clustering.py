@@ -150,7 +150,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         recipe = self._recipe(x, names)
         kept, held_out = self._split(x, known, recipe.chosen.seed)
         part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
-        latents = recipe.latents(part, label)
+        others = None if held_out is None else x[held_out]
+        latents = recipe.latents(part, others, label)
         check_trained(latents, part, self.learning_rate)
         found = recipe.numbers(part, latents, numbers)
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
@@ -160,7 +161,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs
         )
         runner = recipe.mixtures(part, latents, found, label)
-        recipe.together(runner, part, None if held_out is None else x[held_out], label)
+        recipe.together(runner, part, others, label)
+        self._state_ended(recipe.ended)
         self.runner_, self.facet_names_ = self._check_trained(runner, x), names
         self._number_clusters(x, known)
         self.labels_ = self._predicted(x)
@@ -271,9 +273,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             )
             if dim <= rank(x):
                 chosen = self._chosen(x, dim, default_plain_network(shape))
-                return SubspaceStrategy(
-                    shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim
-                )
+                lengths = chosen.lengths(len(x), SUBSPACE_STEPS)
+                return SubspaceStrategy(shape, names, chosen, lengths, self.early_stopping, dim)
         network = default_network(shape, J) if self.network is None else self.network
         chosen = self._chosen(x, sum(dims.values()), network)
         alone, further, together = STEPS
@@ -282,6 +283,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             names,
             chosen,
             chosen.lengths(len(x), (alone, *[further] * (J - 1), together)),
+            self.early_stopping,
             dims,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from guides import FacetGuide, VaDEGuide
-from inference.callbacks import Evaluate, StopEarly
 from inference.estimators.base import Chosen
+from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged, ended
 from inference.estimators.data import residual_scale
-from inference.estimators.defaults import Lengths, likeliest_number
+from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.subspaces import independent_subspaces, teach
-from inference.evaluation.bounds import elbo
 from inference.initialization.mixtures import fit_mixtures
 from inference.randomness import seeded
 from inference.runner import SVIRunner
@@ -31,11 +30,6 @@ __all__ = ["FitStrategy", "LadderStrategy", "SubspaceStrategy"]
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
-# Evaluations on the held-out data in the last phase, and how many of them without an improvement
-# end it.
-LOOKS, PATIENCE = 30, 5
-# Draws of the latents at each evaluation.
-DRAWS = 5
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,10 @@ class FitStrategy(ABC):
     """A warm start and the training that follows, for any number of facets.
 
     :param names: names of the facets, shallow to deep.
+    :param stops_early: whether phases end by convergence.
 
     :cvar covariance: of the mixtures' components.
+    :ivar ended: how each phase ended.
     """
 
     covariance: ClassVar[Literal["diag", "full"]] = "diag"
@@ -53,9 +49,13 @@ class FitStrategy(ABC):
     names: Sequence[str]
     chosen: Chosen
     lengths: Lengths
+    stops_early: bool
+    ended: dict[str, str] = field(default_factory=dict, init=False)
 
     @abstractmethod
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+    def latents(
+        self, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
+    ) -> FacetGuide:
         """The facets' latents under a standard normal prior.
 
         :param label: known clusters, by facet; -1 where unknown.
@@ -89,16 +89,8 @@ class FitStrategy(ABC):
         held_out: np.ndarray | None,
         label: Mapping[str, np.ndarray],
     ) -> None:
-        """Train everything together, until the ELBO of held-out data stops rising."""
-        epochs, callbacks = self.lengths.together, []
-        log_every = max(1, epochs // LOOKS)
-        if held_out is not None:
-            look = Evaluate(
-                lambda run: {"held_out_elbo": elbo(run.model, run.guide, held_out, DRAWS)[0]},
-                log_every,
-            )
-            callbacks = [look, StopEarly("held_out_elbo", PATIENCE)]
-        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+        """Train everything together, until that has converged."""
+        self._fit("together", runner, x, held_out, self.lengths.together, label=label or None)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
@@ -121,24 +113,32 @@ class FitStrategy(ABC):
 
     def _fit(
         self,
+        phase: str,
         runner: SVIRunner,
         x: np.ndarray,
+        held_out: np.ndarray | None,
         epochs: int,
-        log_every: int | None = None,
+        after: int = 0,
         **options: Any,
     ) -> None:
-        runner.fit(
-            x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options
-        )
+        """Train for so many epochs, or fewer if the phase converges.
 
-    def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
-        with warnings.catch_warnings():
-            # Expected with few epochs, which the user asked for; the last phase warns if a facet is
-            # dead.
-            for expected in (AbruptFadeInWarning, DeadFacetWarning):
-                warnings.simplefilter("ignore", expected)
-            self._fit(runner, x, sum(self.lengths.alone))
-        return runner.guide
+        :param after: the step from which on it may.
+        """
+        every, callbacks = epochs, []
+        if self.stops_early:
+            every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
+            callbacks = [StopConverged(held_out, after)]
+        runner.fit(
+            x,
+            epochs,
+            self.chosen.batch_size,
+            every,
+            progress=False,
+            callbacks=callbacks,
+            **options,
+        )
+        self.ended[phase] = ended(runner.epoch, epochs)
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,23 @@ class LadderStrategy(FitStrategy):
 
     dims: Mapping[str, int]
 
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        schedule = (
-            ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps)
-            if len(self.names) > 1
-            else None
-        )
-        return self._start(
-            self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule),
-            x,
-        )
+    def latents(
+        self, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
+    ) -> FacetGuide:
+        alone, fade_steps = self.lengths.alone, self.lengths.fade_steps
+        schedule, faded_in = None, 0
+        if len(self.names) > 1:
+            schedule = ProgressiveFadeIn(alone, fade_steps)
+            faded_in = sum(alone[:-1]) * -(-len(x) // self.chosen.batch_size) + fade_steps
+        priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
+        runner = self._runner(priors, schedule)
+        with warnings.catch_warnings():
+            # Expected with few epochs, which the user asked for; the last phase warns if a facet is
+            # dead.
+            for expected in (AbruptFadeInWarning, DeadFacetWarning):
+                warnings.simplefilter("ignore", expected)
+            self._fit("alone", runner, x, held_out, sum(alone), faded_in)
+        return runner.guide
 
 
 @dataclass(frozen=True)
@@ -173,20 +180,19 @@ class SubspaceStrategy(FitStrategy):
     covariance = "full"
     dim: int
 
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+    def latents(
+        self, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
+    ) -> FacetGuide:
         complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
         found = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
         subspaces = found.given_to([label.get(name) for name in self.names], complete)
         dims = zip(self.names, subspaces.dims, strict=True)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        seen = torch.as_tensor(complete, device=guide.model.gates.device)
+        scale, most = residual_scale(x, self.dim), sum(self.lengths.alone)
+        others = None if held_out is None else np.nan_to_num(held_out)
         with blaming_divergence(guide, complete, self.chosen.learning_rate):
-            teach(
-                guide,
-                seen,
-                subspaces,
-                residual_scale(x, self.dim),
-                sum(self.lengths.alone),
-                self.chosen,
+            epochs = teach(
+                guide, complete, subspaces, scale, most, self.chosen, others, self.stops_early
             )
+        self.ended["subspaces"] = ended(epochs, most)
         return guide
