@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -223,11 +223,11 @@ class FacetEstimator(BaseEstimator):
                 sep="\n",
             )
 
-    def _state_ended(self, ended: Mapping[str, str]) -> None:
-        """Store how each phase ended, and print it if asked to."""
-        self.settings_["ended"] = dict(ended)
+    def _state_ended(self, ended: str) -> None:
+        """Store how training ended, and print it if asked to."""
+        self.settings_["ended"] = ended
         if self.verbose:
-            print(f"  ended: {self.settings_['ended']}")
+            print(f"  ended: {ended}")
 
     def _precise(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in

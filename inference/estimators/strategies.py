@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ import torch
 
 from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
-from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged, ended
+from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
@@ -37,10 +37,8 @@ class FitStrategy(ABC):
     """A warm start and the training that follows, for any number of facets.
 
     :param names: names of the facets, shallow to deep.
-    :param stops_early: whether phases end by convergence.
 
     :cvar covariance: of the mixtures' components.
-    :ivar ended: how each phase ended.
     """
 
     covariance: ClassVar[Literal["diag", "full"]] = "diag"
@@ -49,13 +47,9 @@ class FitStrategy(ABC):
     names: Sequence[str]
     chosen: Chosen
     lengths: Lengths
-    stops_early: bool
-    ended: dict[str, str] = field(default_factory=dict, init=False)
 
     @abstractmethod
-    def latents(
-        self, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
-    ) -> FacetGuide:
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         """The facets' latents under a standard normal prior.
 
         :param label: known clusters, by facet; -1 where unknown.
@@ -88,9 +82,16 @@ class FitStrategy(ABC):
         x: np.ndarray,
         held_out: np.ndarray | None,
         label: Mapping[str, np.ndarray],
-    ) -> None:
-        """Train everything together, until that has converged."""
-        self._fit("together", runner, x, held_out, self.lengths.together, label=label or None)
+        stops_early: bool,
+    ) -> str:
+        """Train everything together, for all epochs or until that has converged; say which."""
+        epochs, callbacks = self.lengths.together, []
+        log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
+        if stops_early:
+            callbacks = [StopConverged(held_out)]
+        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+        how = "converged in" if runner.should_stop else "took all"
+        return f"{how} {runner.epoch} of {epochs} epochs"
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
@@ -113,32 +114,24 @@ class FitStrategy(ABC):
 
     def _fit(
         self,
-        phase: str,
         runner: SVIRunner,
         x: np.ndarray,
-        held_out: np.ndarray | None,
         epochs: int,
-        after: int = 0,
+        log_every: int | None = None,
         **options: Any,
     ) -> None:
-        """Train for so many epochs, or fewer if the phase converges.
-
-        :param after: the step from which on it may.
-        """
-        every, callbacks = epochs, []
-        if self.stops_early:
-            every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
-            callbacks = [StopConverged(held_out, after)]
         runner.fit(
-            x,
-            epochs,
-            self.chosen.batch_size,
-            every,
-            progress=False,
-            callbacks=callbacks,
-            **options,
+            x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options
         )
-        self.ended[phase] = ended(runner.epoch, epochs)
+
+    def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
+        with warnings.catch_warnings():
+            # Expected with few epochs, which the user asked for; the last phase warns if a facet is
+            # dead.
+            for expected in (AbruptFadeInWarning, DeadFacetWarning):
+                warnings.simplefilter("ignore", expected)
+            self._fit(runner, x, sum(self.lengths.alone))
+        return runner.guide
 
 
 @dataclass(frozen=True)
@@ -151,23 +144,16 @@ class LadderStrategy(FitStrategy):
 
     dims: Mapping[str, int]
 
-    def latents(
-        self, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
-    ) -> FacetGuide:
-        alone, fade_steps = self.lengths.alone, self.lengths.fade_steps
-        schedule, faded_in = None, 0
-        if len(self.names) > 1:
-            schedule = ProgressiveFadeIn(alone, fade_steps)
-            faded_in = sum(alone[:-1]) * -(-len(x) // self.chosen.batch_size) + fade_steps
-        priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
-        runner = self._runner(priors, schedule)
-        with warnings.catch_warnings():
-            # Expected with few epochs, which the user asked for; the last phase warns if a facet is
-            # dead.
-            for expected in (AbruptFadeInWarning, DeadFacetWarning):
-                warnings.simplefilter("ignore", expected)
-            self._fit("alone", runner, x, held_out, sum(alone), faded_in)
-        return runner.guide
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        schedule = (
+            ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps)
+            if len(self.names) > 1
+            else None
+        )
+        return self._start(
+            self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule),
+            x,
+        )
 
 
 @dataclass(frozen=True)
@@ -180,19 +166,20 @@ class SubspaceStrategy(FitStrategy):
     covariance = "full"
     dim: int
 
-    def latents(
-        self, x: np.ndarray, held_out: np.ndarray | None, label: Mapping[str, np.ndarray]
-    ) -> FacetGuide:
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
         found = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
         subspaces = found.given_to([label.get(name) for name in self.names], complete)
         dims = zip(self.names, subspaces.dims, strict=True)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        scale, most = residual_scale(x, self.dim), sum(self.lengths.alone)
-        others = None if held_out is None else np.nan_to_num(held_out)
+        seen = torch.as_tensor(complete, device=guide.model.gates.device)
         with blaming_divergence(guide, complete, self.chosen.learning_rate):
-            epochs = teach(
-                guide, complete, subspaces, scale, most, self.chosen, others, self.stops_early
+            teach(
+                guide,
+                seen,
+                subspaces,
+                residual_scale(x, self.dim),
+                sum(self.lengths.alone),
+                self.chosen,
             )
-        self.ended["subspaces"] = ended(epochs, most)
         return guide

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from guides import FacetGuide
 from inference.estimators.base import Chosen
-from inference.estimators.convergence import STEPS_PER_LOOK, Convergence
-from inference.estimators.defaults import clarity, epochs_of
+from inference.estimators.defaults import clarity
 from inference.randomness import seeded
 from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
@@ -45,6 +44,8 @@ MAX_ROWS = 2000
 SIGNIFICANT = 4.0
 # Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
+# Rate of the networks' training at its first epoch, in learning rates.
+FIRST_RATE = 3.0
 
 
 @dataclass(frozen=True)
@@ -161,72 +162,37 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 
 
 def teach(
-    guide: FacetGuide,
-    x: np.ndarray,
-    subspaces: Subspaces,
-    scale: float,
-    epochs: int,
-    chosen: Chosen,
-    held_out: np.ndarray | None = None,
-    stops_early: bool = False,
-) -> int:
+    guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, chosen: Chosen
+) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
+
+    The rate falls linearly from three times the learning rate, in the first epoch, towards 0, so
+    that all epochs together end in convergence.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
     :param x: ``[N, D]``, as encoders read them.
     :param scale: standard deviation of what the subspaces leave unexplained; it sets the
         posteriors' first widths.
-    :param epochs: at most, if ``stops_early``.
     :param chosen: gives the learning rate, batch size and seed.
-    :param held_out: further rows, to see convergence.
-    :returns: the epochs that were taken.
     """
-    like = guide.model.gates
-    variance = torch.as_tensor(subspaces.variances(scale)).to(like).split(subspaces.dims)
+    sources = torch.as_tensor(subspaces.sources(x.cpu().numpy())).to(x)
+    variance = torch.as_tensor(subspaces.variances(scale)).to(x).split(subspaces.dims)
     with torch.no_grad():
         for rung, width in zip(cast(Any, guide.encoder).rungs, variance, strict=True):
             rung.weight[len(width) :] = 0
             rung.bias[len(width) :] = raw_log_variance(width.log())
-    lesson = _Lesson(guide, subspaces, x)
-    unseen = None if held_out is None else _Lesson(guide, subspaces, held_out)
-    convergence = Convergence()
-    every = epochs_of(STEPS_PER_LOOK, len(x), chosen.batch_size)
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
-    total = torch.zeros_like(like[0])
-    with seeded(chosen.seed, like.device), training(guide):
-        for epoch in range(1, epochs + 1):
-            for rows in torch.randperm(len(x), device=like.device).split(chosen.batch_size):
+    with seeded(chosen.seed, x.device), training(guide):
+        for epoch in range(epochs):
+            for group in optimizer.param_groups:
+                group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
+            for rows in torch.randperm(len(x), device=x.device).split(chosen.batch_size):
                 optimizer.zero_grad(set_to_none=True)
-                distance = lesson.distance(rows)
-                distance.backward()
+                _distance(guide, x[rows], sources[rows].split(subspaces.dims, -1)).backward()
                 optimizer.step()
-                total += distance.detach() * len(rows)
                 let_others_in()
-            if stops_early and epoch % every == 0:
-                seen = float(total) if unseen is None else unseen.measure()
-                total.zero_()
-                if convergence.reached(-seen):
-                    break
     optimizer.zero_grad(set_to_none=True)
-    return epoch
-
-
-class _Lesson:
-    """Rows, and their sources in the subspaces."""
-
-    def __init__(self, guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
-        self.guide, self.dims = guide, subspaces.dims
-        self.x = torch.as_tensor(x).to(guide.model.gates)
-        self.sources = torch.as_tensor(subspaces.sources(x)).to(self.x)
-
-    def distance(self, rows: Tensor) -> Tensor:
-        return _distance(self.guide, self.x[rows], self.sources[rows].split(self.dims, -1))
-
-    @torch.no_grad()
-    def measure(self) -> float:
-        """The distance of all rows."""
-        return float(_distance(self.guide, self.x, self.sources.split(self.dims, -1)))
 
 
 def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
