@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from inference.estimators import (
     SemiSupervisedClassifier,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
+from inference.estimators.convergence import LOOKS, Convergence
 from inference.estimators.data import RESIDUAL_SHARE, encoding_of, residual_scale
 from inference.estimators.defaults import default_plain_network, lengths, principal_dimensions, rank
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
@@ -320,6 +322,32 @@ def test_principal_dimensions_and_lengths() -> None:
     assert lengths((1000, 3000), 10, None).together == 300
     assert lengths((1000, 3000), 10, 8).alone == (2,)
     assert lengths((1000, 3000), 10, 1).together == 1, "an epoch at least"
+
+
+def looks_taken(values: Iterable[float]) -> int:
+    """0 if the values do not end the phase."""
+    convergence = Convergence()
+    return next((i for i, value in enumerate(values, 1) if convergence.reached(value)), 0)
+
+
+def test_a_phase_ends_when_its_measure_no_longer_rises() -> None:
+    assert looks_taken(range(100)) == 0
+    assert looks_taken([1.0] * 100) == LOOKS
+    assert looks_taken(range(100, 0, -1)) == LOOKS, "nor if it falls"
+    noise = np.random.default_rng(0).normal(size=(200, 100))
+    assert np.median([looks_taken(row) for row in noise]) < 2 * LOOKS
+    risen = [looks_taken(10 * (1 - np.exp(-np.arange(100) / 10)) + 0.1 * row) for row in noise]
+    assert min(risen) > 20, "not before it has risen by 86 per cent"
+    assert max(risen) < 90
+
+
+def test_how_the_last_phase_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Convergence, "reached", lambda self, value: True)
+    options: dict[str, Any] = {"epochs": 12, "batch_size": 1}  # 60 steps an epoch
+    found = short(**options).fit(columns())
+    assert found.settings_["ended"] == "converged in 2 of 10 epochs"
+    found = short(**options, early_stopping=False).fit(columns())
+    assert found.settings_["ended"] == "took all 10 of 10 epochs"
 
 
 def test_score_is_in_the_units_of_the_data() -> None:

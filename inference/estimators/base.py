@@ -223,6 +223,12 @@ class FacetEstimator(BaseEstimator):
                 sep="\n",
             )
 
+    def _state_ended(self, ended: str) -> None:
+        """Store how training ended, and print it if asked to."""
+        self.settings_["ended"] = ended
+        if self.verbose:
+            print(f"  ended: {ended}")
+
     def _precise(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in
         the same call.

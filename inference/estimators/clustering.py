@@ -39,7 +39,7 @@ MOST_FACETS = 1000
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
 # mixtures; and if facets are subspaces: training the networks on these, and all with their
 # mixtures.
-STEPS, SUBSPACE_STEPS = (1000, 4000, 1500), (1000, 3000)
+STEPS, SUBSPACE_STEPS = (1000, 4000, 1500), (600, 3000)
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
@@ -54,8 +54,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     exceed chance). For images and values within [0, 1] the network is a ladder, convolutional for
     ``[N, C, H, W]``, and facets are faded in one after the other, the deepest first, under a
     standard normal prior. Then mixtures are fitted to the latents, with numbers of clusters chosen
-    by BIC. Finally everything is trained together, until the ELBO of a held-out tenth of the data
-    stops rising.
+    by BIC. Finally everything is trained together, until the line through the last five values of
+    the ELBO of a held-out tenth of the data, or of the training objective if that is fewer than 20
+    rows, no longer rises; ``settings_["ended"]`` says when.
 
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
@@ -69,13 +70,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
         are then faded in by depth.
-    :param epochs: passes over the data, all phases together. By default, with subspaces: 1,000
+    :param epochs: passes over the data, all phases together. By default, with subspaces: 600
         optimiser steps to train the networks on them and at most 3,000 for all together; else 1,000
         for the first facet, 4,000 for each further one and at most 1,500 for all together.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate.
-    :param early_stopping: whether to hold out a tenth of the data, if that is 20 or more, to stop
-        the last phase early.
+    :param early_stopping: whether the last phase may end before its last epoch; a tenth of the data
+        is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
     :param verbose: whether to print the chosen settings.
@@ -160,7 +161,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs
         )
         runner = recipe.mixtures(part, latents, found, label)
-        recipe.together(runner, part, None if held_out is None else x[held_out], label)
+        others = None if held_out is None else x[held_out]
+        self._state_ended(recipe.together(runner, part, others, label, self.early_stopping))
         self.runner_, self.facet_names_ = self._check_trained(runner, x), names
         self._number_clusters(x, known)
         self.labels_ = self._predicted(x)

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from guides import FacetGuide, VaDEGuide
-from inference.callbacks import Evaluate, StopEarly
 from inference.estimators.base import Chosen
+from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.data import residual_scale
-from inference.estimators.defaults import Lengths, likeliest_number
+from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.subspaces import independent_subspaces, teach
-from inference.evaluation.bounds import elbo
 from inference.initialization.mixtures import fit_mixtures
 from inference.randomness import seeded
 from inference.runner import SVIRunner
@@ -31,11 +30,6 @@ __all__ = ["FitStrategy", "LadderStrategy", "SubspaceStrategy"]
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
-# Evaluations on the held-out data in the last phase, and how many of them without an improvement
-# end it.
-LOOKS, PATIENCE = 30, 5
-# Draws of the latents at each evaluation.
-DRAWS = 5
 
 
 @dataclass(frozen=True)
@@ -88,17 +82,16 @@ class FitStrategy(ABC):
         x: np.ndarray,
         held_out: np.ndarray | None,
         label: Mapping[str, np.ndarray],
-    ) -> None:
-        """Train everything together, until the ELBO of held-out data stops rising."""
+        stops_early: bool,
+    ) -> str:
+        """Train everything together, for all epochs or until that has converged; say which."""
         epochs, callbacks = self.lengths.together, []
-        log_every = max(1, epochs // LOOKS)
-        if held_out is not None:
-            look = Evaluate(
-                lambda run: {"held_out_elbo": elbo(run.model, run.guide, held_out, DRAWS)[0]},
-                log_every,
-            )
-            callbacks = [look, StopEarly("held_out_elbo", PATIENCE)]
+        log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
+        if stops_early:
+            callbacks = [StopConverged(held_out)]
         self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+        how = "converged in" if runner.should_stop else "took all"
+        return f"{how} {runner.epoch} of {epochs} epochs"
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]

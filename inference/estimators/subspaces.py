@@ -44,6 +44,8 @@ MAX_ROWS = 2000
 SIGNIFICANT = 4.0
 # Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
+# Rate of the networks' training at its first epoch, in learning rates.
+FIRST_RATE = 3.0
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,9 @@ def teach(
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
 
+    The rate falls linearly from three times the learning rate, in the first epoch, towards 0, so
+    that all epochs together end in convergence.
+
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
     :param x: ``[N, D]``, as encoders read them.
     :param scale: standard deviation of what the subspaces leave unexplained; it sets the
@@ -179,7 +184,9 @@ def teach(
             rung.bias[len(width) :] = raw_log_variance(width.log())
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
     with seeded(chosen.seed, x.device), training(guide):
-        for _ in range(epochs):
+        for epoch in range(epochs):
+            for group in optimizer.param_groups:
+                group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
             for rows in torch.randperm(len(x), device=x.device).split(chosen.batch_size):
                 optimizer.zero_grad(set_to_none=True)
                 _distance(guide, x[rows], sources[rows].split(subspaces.dims, -1)).backward()
