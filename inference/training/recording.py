@@ -6,6 +6,7 @@ changing a rounding. The program is then replayed by the fastest executor that c
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from inference.randomness import seeded
+from inference.training.products import use_faster_products
 
 __all__ = ["Program", "agree", "inductor", "record", "replay"]
 
@@ -48,8 +50,7 @@ def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
     program = make_fx(function)(*_copies(examples))
     _simplify(program.graph)
     _join_layers(program.graph)
-    # Unused draws stay: they move the random stream.
-    program.graph.eliminate_dead_code(lambda node: node.is_impure() or _is_random(node))
+    program.graph.eliminate_dead_code(_has_an_effect)
     program.recompile()
     return program
 
@@ -59,6 +60,10 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
 
     TorchScript does not know the arguments of all operations, and moves some draws.
     """
+    program = copy.deepcopy(program)
+    use_faster_products(program.graph)
+    program.graph.eliminate_dead_code(_has_an_effect)
+    program.recompile()
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # TorchScript is no longer developed
@@ -178,6 +183,11 @@ def _inputs(node: Node) -> Iterator[Node]:
 
 def _mutates(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _has_an_effect(node: Node) -> bool:
+    """Whether an operation matters though its result is not used: draws move the random stream."""
+    return node.is_impure() or _is_random(node)
 
 
 def _is_random(node: Node) -> bool:
