@@ -227,6 +227,27 @@ class Component(dist.OneHotCategorical):
     # Includes relaxed values.
     support = constraints.simplex
 
+    def __init__(
+        self,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if probs is not None or logits is None:
+            super().__init__(probs, logits, validate_args)
+            return
+        # torch's own __init__ normalises in several passes over [B, K], forwards and backwards.
+        self._categorical = _categorical(logits.log_softmax(-1))
+        shape = self._categorical.batch_shape, self._categorical.param_shape[-1:]
+        super(torch.distributions.OneHotCategorical, self).__init__(
+            *shape, validate_args=validate_args
+        )
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> Component:
+        return super().expand(batch_shape, self._get_checked_instance(Component, _instance))
+
     @property
     def log_probs(self) -> Tensor:
         """Log-probability of each component: ``[..., K]``, nats."""
@@ -236,7 +257,8 @@ class Component(dist.OneHotCategorical):
         if self._validate_args:
             self._validate_sample(value)
         if is_enumerated(value):
-            by_component = self.log_probs.movedim(-1, 0)
+            # Without an expanded plate's strides of 0, which would mix layouts [K, B] and [B, K].
+            by_component = self.log_probs.contiguous().movedim(-1, 0)
             ones = [1] * (value.dim() - 1 - by_component.dim())
             return by_component.reshape(len(value), *ones, *by_component.shape[1:])
         return torch.einsum("...k,...k->...", value, self.log_probs)
@@ -251,6 +273,15 @@ class Component(dist.OneHotCategorical):
         shape, tiny = self._extended_shape(sample_shape), torch.finfo(self.logits.dtype).tiny
         uniform = torch.rand(shape, dtype=self.logits.dtype, device=self.logits.device)
         return self.logits - (-uniform.clamp_min(tiny).log()).clamp_min(tiny).log()
+
+
+def _categorical(log_probs: Tensor) -> torch.distributions.Categorical:
+    """The choice with these log-probabilities, which are normalised."""
+    new = object.__new__(torch.distributions.Categorical)
+    new.logits = new._param = log_probs
+    new._num_events = log_probs.shape[-1]
+    torch.distributions.Distribution.__init__(new, log_probs.shape[:-1], validate_args=False)
+    return new
 
 
 def one_hot_of_largest(scores: Tensor) -> Tensor:
