@@ -51,7 +51,9 @@ def steps_of_a_run(runner: SVIRunner, batch: Observed) -> Callable[[Observed, Te
     """
     weights = runner.schedule.bind(runner.model, 1, 1)
     feed = data_source_for(runner.guide, runner.device, batch.x, batch.given, None, None)
-    return SingleRunStep([runner], weights, feed, [NonFiniteTracker(runner)], SingleProcess())
+    steps = SingleRunStep([runner], weights, feed, [NonFiniteTracker(runner)], SingleProcess())
+    steps.record_anew()
+    return steps
 
 
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:

@@ -137,7 +137,9 @@ class _InPlates(dist.TorchDistribution):
             self._validate_sample(value)
         shared = value.squeeze(dim) if dim >= 0 else value
         log_prob = component_log_probs(self.components, shared)
-        log_prob = log_prob.reshape(*[1] * (-1 - dim), *log_prob.shape).movedim(-1, -1 - self.plates)
+        log_prob = log_prob.reshape(*[1] * (-1 - dim), *log_prob.shape).movedim(
+            -1, -1 - self.plates
+        )
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, log_prob.shape))
 
     def expand(
@@ -239,9 +241,7 @@ class Component(dist.OneHotCategorical):
         # torch's own __init__ normalises in several passes over [B, K], forwards and backwards.
         self._categorical = _categorical(logits.log_softmax(-1))
         shape = self._categorical.batch_shape, self._categorical.param_shape[-1:]
-        super(torch.distributions.OneHotCategorical, self).__init__(
-            *shape, validate_args=validate_args
-        )
+        torch.distributions.Distribution.__init__(self, *shape, validate_args=validate_args)
 
     def expand(
         self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
