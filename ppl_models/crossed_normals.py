@@ -19,7 +19,7 @@ SINGLE_PRECISION = {"mps"}
 
 def product_pays(z: Tensor, loc: Tensor) -> bool:
     """Whether to use :func:`normal_log_probs` for values ``[..., d]`` and means ``[K, d]``."""
-    entries = z.shape[:-1].numel() * loc.numel()
+    entries = math.prod(z.shape[:-1]) * loc.numel()
     return entries > SMALL_INTERMEDIATE and z.device.type not in SINGLE_PRECISION
 
 
