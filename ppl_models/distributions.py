@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.nn.functional import logsigmoid
 
+from ppl_models.crossed_normals import normal_log_probs, product_pays
+
 __all__ = [
     "AveragedComponent",
     "Component",
@@ -28,7 +30,9 @@ __all__ = [
     "RelaxedComponent",
     "RoundedLogistic",
     "clamp_to_labels",
+    "component_log_probs",
     "diagonal_normal",
+    "in_plates",
     "is_enumerated",
     "mark_enumerated",
     "mean_and_log_variance",
@@ -80,9 +84,78 @@ class DiagonalNormal(dist.Independent):
     ) -> DiagonalNormal:
         shape = (*batch_shape, *self.event_shape)
         loc, scale = self._narrow
-        new = DiagonalNormal(loc.expand(shape), scale.expand(shape), validate_args=False)
+        new = type(self)(loc.expand(shape), scale.expand(shape), validate_args=False)
         new._narrow = loc, scale
         return new
+
+
+def component_log_probs(components: dist.TorchDistribution, z: Tensor) -> Tensor:
+    """log p(z given c) for every c: ``[..., d] -> [..., K]``.
+
+    All densities of all components are computed here, in one layout: a recorded program merges
+    those that model and guide share.
+
+    :param components: batch ``[K]``, event ``[d]``.
+    """
+    if isinstance(components, DiagonalNormal):
+        loc, scale = components._narrow
+        if loc.dim() == 2 and product_pays(z, loc):
+            return normal_log_probs(z, loc, scale)
+    return components.log_prob(z.unsqueeze(-2))
+
+
+def in_plates(components: dist.TorchDistribution, plates: int) -> dist.TorchDistribution:
+    """All components, batch ``[K]``, as one distribution ``[K, 1, ..., 1]`` within plates."""
+    shape = (*components.batch_shape, *[1] * plates)
+    placed: _DiagonalNormals | _MultivariateNormals
+    if isinstance(components, dist.MultivariateNormal):
+        factor = components.scale_tril
+        placed = _MultivariateNormals(
+            components.loc.reshape(*shape, -1),
+            scale_tril=factor.reshape(*shape, *factor.shape[-2:]),
+        )
+    else:
+        each = components.base_dist
+        placed = _DiagonalNormals(each.loc.reshape(*shape, -1), each.scale.reshape(*shape, -1))
+    placed.components, placed.plates = components, plates
+    return placed
+
+
+class _InPlates(dist.TorchDistribution):
+    """Components as :func:`in_plates` arranges them, whose density is
+    :func:`component_log_probs`.
+    """
+
+    components: dist.TorchDistribution
+    plates: int
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        dim = value.dim() - 2 - self.plates  # of the components among those of the value
+        if dim >= 0 and value.shape[dim] > 1:  # each component has values of its own
+            return super().log_prob(value)
+        if self._validate_args:
+            self._validate_sample(value)
+        shared = value.squeeze(dim) if dim >= 0 else value
+        log_prob = component_log_probs(self.components, shared)
+        log_prob = log_prob.reshape(*[1] * (-1 - dim), *log_prob.shape).movedim(
+            -1, -1 - self.plates
+        )
+        return log_prob.expand(torch.broadcast_shapes(self.batch_shape, log_prob.shape))
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> dist.TorchDistribution:
+        new = super().expand(batch_shape)
+        new.components, new.plates = self.components, self.plates
+        return new
+
+
+class _DiagonalNormals(_InPlates, DiagonalNormal):
+    pass
+
+
+class _MultivariateNormals(_InPlates, dist.MultivariateNormal):
+    pass
 
 
 class EqualScaleNormal(dist.Independent):
@@ -156,6 +229,25 @@ class Component(dist.OneHotCategorical):
     # Includes relaxed values.
     support = constraints.simplex
 
+    def __init__(
+        self,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if probs is not None or logits is None:
+            super().__init__(probs, logits, validate_args)
+            return
+        # torch's own __init__ normalises in several passes over [B, K], forwards and backwards.
+        self._categorical = _categorical(logits.log_softmax(-1))
+        shape = self._categorical.batch_shape, self._categorical.param_shape[-1:]
+        torch.distributions.Distribution.__init__(self, *shape, validate_args=validate_args)
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> Component:
+        return super().expand(batch_shape, self._get_checked_instance(Component, _instance))
+
     @property
     def log_probs(self) -> Tensor:
         """Log-probability of each component: ``[..., K]``, nats."""
@@ -165,7 +257,8 @@ class Component(dist.OneHotCategorical):
         if self._validate_args:
             self._validate_sample(value)
         if is_enumerated(value):
-            by_component = self.log_probs.movedim(-1, 0)
+            # Without an expanded plate's strides of 0, which would mix layouts [K, B] and [B, K].
+            by_component = self.log_probs.contiguous().movedim(-1, 0)
             ones = [1] * (value.dim() - 1 - by_component.dim())
             return by_component.reshape(len(value), *ones, *by_component.shape[1:])
         return torch.einsum("...k,...k->...", value, self.log_probs)
@@ -180,6 +273,15 @@ class Component(dist.OneHotCategorical):
         shape, tiny = self._extended_shape(sample_shape), torch.finfo(self.logits.dtype).tiny
         uniform = torch.rand(shape, dtype=self.logits.dtype, device=self.logits.device)
         return self.logits - (-uniform.clamp_min(tiny).log()).clamp_min(tiny).log()
+
+
+def _categorical(log_probs: Tensor) -> torch.distributions.Categorical:
+    """The choice with these log-probabilities, which are normalised."""
+    new = object.__new__(torch.distributions.Categorical)
+    new.logits = new._param = log_probs
+    new._num_events = log_probs.shape[-1]
+    torch.distributions.Distribution.__init__(new, log_probs.shape[:-1], validate_args=False)
+    return new
 
 
 def one_hot_of_largest(scores: Tensor) -> Tensor:
@@ -312,10 +414,8 @@ class MarginalMixture(dist.MixtureSameFamily):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        log_joint = (
-            self.component_distribution.log_prob(value.unsqueeze(-2)) + self.component.log_probs
-        )
-        return log_joint.logsumexp(-1)
+        log_probs = component_log_probs(self.component_distribution, value)
+        return (log_probs + self.component.log_probs).logsumexp(-1)
 
     def expand(
         self, batch_shape: torch.Size, _instance: dist.Distribution | None = None

@@ -7,28 +7,34 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from pyro import validation_enabled
 from scipy.special import gammaln
 from scipy.stats import multivariate_normal
 from torch.distributions import Independent, MultivariateNormal, kl_divergence
 from torch.distributions import Normal as TorchNormal
 
 from guides import VaDEGuide
-from inference import cold_start, fit_mixtures
+from inference import Loss, cold_start, fit_mixtures
+from inference.training.recording import record
 from ppl_models import (
+    MFCVAE,
     Bernoulli,
     ContinuousBernoulli,
     DirichletWeights,
     GaussianMixture,
     Normal,
+    SharedMLP,
     StandardNormal,
     VaDE,
     VampPrior,
 )
-from ppl_models.distributions import Component, DiagonalNormal
+from ppl_models.crossed_normals import SMALL_INTERMEDIATE, normal_log_probs, product_pays
+from ppl_models.distributions import Component, DiagonalNormal, in_plates
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +162,106 @@ def test_diagonal_normal_is_an_independent_normal() -> None:
     assert type(expanded) is DiagonalNormal
     assert expanded.rsample().shape == (2, 4, 5, 3)
     torch.testing.assert_close(kl_divergence(ours, theirs), torch.zeros(4, 5))
+
+
+def direct_log_probs(z: torch.Tensor, loc: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return DiagonalNormal(loc, scale).log_prob(z.unsqueeze(-2))
+
+
+def latents_and_normals(reach: float, scale: float) -> tuple[torch.Tensor, ...]:
+    """Latents near the means of Normals, in float32, and the latents before they were rounded."""
+    torch.manual_seed(0)
+    loc = (reach * (2 * torch.rand(20, 5) - 1)).float()
+    scales = (scale * (1 + torch.rand(20, 5))).float()
+    own = torch.randint(20, (100,))
+    z = loc[own] + scales[own] * torch.randn(100, 5)
+    return z.float(), loc, scales, z
+
+
+def value_and_gradients(
+    formula: Callable[..., torch.Tensor], weights: torch.Tensor, *given: torch.Tensor
+) -> list[torch.Tensor]:
+    leaves = [each.clone().requires_grad_() for each in given]
+    value = formula(*leaves)
+    gradients = torch.autograd.grad(value, leaves, weights.to(value))
+    return [each.detach().double() for each in (value, *gradients)]
+
+
+@pytest.mark.parametrize("reach", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-1, 1e-2, 1e-3, 1e-4])
+def test_a_product_of_matrices_is_as_accurate_as_the_direct_formula(
+    reach: float, scale: float
+) -> None:
+    z, loc, scales, unrounded = latents_and_normals(reach, scale)
+    given = z.double(), loc.double(), scales.double()
+    truth = direct_log_probs(*given)
+    weights = truth.softmax(-1)
+    exact = value_and_gradients(direct_log_probs, weights, *given)
+    ours, direct = (
+        value_and_gradients(formula, weights, z, loc, scales)
+        for formula in (normal_log_probs, direct_log_probs)
+    )
+    # A sum of 2 d + 1 products in float64, whose factors have up to three roundings each, and the
+    # rounding of the result to float32.
+    sizes = ((z.double().abs().unsqueeze(-2) + given[1].abs()) / given[2]).square().sum(-1)
+    terms = 0.5 * sizes + given[2].log().abs().sum(-1) + 5
+    tolerance = (2 * 5 + 8) * 2**-53 * terms + 2**-24 * truth.abs() * (1 + 1e-6)
+    assert ((ours[0] - truth).abs() <= tolerance).all()
+    for one, other, want in zip(ours[1:], direct[1:], exact[1:], strict=True):
+        assert (one - want).norm() <= (other - want).norm()
+    if reach / scale < 1e5:
+        assert (ours[0] - truth).norm() <= (direct[0] - truth).norm()
+    # Elsewhere, what a latent loses by its own rounding is more than the difference.
+    before = direct_log_probs(unrounded, *given[1:])
+    assert (ours[0] - before).norm() <= 1.001 * (direct[0] - before).norm()
+
+
+def test_a_product_of_matrices_has_the_values_and_gradients_of_many_normals() -> None:
+    z, loc, scale = torch.randn(2, 3, 4), torch.randn(5, 4), torch.rand(5, 4) + 0.5
+    given = [each.requires_grad_() for each in (z, loc, scale)]
+    want = direct_log_probs(*given)
+    torch.testing.assert_close(normal_log_probs(*given), want, rtol=1e-13, atol=1e-13)
+    assert torch.autograd.gradcheck(normal_log_probs, given)
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+@pytest.mark.parametrize("B", [3, 2000])
+@pytest.mark.parametrize("plates", [1, 2, 3])
+def test_components_in_plates_are_each_component(covariance: str, B: int, plates: int) -> None:
+    prior = mixture(covariance)
+    assert product_pays(torch.zeros(2, B, 3), prior.loc) == (B == 2000)
+    each = [
+        MultivariateNormal(loc, scale_tril=factor)
+        for loc, factor in zip(prior.loc, prior.scale_tril, strict=True)
+    ]
+    placed = in_plates(prior.components(), plates)
+    shape = (2, 1, B)[-plates:]
+    assert placed.batch_shape == (4, *[1] * plates)
+    shared, own = torch.randn(*shape, 3), torch.randn(4, *shape, 3)
+    of_shared = torch.stack([one.log_prob(shared) for one in each])
+    of_own = torch.stack([one.log_prob(z) for one, z in zip(each, own, strict=True)])
+    for batch in (placed, placed.expand(torch.Size([4, *shape]))):
+        torch.testing.assert_close(batch.log_prob(shared), of_shared)
+        torch.testing.assert_close(batch.log_prob(shared.unsqueeze(0)), of_shared)
+        torch.testing.assert_close(batch.log_prob(own), of_own)
+    # Without its plates, as a latent of one sample for all.
+    assert placed.log_prob(torch.zeros(3)).shape == placed.batch_shape
+
+
+def test_a_recorded_program_computes_each_facets_densities_once() -> None:
+    K, linear = SMALL_INTERMEDIATE // 16, torch.ops.aten.linear.default
+    for facets in (1, 2, 3):
+        priors = {f"facet_{j}": GaussianMixture(K, 2) for j in range(facets)}
+        model = MFCVAE((3,), priors, Normal(1.0), network=SharedMLP((4,)))
+        loss = Loss(model, VaDEGuide(model))
+        with validation_enabled(False):
+            nodes = record(partial(_values, loss), [torch.randn(16, 3)]).graph.nodes
+        shapes = [node.meta["val"].shape for node in nodes if node.target is linear]
+        assert shapes.count(torch.Size([16, K])) == facets
+
+
+def _values(loss: Loss, x: torch.Tensor) -> list[torch.Tensor]:
+    return [loss(x)]
 
 
 def test_component_is_a_one_hot_categorical_and_its_expectation_when_relaxed() -> None:

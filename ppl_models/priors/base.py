@@ -21,6 +21,8 @@ from ppl_models.distributions import (
     Component,
     DiagonalNormal,
     MarginalMixture,
+    component_log_probs,
+    in_plates,
     is_enumerated,
 )
 from ppl_models.priors.weights import DirichletWeights, MixtureWeights, mixture_weights
@@ -174,7 +176,7 @@ class Mixture(Prior):
         if component is None:
             return self.marginal()
         if is_enumerated(component):
-            return _side_by_side(self.components(), component.dim() - 2)
+            return in_plates(self.components(), component.dim() - 2)
         each = self.components().base_dist
         return DiagonalNormal(component @ each.loc, component @ each.scale)
 
@@ -184,9 +186,7 @@ class Mixture(Prior):
 
     def log_joint(self, z: Tensor) -> Tensor:
         z = self._latents(z, self.logits)
-        # [..., d] against [K, 1, ..., d], as where the model's clusters are enumerated
-        log_prob = _side_by_side(self.components(), z.dim() - 1).log_prob(z)
-        return log_prob.movedim(0, -1) + self.component().log_probs
+        return component_log_probs(self.components(), z) + self.component().log_probs
 
     @torch.no_grad()
     def set_weights(self, weights: Tensor | None) -> None:
@@ -205,18 +205,6 @@ class Mixture(Prior):
 
     def extra_repr(self) -> str:
         return f"num_components={self.num_components}, dim={self.dim}, weights={self.weights!r}"
-
-
-def _side_by_side(components: dist.TorchDistribution, plates: int) -> dist.TorchDistribution:
-    """All components, batch ``[K]``, as one distribution ``[K, 1, ..., 1]`` within plates."""
-    K, ones = components.batch_shape[0], [1] * plates
-    if isinstance(components, dist.MultivariateNormal):
-        return dist.MultivariateNormal(
-            components.loc.reshape(K, *ones, -1),
-            scale_tril=components.scale_tril.reshape(K, *ones, *components.scale_tril.shape[-2:]),
-        )
-    each = components.base_dist
-    return DiagonalNormal(each.loc.reshape(K, *ones, -1), each.scale.reshape(K, *ones, -1))
 
 
 def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:
