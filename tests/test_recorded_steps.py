@@ -87,7 +87,9 @@ def test_a_replayed_run_ends_as_one_through_pyro(
     assert len(recorder.programs) == (0 if grouped else 1)
 
 
-@pytest.mark.parametrize(("build", "objective"), RECORDABLE, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(
+    ("build", "objective"), RECORDABLE, ids=lambda each: getattr(each, "__name__", each)
+)
 def test_a_program_repeats_objective_and_gradient(
     build: Callable[[], FacetGuide], objective: str
 ) -> None:
