@@ -87,7 +87,8 @@ class FitSteps:
         runner.loss.train()
 
     def __call__(self) -> None:
-        with network_precision(PRECISIONS[self.runner.precision]):
+        precision = PRECISIONS[self.runner.precision]
+        with network_precision(precision), pyro.validation_enabled(False):
             batch = next(self.rest, None) or self.next_pass()
             self.total_loss += self.steps(batch, self.number)
         self.number += 1

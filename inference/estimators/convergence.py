@@ -11,7 +11,7 @@ from inference.run import Run
 
 __all__ = ["STEPS_PER_LOOK", "Convergence", "StopConverged"]
 
-# Optimiser steps between two looks, about.
+#: Optimiser steps between two looks, about.
 STEPS_PER_LOOK = 100
 # Looks that a line is drawn through.
 LOOKS = 5

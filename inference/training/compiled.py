@@ -32,6 +32,7 @@ Gradient = tuple[Tensor, Sequence[Tensor | None]]
 #: Computes objectives from parameters and buffers by name, the step, and a batch.
 Objectives = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Observed], Tensor]
 
+#: What runs a recorded program, by name.
 EXECUTORS = {"replay": replay, "inductor": inductor}
 
 
