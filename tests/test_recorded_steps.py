@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from inference import (
     fit_together,
 )
 from inference.schedules import Schedule
+from inference.training import products
 from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
@@ -260,3 +262,30 @@ def test_compiled_steps(recorders: list[Recorder]) -> None:
     x = X[:12]
     assert_same(small(None).fit(x, 3, **SIZES), small("inductor").fit(x, 3, **SIZES), 1e-3, 1e-2)
     assert recorders[-1].refused is None
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+def test_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer and both products of its gradient are taken by it, small ones and draws are not."""
+    monkeypatch.setattr(products, "_mkl_is_slower", lambda: True)
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        x, *parameters = tensors
+        weight, bias = (p.detach().requires_grad_() for p in parameters)
+        hidden = torch.nn.functional.linear(x, weight, bias).relu()
+        loss = (hidden + torch.randn_like(hidden)).square().mean()
+        return [loss.detach(), *torch.autograd.grad(loss, [weight, bias])]
+
+    large = [torch.rand(64, 128), torch.rand(256, 128), torch.rand(256)]
+    small = [torch.rand(6, 8), torch.rand(4, 8), torch.rand(4)]
+    for examples, taken in ((large, 2), (small, 0)):
+        program = record(function, examples)
+        faster = copy.deepcopy(program)
+        products.use_faster_products(faster.graph)
+        faster.recompile()
+        assert sum(node.target is products.product for node in faster.graph.nodes) == taken
+        torch.manual_seed(0)
+        expected = program(*examples)
+        for run in (faster, replay(program, examples)):
+            torch.manual_seed(0)
+            torch.testing.assert_close(list(run(*examples)), list(expected), rtol=1e-4, atol=1e-5)
