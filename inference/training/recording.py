@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -112,7 +112,7 @@ def _copies(examples: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def _simplify(graph: Graph) -> None:
     """Remove operations that change nothing, and repeated ones."""
-    mutated = {each for node in graph.nodes if _mutates(node) for each in _inputs(node)}
+    mutated = {each for node in graph.nodes if _mutates(node) for each in node.all_input_nodes}
     fixed = mutated | {user for node in mutated for user in node.users}
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
@@ -175,10 +175,6 @@ def _hashable(value: Any) -> Hashable:
     if isinstance(value, dict):
         return tuple((name, _hashable(each)) for name, each in sorted(value.items()))
     return type(value), value  # 1, 1.0 and True differ
-
-
-def _inputs(node: Node) -> Iterator[Node]:
-    return iter(node.all_input_nodes)
 
 
 def _mutates(node: Node) -> bool:

@@ -118,9 +118,13 @@ class Steps(ABC):
 
     def computed(self, step: Tensor, batch: Observed) -> Gradient:
         """The same one operation after the other."""
-        objectives = self.objectives(*self.tensors(), step, batch)
+        objectives = self.evaluate(step, batch)
         gradients = torch.autograd.grad(objectives.sum(), self.learning, allow_unused=True)
         return objectives.detach(), laid_out(gradients, self.learning)
+
+    def evaluate(self, step: Tensor, batch: Observed) -> Tensor:
+        """The objectives of the parameters as they are."""
+        return self.objectives(*self.tensors(), step, batch)
 
     def close(self) -> None:
         """Restore the runs to independent state."""
@@ -151,10 +155,8 @@ class SingleRunStep(Steps):
         inputs = (step, batch.x, batch.given, batch.size)
         return torch.func.functional_call(self.program, (parameters, buffers), inputs)
 
-    def computed(self, step: Tensor, batch: Observed) -> Gradient:
-        loss = self.program(step, batch.x, batch.given, batch.size)
-        gradients = torch.autograd.grad(loss, self.learning, allow_unused=True)
-        return loss.detach(), laid_out(gradients, self.learning)
+    def evaluate(self, step: Tensor, batch: Observed) -> Tensor:
+        return self.program(step, batch.x, batch.given, batch.size)
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         (tracker,) = self.trackers
