@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from inference.randomness import seeded
 from inference.training.nonfinite import SCHEDULED
-from inference.training.recording import agree, inductor, record, replay
+from inference.training.recording import (
+    Program,
+    agree,
+    inductor,
+    record,
+    replay,
+    shortened,
+    with_gradient,
+)
 from ppl_models.configurable import Options
 from ppl_models.data import Observed
 
@@ -23,7 +31,6 @@ __all__ = [
     "Recorder",
     "Recording",
     "RecordingWarning",
-    "laid_out",
     "settings",
 ]
 
@@ -80,8 +87,8 @@ class Recorder:
         assert recording.executor is not None
         self.objectives, self.recording = objectives, recording
         self.executor = EXECUTORS[recording.executor]
-        self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
-        self.names = [name for name in parameters if name not in self.fixed]
+        self.names = sorted(parameters, key=lambda name: not parameters[name].requires_grad)
+        self.learning = sum(p.requires_grad for p in parameters.values())
         self.buffers = list(buffers)
         self.tensors = [*(parameters[name] for name in self.names), *buffers.values()]
         self.programs: dict[Hashable, Callable[..., Gradient]] = {}
@@ -110,52 +117,56 @@ class Recorder:
                 stacklevel=2,
             )
 
-    def _program(self, inputs: Sequence[Tensor], names: Sequence[str]) -> Callable[..., Gradient]:
-        missing: list[int] = []
+    def _program(self, inputs: Sequence[Tensor], given: Sequence[str]) -> Callable[..., Gradient]:
+        def objectives(*tensors: Tensor) -> Tensor:
+            return self._objectives(tensors, given)
 
-        def function(*tensors: Tensor) -> list[Tensor]:
-            objectives, gradients = self._gradient(tensors, names)
-            missing[:] = [i for i, gradient in enumerate(gradients) if gradient is None]
-            return [objectives, *(g for g in gradients if g is not None)]
-
+        has: list[bool] = []
+        function = with_gradient(objectives, self.learning, has)
         examples = [*self.tensors, *inputs]
+
+        def from_fewer_operations() -> Callable[..., Sequence[Tensor]]:
+            return with_gradient(shortened(objectives, examples), self.learning, [])
+
         with seeded(0, inputs[0].device):
-            recorded = record(function, examples)
-            run = self.executor(recorded, examples)
-            if not agree(function, run, examples):
-                raise ValueError("it depends on something besides its tensors and random draws")
+            run = self._agreeing(function, examples, [from_fewer_operations, lambda: function])
 
         def program(*tensors: Tensor) -> Gradient:
             with torch.no_grad():
-                objectives, *gradients = run(*tensors)
-            for i in missing:
-                gradients.insert(i, None)  # type: ignore[arg-type]
-            return objectives, gradients
+                values, *rest = run(*tensors)
+            gradients = iter(rest)
+            return values, [next(gradients) if each else None for each in has]
 
         return program
 
-    def _gradient(self, tensors: Sequence[Tensor], given: Sequence[str]) -> Gradient:
+    def _agreeing(
+        self,
+        function: Callable[..., Sequence[Tensor]],
+        examples: Sequence[Tensor],
+        forms: Sequence[Callable[[], Callable[..., Sequence[Tensor]]]],
+    ) -> Program:
+        """The first of some forms of a function whose program has the function's results."""
+        failure: Exception = ValueError(
+            "it depends on something besides its tensors and random draws"
+        )
+        for form in forms:
+            try:
+                run = self.executor(record(form(), examples), examples)
+                if agree(function, run, examples):
+                    return run
+            except Exception as error:  # of a user's own model, or of a compiler
+                failure = error
+        raise failure
+
+    def _objectives(self, tensors: Sequence[Tensor], given: Sequence[str]) -> Tensor:
         P, B = len(self.names), len(self.buffers)
-        learning = [p.detach().requires_grad_() for p in tensors[:P]]
         step, x, *rest = tensors[P + B :]
-        objectives = self.objectives(
-            self.fixed | dict(zip(self.names, learning, strict=True)),
+        return self.objectives(
+            dict(zip(self.names, tensors[:P], strict=True)),
             dict(zip(self.buffers, tensors[P : P + B], strict=True)),
             step,
             Observed(x, dict(zip(given, rest, strict=True))),
         )
-        gradients = torch.autograd.grad(objectives.sum(), learning, allow_unused=True)
-        return objectives.detach(), laid_out(gradients, learning)
-
-
-def laid_out(
-    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
-) -> list[Tensor | None]:
-    """Gradients in their parameters' memory layouts, which fused optimisers rely on."""
-    return [
-        g if g is None or g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-        for g, p in zip(gradients, parameters, strict=True)
-    ]
 
 
 def settings(module: nn.Module) -> list[Any]:

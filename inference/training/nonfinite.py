@@ -35,57 +35,30 @@ class NonFiniteTracker:
         named = {name: p for name, p in run.loss.named_parameters() if p.requires_grad}
         self.names, self.parameters = list(named), list(named.values())
         like = run.model.gates
-        self.none, self.count, self.first = (
-            like.new_zeros(()),
-            like.new_zeros(()),
-            like.new_full((), -1.0),
-        )
+        self.count, self.first = like.new_zeros(()), like.new_full((), -1.0)
         self.norms = like.new_zeros(len(self.names))
-        self.skipping = torch.zeros((), dtype=torch.bool, device=like.device)
-        # What a step changes besides parameters, such as running statistics.
-        self.buffers = [
-            (module, name)
-            for module in run.loss.modules()
-            for name, buffer in module.named_buffers(recurse=False)
-            if buffer.is_floating_point()
-            and name not in module._non_persistent_buffers_set | SCHEDULED
-        ]
 
-    def snapshot(self) -> None:
-        """Save what the next step may change."""
-        self.before = [getattr(module, name).clone() for module, name in self.buffers]
+    @property
+    def state(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``count``, ``first`` and ``norms``, which :meth:`note` changes in place."""
+        return self.count, self.first, self.norms
 
-    def check(self, loss: Tensor, step: Tensor) -> Tensor:
-        """Skip and note the step if it is faulty; return the objective, or 0 if it is."""
-        gradients = [p.grad if p.grad is not None else self.none for p in self.parameters]
-        norms = torch.stack(torch._foreach_norm(gradients))
-        guard = self.run.guard
-        fault = guard.is_faulty(loss, norms)
-        guard.clip([g for g in gradients if g is not self.none], norms)
-        self.skipping = fault | (self.count > 0) if guard.action == "stop" else fault
-        for (module, name), before in zip(self.buffers, self.before, strict=True):
-            buffer = getattr(module, name)
-            buffer.copy_(torch.where(self.skipping, before, buffer))
-        begins = fault & (self.first < 0)
+    def note(
+        self, fault: Tensor, norms: Tensor, step: Tensor, count: Tensor, first: Tensor, at: Tensor
+    ) -> Tensor:
+        """Count a step if it is faulty; return whether it is skipped.
+
+        :param norms: of each parameter's gradient.
+        :param count: with ``first`` and ``at`` this tracker's :attr:`state`, or what stands for it
+            in a recorded program.
+        """
+        skipping = fault | (count > 0) if self.run.guard.action == "stop" else fault
+        begins = fault & (first < 0)
         # In place, like all state between steps: a recorded step uses fixed addresses.
-        self.first.copy_(torch.where(begins, step, self.first))
-        self.norms.copy_(torch.where(begins, norms, self.norms))
-        self.count.add_(fault)
-        return torch.where(fault, 0.0, loss)
-
-    def step(self) -> None:
-        """Take the optimiser's step, unless it is skipped."""
-        optimizer = self.run.optimizer
-        if optimizer.defaults.get("fused"):
-            optimizer.found_inf = self.skipping.to(torch.float32)  # type: ignore[attr-defined]
-            optimizer.step()
-        elif not bool(self.skipping):  # a user's own optimiser, which cannot skip on the device
-            optimizer.step()
-
-    def detach(self) -> None:
-        """Restore the optimiser to its original state."""
-        if hasattr(self.run.optimizer, "found_inf"):
-            del self.run.optimizer.found_inf
+        first.copy_(torch.where(begins, step, first))
+        at.copy_(torch.where(begins, norms, at))
+        count.add_(fault)
+        return skipping
 
     def state_dict(self) -> dict[str, Any]:
         """The counts since the last record."""

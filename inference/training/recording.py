@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from inference.randomness import seeded
 from inference.training.products import use_faster_products
+from inference.training.simplify import has_an_effect, simplify
 
-__all__ = ["Program", "agree", "inductor", "record", "replay"]
+__all__ = [
+    "Program",
+    "agree",
+    "inductor",
+    "laid_out",
+    "record",
+    "replay",
+    "shortened",
+    "with_gradient",
+]
 
 #: Maps a function's tensors to its results.
 Program = Callable[..., Sequence[Tensor]]
@@ -28,18 +37,6 @@ Program = Callable[..., Sequence[Tensor]]
 RELATIVE_ERROR = 1e-2
 
 aten = torch.ops.aten
-# Give back their first argument if its shape and type are as wanted.
-RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.alias.default}
-# Give back their argument: the program has no gradients.
-PASSING = {aten.detach.default, aten.alias.default}
-# Give back their first argument if the second is 1.
-NEUTRAL_AT_ONE = {
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-    aten.div.Tensor,
-    aten.div.Scalar,
-    aten.pow.Tensor_Scalar,
-}
 
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
@@ -48,10 +45,48 @@ def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
     :raises RuntimeError: if the function reads a tensor's value.
     """
     program = make_fx(function)(*_copies(examples))
-    _simplify(program.graph)
-    _join_layers(program.graph)
-    program.graph.eliminate_dead_code(_has_an_effect)
-    program.recompile()
+    simplify(program)
+    _join_layers(program)
+    return program
+
+
+def with_gradient(
+    function: Callable[..., Tensor], learning: int, has: list[bool]
+) -> Callable[..., list[Tensor]]:
+    """A function that also gives the gradient of the sum of its values.
+
+    :param learning: number of leading tensors to differentiate by.
+    :param has: filled with which of these have a gradient; those alone are given.
+    """
+
+    def both(*tensors: Tensor) -> list[Tensor]:
+        leaves = [each.detach().requires_grad_() for each in tensors[:learning]]
+        values = function(*leaves, *tensors[learning:])
+        gradients = torch.autograd.grad(values.sum(), leaves, allow_unused=True)
+        has[:] = [gradient is not None for gradient in gradients]
+        return [values.detach(), *(g for g in laid_out(gradients, leaves) if g is not None)]
+
+    return both
+
+
+def laid_out(
+    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Gradients in their parameters' memory layouts, which fused optimisers rely on."""
+    return [
+        g if g is None or g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+        for g, p in zip(gradients, parameters, strict=True)
+    ]
+
+
+def shortened(function: Callable[..., Tensor], examples: Sequence[Tensor]) -> GraphModule:
+    """The function's operations, those that it repeats once, to take gradients through.
+
+    Its own rules for gradients are not seen, such as ``torch.no_grad()`` or an
+    ``autograd.Function``: compare gradients with the function's.
+    """
+    program = make_fx(function)(*_copies(examples))
+    simplify(program, differentiated=True)
     return program
 
 
@@ -62,7 +97,7 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
     """
     program = copy.deepcopy(program)
     use_faster_products(program.graph)
-    program.graph.eliminate_dead_code(_has_an_effect)
+    program.graph.eliminate_dead_code(has_an_effect)
     program.recompile()
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -94,6 +129,8 @@ def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bo
         given = _copies(examples)
         with seeded(1, examples[0].device):
             results.append([*run(*given), *given])
+    if len(results[0]) != len(results[1]):
+        return False
     return all(_close(one, other) for one, other in zip(*results, strict=True))
 
 
@@ -110,24 +147,9 @@ def _copies(examples: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(tensor.detach().clone() for tensor in examples)
 
 
-def _simplify(graph: Graph) -> None:
-    """Remove operations that change nothing, and repeated ones."""
-    mutated = {each for node in graph.nodes if _mutates(node) for each in node.all_input_nodes}
-    fixed = mutated | {user for node in mutated for user in node.users}
-    seen: dict[Hashable, Node] = {}
-    for node in list(graph.nodes):
-        if node.op not in ("call_function", "get_attr") or node in fixed or _mutates(node):
-            continue
-        same = _unchanged(node) if node.op == "call_function" else None
-        if same is None and not _is_random(node):
-            same = seen.setdefault(_key(node), node)
-        if same is not None and same is not node:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-
-
-def _join_layers(graph: Graph) -> None:
+def _join_layers(program: GraphModule) -> None:
     """Make a layer's product one operation, which TorchScript does not take apart."""
+    graph = program.graph
     for node in list(graph.nodes):
         if node.target is not aten.addmm.default or node.kwargs:
             continue
@@ -138,56 +160,5 @@ def _join_layers(graph: Graph) -> None:
             layer.meta = dict(node.meta)
             node.replace_all_uses_with(layer)
             graph.erase_node(node)
-
-
-def _unchanged(node: Node) -> Node | None:
-    """The argument that an operation only gives back, if it does."""
-    first = node.args[0] if node.args else None
-    if not isinstance(first, Node):
-        return None
-    if node.target in PASSING or (node.target in RESHAPING and _alike(node, first)):
-        return first
-    neutral = node.target in NEUTRAL_AT_ONE and _is_one(node.args[1]) and _alike(node, first)
-    return first if neutral else None
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == 1
-
-
-def _alike(one: Node, other: Node) -> bool:
-    a, b = one.meta.get("val"), other.meta.get("val")
-    return (
-        isinstance(a, Tensor)
-        and isinstance(b, Tensor)
-        and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
-    )
-
-
-def _key(node: Node) -> Hashable:
-    """Equal for operations that give equal results."""
-    return node.op, node.target, _hashable(node.args), _hashable(node.kwargs)
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(each) for each in value)
-    if isinstance(value, dict):
-        return tuple((name, _hashable(each)) for name, each in sorted(value.items()))
-    return type(value), value  # 1, 1.0 and True differ
-
-
-def _mutates(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _has_an_effect(node: Node) -> bool:
-    """Whether an operation matters though its result is not used: draws move the random stream."""
-    return node.is_impure() or _is_random(node)
-
-
-def _is_random(node: Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return torch.Tag.nondeterministic_seeded in target.tags
+    graph.eliminate_dead_code(has_an_effect)
+    program.recompile()

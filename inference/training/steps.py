@@ -15,9 +15,11 @@ from inference.randomness import derive_seed
 from inference.run import Run
 from inference.schedules import Weights
 from inference.training.batching import Rows
-from inference.training.compiled import Gradient, Recorder, Recording, laid_out, settings
+from inference.training.compiled import Gradient, Recorder, Recording, settings
 from inference.training.data_source import DataSource, InMemorySource
 from inference.training.nonfinite import NonFiniteTracker
+from inference.training.recording import laid_out
+from inference.training.update import Programs, Update
 from ppl_models.data import Observed
 
 __all__ = ["ScheduledLoss", "SingleRunStep", "Steps", "VmappedStep"]
@@ -51,6 +53,8 @@ class Steps(ABC):
         self.processes = processes
         self.recording = recording or Recording()
         self.recorder: Recorder | None = None
+        programs: Programs | None = None if self.recording.executor is None else {}
+        self.updates = [Update(tracker, programs) for tracker in trackers]
         self.recorded_for: Any = None
         self.prepare()
 
@@ -69,6 +73,8 @@ class Steps(ABC):
         if (now := self.fixed()) != self.recorded_for:
             self.recorded_for = now
             self.record_anew()
+        for update in self.updates:
+            update.prepare()
         return self.ordered()
 
     @abstractmethod
@@ -128,8 +134,8 @@ class Steps(ABC):
 
     def close(self) -> None:
         """Restore the runs to independent state."""
-        for tracker in self.trackers:
-            tracker.detach()
+        for update in self.updates:
+            update.detach()
 
 
 class SingleRunStep(Steps):
@@ -159,17 +165,15 @@ class SingleRunStep(Steps):
         return self.program(step, batch.x, batch.given, batch.size)
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        (tracker,) = self.trackers
-        tracker.snapshot()
+        (update,) = self.updates
+        update.snapshot()
         part, counts = self.processes.shard(batch)
         loss, gradients = self.processes.mean(
             *self.gradient(step, part, len(batch)), counts, self.learning
         )
         for parameter, gradient in zip(self.learning, gradients, strict=True):
             parameter.grad = gradient
-        kept = tracker.check(loss, step)
-        tracker.step()
-        return kept
+        return update(loss, step)
 
 
 class VmappedStep(Steps):
@@ -223,19 +227,16 @@ class VmappedStep(Steps):
         return mapped(parameters, buffers, batch.x, batch.given, step)
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        for tracker in self.trackers:
-            tracker.snapshot()
+        for update in self.updates:
+            update.snapshot()
         # Each run's objective depends only on its own parameters.
         losses, gradients = self.gradient(step, batch, batch.x.shape[1])
         for parameter, gradient in zip(self.learning, gradients, strict=True):
             assert parameter.grad is not None
             parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
-        kept = [
-            tracker.check(loss, step) for tracker, loss in zip(self.trackers, losses, strict=True)
-        ]
-        for tracker in self.trackers:
-            tracker.step()
-        return torch.stack(kept)
+        return torch.stack(
+            [update(loss, step) for update, loss in zip(self.updates, losses, strict=True)]
+        )
 
     def _loss(
         self,

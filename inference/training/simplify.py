@@ -1,0 +1,253 @@
+"""A recorded program with fewer operations, and the same results.
+
+What does not depend on the program's tensors is computed once; operations that change nothing go,
+and so do repeated ones. No rounding changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+__all__ = ["has_an_effect", "simplify"]
+
+aten = torch.ops.aten
+# Give back their argument: the program is not differentiated any more.
+DETACHING = {aten.detach.default, aten.alias.default}
+# Give back their first argument if its shape and strides are as wanted.
+RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.clone.default}
+# Undo themselves.
+TURNING = {aten.t.default}
+# Give back their first argument if the second is 1; of products, also the other way round.
+NEUTRAL_AT_ONE = {
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.pow.Tensor_Scalar,
+}
+COMMUTING = {aten.mul.Tensor}
+# Broadcast their arguments by themselves.
+BROADCASTING = {aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor}
+# Depend on their argument's shape alone.
+FILLING = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
+# Numbers of a constant that is kept rather than computed in each step.
+LARGEST_CONSTANT = 2**16
+
+
+def simplify(program: GraphModule, differentiated: bool = False) -> None:
+    """Remove the operations that are not needed, in place.
+
+    :param differentiated: whether gradients will be taken through the program, so that what stops
+        them must stay.
+    """
+    fixed = _mutated(program)
+    _fold_constants(program, fixed)
+    dropped = set() if differentiated else DETACHING
+    for node in _operations(program, fixed):
+        same = _argument_given_back(program, node, dropped)
+        if same is not None and same not in fixed:
+            _replace(node, same)
+        elif node.target in BROADCASTING:
+            _pass_unexpanded(node, fixed)
+    _join_repeated(program, fixed)
+    program.graph.eliminate_dead_code(has_an_effect)
+    program.recompile()
+
+
+def has_an_effect(node: Node) -> bool:
+    """Whether an operation matters though its result is not used: draws move the random stream."""
+    return node.is_impure() or _is_random(node)
+
+
+def _operations(program: GraphModule, fixed: set[Node]) -> Iterator[Node]:
+    for node in list(program.graph.nodes):
+        if node.op == "call_function" and node not in fixed and not _mutates(node):
+            yield node
+
+
+def _replace(node: Node, same: Node) -> None:
+    node.replace_all_uses_with(same)
+    node.graph.erase_node(node)
+
+
+# What a program changes in place must not be moved or shared.
+
+
+def _mutated(program: GraphModule) -> set[Node]:
+    """Tensors that are changed in place, and all that share memory with them."""
+    fixed: set[Node] = set()
+    waiting = [each for n in program.graph.nodes if _mutates(n) for each in n.all_input_nodes]
+    while waiting:
+        node = waiting.pop()
+        if node not in fixed:
+            fixed.add(node)
+            waiting += [user for user in node.users if _shares_memory(user)]
+            waiting += node.all_input_nodes if _shares_memory(node) else []
+    return fixed
+
+
+def _mutates(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _shares_memory(node: Node) -> bool:
+    """Whether an operation gives views of its argument, or an element of them."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op == "call_function"
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def _is_random(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+# Constants.
+
+
+def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
+    """Compute once what depends on no tensor that the program is given."""
+    values: dict[Node, Any] = {
+        node: _attribute(program, node)
+        for node in program.graph.nodes
+        if node.op == "get_attr" and node not in fixed
+    }
+    for node in _operations(program, fixed):
+        if not _is_random(node) and (known := _value(node, values)) is not None:
+            values[node] = known
+    for node, value in values.items():
+        if node.op == "call_function" and isinstance(value, Tensor):
+            _keep(program, node, value)
+
+
+def _attribute(program: GraphModule, node: Node) -> Tensor:
+    value = program
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value  # type: ignore[return-value]
+
+
+def _value(node: Node, values: dict[Node, Any]) -> Any:
+    """The result of an operation, if it is a constant."""
+    assert callable(node.target)
+    inputs = node.all_input_nodes
+    if node.target in FILLING:
+        inputs, like = [], node.meta["val"]
+        empty = {node.args[0]: torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)}
+        empty = {each: tensor.to(like.device) for each, tensor in empty.items()}
+    else:
+        empty = values
+    if not all(each in values for each in inputs) or _numbers(node) > LARGEST_CONSTANT:
+        return None
+    with torch.no_grad():
+        return node.target(*map_arg(node.args, empty.get), **map_arg(node.kwargs, empty.get))
+
+
+def _numbers(node: Node) -> int:
+    result = node.meta.get("val")
+    each = result if isinstance(result, list | tuple) else [result]
+    return sum(tensor.numel() for tensor in each if isinstance(tensor, Tensor))
+
+
+def _keep(program: GraphModule, node: Node, value: Tensor) -> None:
+    name = f"constant_{node.name}"
+    program.register_buffer(name, value.detach().clone(), persistent=False)
+    with program.graph.inserting_before(node):
+        kept = program.graph.get_attr(name)
+    kept.meta = dict(node.meta)
+    _replace(node, kept)
+
+
+# Operations that change nothing.
+
+
+def _argument_given_back(program: GraphModule, node: Node, dropped: set[Callable]) -> Node | None:
+    """The argument that an operation only gives back, if it does."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node):
+        return None
+    if node.target in dropped:
+        return first
+    if node.target in TURNING and first.target is node.target:
+        return first.args[0]  # type: ignore[return-value]
+    if node.target in RESHAPING:
+        return first if _alike(node, first) else None
+    if node.target in NEUTRAL_AT_ONE and _is_one(program, node.args[1]):
+        return first if _alike(node, first) else None
+    if node.target in COMMUTING and _is_one(program, first):
+        second = node.args[1]
+        return second if isinstance(second, Node) and _alike(node, second) else None
+    return None
+
+
+def _is_one(program: GraphModule, value: Any) -> bool:
+    if isinstance(value, Node):
+        if value.op != "get_attr" or not str(value.target).startswith("constant_"):
+            return False
+        constant = _attribute(program, value)
+        return bool((constant == 1).all()) and constant.device.type != "meta"
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 1
+
+
+def _alike(one: Node, other: Node) -> bool:
+    a, b = one.meta.get("val"), other.meta.get("val")
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+    )
+
+
+def _pass_unexpanded(node: Node, fixed: set[Node]) -> None:
+    """Give an operation that broadcasts what was expanded for it, as it was before."""
+    for place in (0, 1):
+        expanded, other = node.args[place], node.args[1 - place]
+        if not isinstance(expanded, Node) or expanded.target is not aten.expand.default:
+            continue
+        before = expanded.args[0]
+        if isinstance(other, Node) and before not in fixed and _covers(node, before, other):
+            node.update_arg(place, before)
+
+
+def _covers(node: Node, before: Any, other: Node) -> bool:
+    """Whether the result has the same shape and strides without the expansion."""
+    result, a, b = (each.meta.get("val") for each in (node, before, other))
+    if not all(isinstance(each, Tensor) for each in (result, a, b)):
+        return False
+    return bool(b.shape == result.shape and b.stride() == result.stride() and a.dtype == b.dtype)
+
+
+# Repeated operations.
+
+
+def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
+    seen: dict[Hashable, Node] = {}
+    for node in list(program.graph.nodes):
+        if node.op not in ("call_function", "get_attr") or node in fixed:
+            continue
+        if _mutates(node) or _is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
+            continue
+        if (same := seen.setdefault(_key(node), node)) is not node:
+            _replace(node, same)
+
+
+def _key(node: Node) -> Hashable:
+    """Equal for operations that give equal results."""
+    return node.op, node.target, _hashable(node.args), _hashable(node.kwargs)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, _hashable(each)) for name, each in sorted(value.items()))
+    return type(value), value  # 1, 1.0 and True differ

@@ -1,0 +1,106 @@
+"""Recorded programs with fewer operations: what goes, and what has to stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from inference.training.recording import agree, record, shortened, with_gradient
+from inference.training.simplify import simplify
+
+aten = torch.ops.aten
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def operations(function: Callable[..., object], *examples: Tensor) -> list[str]:
+    """Names of what is left of a function, whose results must be the same to the last bit."""
+    program = make_fx(function)(*examples)
+    simplify(program)
+    one, other = ([each.clone() for each in examples] for _ in range(2))
+    torch.manual_seed(0)
+    expected = function(*one)
+    torch.manual_seed(0)
+    for a, b in zip([*_listed(expected), *one], [*_listed(program(*other)), *other], strict=True):
+        assert torch.equal(a, b)
+    return [n.target.__name__ for n in program.graph.nodes if n.op == "call_function"]
+
+
+def _listed(results: object) -> Sequence[Tensor]:
+    return results if isinstance(results, list | tuple) else [results]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda x: x * torch.ones(3).select(0, 1).clamp(min=0.1), []),
+        (lambda x: x * torch.full((3,), 2.0).log(), ["mul.Tensor"]),
+        (lambda x: (x.t().t() + 1, (x + 1).detach()), ["add.Tensor"]),
+        (lambda x: x.sum(1, keepdim=True).expand(2, 3) * x, ["sum.dim_IntList", "mul.Tensor"]),
+        (lambda x: torch.ones_like(x.exp()) / 4, []),
+        (lambda x: x.clone() + x.clone(), ["add.Tensor"]),
+        (lambda x: (torch.randn(3), x)[1] + torch.randn(3), ["randn.default"] * 2 + ["add.Tensor"]),
+    ],
+    ids=["weight of one", "constant", "twice", "broadcast", "filled", "copies", "draws"],
+)
+def test_what_is_left(function: Callable[[Tensor], object], left: list[str]) -> None:
+    assert operations(function, X) == left
+
+
+def changed_between(x: Tensor) -> tuple[Tensor, Tensor]:
+    before = x * 1
+    x.add_(1)
+    return before, x * 1
+
+
+def changed_through_a_view(x: Tensor) -> tuple[Tensor, ...]:
+    y = x + 0.5
+    first = y.exp()
+    y.view(-1)[0] = 7.0
+    return first, y.exp(), y.clone()
+
+
+def changed_constant(x: Tensor) -> Tensor:
+    total = torch.ones(2)
+    total.select(0, 1).add_(x.sum())
+    return total.log()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [changed_between, changed_through_a_view, changed_constant],
+    ids=lambda function: function.__name__,
+)
+def test_what_changes_in_place_stays(function: Callable[[Tensor], object]) -> None:
+    """Where the value before the change and the one after it must not be taken for one another;
+    :func:`operations` compares the results.
+    """
+    assert len(operations(function, X)) >= 3
+
+
+def test_repeated_terms_are_differentiated_once() -> None:
+    """What an objective computes twice has one derivative, taken once its weights are added up."""
+
+    def objective(w: Tensor, x: Tensor) -> Tensor:
+        return (x - w).square().mul(-0.5).sum(-1) + 2 * (x - w).square().mul(-0.5).sum(-1)
+
+    examples = [torch.tensor([0.5, 1.0, 2.0]), X]
+    whole = record(with_gradient(objective, 1, []), examples)
+    short = record(with_gradient(shortened(objective, examples), 1, []), examples)
+    assert agree(with_gradient(objective, 1, []), short, examples)
+    assert len(short.graph.nodes) <= len(whole.graph.nodes) - 4
+
+
+def test_gradients_that_are_stopped_stay_so() -> None:
+    has: list[bool] = []
+
+    def objective(w: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return (w.detach() * x * w + v.detach()).sum()
+
+    examples = [torch.ones(3), torch.ones(3), X]
+    short = with_gradient(shortened(objective, examples), 2, has)
+    assert agree(with_gradient(objective, 2, []), short, examples)
+    assert has == [True, False]
