@@ -92,7 +92,7 @@ def train(data: Dataset, args: argparse.Namespace, seed: int) -> float | None:
             if runner.epoch in args.fit_at:
                 fit_mixtures(guide, data.train, facets=["digit"], n_init=args.restarts, seed=seed)
 
-        cold_start(guide, data.train, seed=seed)
+        cold_start(guide, data.train, 20_000, seed, fit_to="draws")
         runner.fit(data.train, epochs, callbacks=[fit_anew, clock], **how)
     if args.free:
         print("without labels from here on", flush=True)

@@ -8,20 +8,29 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
 from examples.datasets import Dataset
 from guides import FacetGuide
-from inference import Checkpoints, SVIRunner
+from inference import Checkpoints, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints.atomic_files import write_together
 from inference.checkpoints.periodic import remove_checkpoints
 from inference.figures.facets import save_figures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
+from inference.run import Run
 from inference.runner import Callback
 from inference.schedules import Schedule
+from inference.selection import clusters_in_use, effective_clusters
 from ppl_models import FacetModel
 from ppl_models.checks import (
     check_count,
@@ -38,12 +47,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INIT_FLAG",
+    "START_FLAGS",
     "TRAINING_FLAGS",
+    "WatchClusters",
     "add_setting_flags",
     "begin",
     "build_parser",
     "check_schedule",
     "checkpointing",
+    "count_clusters",
     "describe",
     "differing",
     "fabric_on",
@@ -52,11 +64,13 @@ __all__ = [
     "format_scores",
     "once",
     "open_run_folder",
+    "probe_facets",
     "reader",
     "refuse_several",
     "resolve",
     "score_facets",
     "score_run",
+    "start_mixtures",
     "train_first",
     "write_json",
 ]
@@ -70,8 +84,10 @@ MAY_BE_ZERO = (
     "beta_c",
     "label_weight",
     "labels",
+    "layers_after_merge",
     "neighbor_epochs",
     "restarts",
+    "start_rows",
     "style_weight",
     "waiting_weight",
     "warm_epochs",
@@ -170,6 +186,14 @@ INIT_FLAG: dict[str, Any] = {
     "help": "of the networks",
     "choices": ("pytorch", "glorot_normal"),
     "metavar": None,
+}
+START_FLAGS: dict[str, dict[str, Any]] = {
+    "start": {
+        "help": "what the mixtures are fitted to before the first step: posteriors' means or draws",
+        "choices": ("means", "draws"),
+        "metavar": None,
+    },
+    "start_rows": {"help": "most rows that they are fitted to; 0 for all"},
 }
 TRAINING_FLAGS: dict[str, dict[str, Any]] = {
     "lr": {"help": "Adam's rate"},
@@ -333,6 +357,11 @@ def check_schedule(
     schedule.bind(model, steps, epochs * steps)
 
 
+def start_mixtures(guide: FacetGuide, data: Dataset, settings: Any, seed: int) -> None:
+    """The cold start that ``settings`` describe by ``start`` and ``start_rows``."""
+    cold_start(guide, data.train, settings.start_rows or None, seed, settings.start)
+
+
 def train_first(
     start: Callable[..., SVIRunner],
     guide: FacetGuide,
@@ -354,6 +383,35 @@ def train_first(
     return runner
 
 
+def count_clusters(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, float]:
+    """Of each facet: how many clusters are some datum's most probable one (``clusters_in_use_``),
+    and the exponential of the mean responsibilities' entropy (``effective_clusters_``).
+    """
+    found: dict[str, float] = {}
+    for facet, proba in guide.predict_proba(x).items():
+        found[f"clusters_in_use_{facet}"] = clusters_in_use(proba, threshold=0)
+        found[f"effective_clusters_{facet}"] = effective_clusters(proba)
+    return found
+
+
+class WatchClusters:
+    """A callback that adds :func:`count_clusters` of data to the first records and to some later
+    ones.
+
+    :param x: ``[N, *x_shape]``.
+    :param every: epochs between these later ones.
+    :param early: the first ones, by epoch. On MNIST in batches of 512 these are steps 118 and
+        1,062.
+    """
+
+    def __init__(self, x: ArrayLike | Tensor, every: int, early: Sequence[int] = (1, 9)) -> None:
+        self.x, self.every, self.early = x, every, early
+
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
+        if record["epoch"] in self.early or record["epoch"] % self.every == 0:
+            record.update(count_clusters(runner.guide, self.x))
+
+
 def fit_and_report(
     runner: SVIRunner,
     data: Dataset,
@@ -365,6 +423,8 @@ def fit_and_report(
     temperature: float = 1.0,
 ) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
+
+    How many clusters the training data use before the first step is noted in ``start.json``.
 
     Processes that ``torchrun`` started train together; all but the first end here.
 
@@ -379,7 +439,14 @@ def fit_and_report(
             for label, score in scores.items()
         }
 
-    callbacks = [*callbacks, Evaluate(accuracies, evaluate_every), JSONLines(out / "metrics.jsonl")]
+    if leads():
+        write_json(out / "start.json", count_clusters(runner.guide, data.train))
+    callbacks = [
+        *callbacks,
+        Evaluate(accuracies, evaluate_every),
+        WatchClusters(data.train, evaluate_every),
+        JSONLines(out / "metrics.jsonl"),
+    ]
     how = {"checkpoints": checkpointing(out, "training"), "fabric": fabric_on(runner.device.type)}
     runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, **how)
     first_goes_on()
@@ -395,31 +462,45 @@ def score_run(guide: FacetGuide, data: Dataset, out: Path, seed: int) -> Scores:
     """Scores of clusters and latents, printed and written to ``out``."""
     scores = score_facets(guide, data)
     for facet, probes in probe_facets(guide, data, seed).items():
-        for label, accuracy in probes.items():
-            scores.setdefault(facet, {}).setdefault(label, {})["probe"] = accuracy
+        for label, accuracies in probes.items():
+            scores.setdefault(facet, {}).setdefault(label, {}).update(accuracies)
     write_json(out / "scores.json", scores)
     print(format_scores(scores))
     return scores
 
 
-def probe_facets(guide: FacetGuide, data: Dataset, seed: int) -> dict[str, dict[str, float]]:
-    """How well a classifier reads each label from draws of each facet's latent vector alone
-    (MFCVAE, Table 1).
+# What probes read, by the name of their scores: Table 1's have draws of the latents.
+PROBED: dict[str, Callable[[TorchDistribution], Tensor]] = {
+    "probe": lambda q: q.sample(),
+    "probe_means": lambda q: q.mean,
+}
+JOINT = "joint"  # the facets' latents together, the last row of Table 1
+
+
+def probe_facets(guide: FacetGuide, data: Dataset, seed: int) -> Scores:
+    """How well a classifier reads each label from each facet's latent vector alone, and from all of
+    them together where there are several (MFCVAE, Table 1): ``probe`` from draws, as in the table,
+    ``probe_means`` from posterior means.
     """
-    with seeded(seed, guide.model.gates.device):
-        train, test = (
-            {facet: q.sample().cpu().numpy() for facet, q in guide.posterior(x).items()}
-            for x in (data.train, data.test)
-        )
-    return {
-        facet: {
-            label: probe_accuracy(
+    found: Scores = {}
+    for name, latents_of in PROBED.items():
+        with seeded(seed, guide.model.gates.device):
+            train, test = (_latents(guide, x, latents_of) for x in (data.train, data.test))
+        for facet, label in product(train, data.train_labels):
+            found.setdefault(facet, {}).setdefault(label, {})[name] = probe_accuracy(
                 train[facet], data.train_labels[label], test[facet], data.test_labels[label], seed
             )
-            for label in data.train_labels
-        }
-        for facet in train
-    }
+    return found
+
+
+def _latents(
+    guide: FacetGuide, x: ArrayLike | Tensor, latents_of: Callable[[TorchDistribution], Tensor]
+) -> dict[str, np.ndarray]:
+    """Of each facet, and of all together where there are several: ``[N, d]``."""
+    z = {facet: latents_of(q).cpu() for facet, q in guide.posterior(x).items()}
+    if len(z) > 1:
+        z[JOINT] = torch.cat([*z.values()], -1)
+    return {name: values.numpy() for name, values in z.items()}
 
 
 def score_facets(guide: FacetGuide, data: Dataset) -> Scores:

@@ -13,16 +13,18 @@ import pyro
 
 from examples.common import (
     INIT_FLAG,
+    START_FLAGS,
     TRAINING_FLAGS,
     add_setting_flags,
     build_parser,
     fit_and_report,
     open_run_folder,
     resolve,
+    start_mixtures,
 )
 from examples.datasets import Dataset, load
 from guides import VaDEGuide
-from inference import SVIRunner, cold_start
+from inference import SVIRunner
 from ppl_models import Bernoulli, GaussianMixture, SharedMLP, VaDE
 
 
@@ -38,6 +40,8 @@ class Settings:
     dim: int = 5
     widths: tuple[int, ...] = (500, 2000)
     init: str = "pytorch"
+    start: str = "draws"  # what the mixture is fitted to before the first step
+    start_rows: int = 20_000  # most rows that it is fitted to; 0 for all
     batch_size: int = 512
     lr: float = 1e-3
     epochs: int = 100
@@ -58,7 +62,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vade")
     parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
     flags = {"init": INIT_FLAG, "epochs": {"help": "passes over the data"}}
-    add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **flags)
+    add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **START_FLAGS, **flags)
     args = parser.parse_args(argv)
     return args, resolve(args, Settings(), SMOKE)
 
@@ -71,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
-    cold_start(guide, data.train, seed=args.seed)
+    start_mixtures(guide, data, settings, args.seed)
     runner = SVIRunner(
         guide.model,
         guide,

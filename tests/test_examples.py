@@ -12,10 +12,15 @@ import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.neural_network import MLPClassifier
 
+from examples import common
+from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
 
 pytestmark = pytest.mark.slow(180)
@@ -110,6 +115,10 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
+    if name in {"mfcvae", "vade", "vlac"}:
+        start = json.loads((tmp_path / "run" / "start.json").read_text())
+        assert all(value >= 1 for value in start.values())
+        assert len(start) >= 2
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
     assert len(figures) >= (1 if {"vae", "similar"} & set(flags) else 3)
     assert all(figure.stat().st_size > 5000 for figure in figures)
@@ -390,6 +399,65 @@ def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> 
     assert run_json["data"] == "mnist"
     assert run_json["settings"]["batch_size"] == 2048
     assert run_json["settings"]["precision"] == "bf16"
+
+
+def digits_guide(data: Dataset) -> VaDEGuide:
+    facets = {"style": GaussianMixture(4, 2), "digit": GaussianMixture(5, 3)}
+    return VaDEGuide(MFCVAE(data.train.shape[1:], facets, network=MLPLadder((16, 20))))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_probes_read_draws_as_in_table_1_and_means_of_each_facet_and_of_both() -> None:
+    """The classifier of the table, on latents that the test computes."""
+    data = digits()
+    guide = digits_guide(data)
+    found = common.probe_facets(guide, data, seed=3)
+    assert list(found) == ["style", "digit", "joint"]
+    train, test = guide.embed(data.train), guide.embed(data.test)
+    train, test = ({**z, "joint": np.hstack([z["style"], z["digit"]])} for z in (train, test))
+    y = data.train_labels["digit"], data.test_labels["digit"]
+    for name in found:
+        probe = MLPClassifier(random_state=3).fit(train[name], y[0])
+        assert found[name]["digit"]["probe_means"] == pytest.approx(probe.score(test[name], y[1]))
+        # An untrained posterior is wide: its draws say less than its means.
+        assert found[name]["digit"]["probe"] < found[name]["digit"]["probe_means"]
+    model = VaDE(data.train.shape[1:], GaussianMixture(5, 3), network=SharedMLP((16,)))
+    assert list(common.probe_facets(VaDEGuide(model), data, 0)) == ["cluster"]
+
+
+def test_clusters_in_use_are_noted_at_the_start_early_and_at_times() -> None:
+    data = digits()
+    guide = digits_guide(data)
+    proba = guide.predict_proba(data.train)
+    counts = common.count_clusters(guide, data.train)
+    for name, p in proba.items():
+        assert counts[f"clusters_in_use_{name}"] == len(set(p.argmax(-1)))
+        mean = p.mean(0)
+        assert counts[f"effective_clusters_{name}"] == pytest.approx(
+            np.exp(-(mean * np.log(mean.clip(1e-30))).sum()), rel=1e-4
+        )
+    runner = SVIRunner(guide.model, guide)
+    runner.fit(
+        data.train[:100], 14, callbacks=[common.WatchClusters(data.train, 6)], progress=False
+    )
+    noted = [r["epoch"] for r in runner.history if "clusters_in_use_digit" in r]
+    assert noted == [1, 6, 9, 12]
+
+
+def test_mnist_has_the_authors_decoder_and_start_and_flags_give_the_papers_words() -> None:
+    mfcvae = importlib.import_module("examples.mfcvae")
+    _, settings = mfcvae.parse(["--dataset", "mnist"])
+    how = ("start", "start_rows", "merge", "layers_after_merge")
+    assert [getattr(settings, name) for name in how] == ["means", 0, "gated_add", 1]
+    words = ["--start", "draws", "--merge", "concatenate", "--layers-after-merge", "0"]
+    _, by_words = mfcvae.parse(["--dataset", "mnist", *words, "--start-rows", "500"])
+    assert [getattr(by_words, name) for name in how] == ["draws", 500, "concatenate", 0]
+    data = replace(digits(), train=np.zeros((2, 784)))
+    network = mfcvae.build(data, settings).model.network
+    assert (network.merge, network.layers_after_merge) == ("gated_add", 1)
+    for other in ("digits", "shapes3d-1", "svhn"):
+        _, kept = mfcvae.parse(["--dataset", other])
+        assert [getattr(kept, name) for name in how] == ["draws", 20_000, "concatenate", 0]
 
 
 def test_two_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,8 @@ def facets(*dims: int) -> dict[str, StandardNormal]:
         (ConvLadder((4, 6), merge="gated_add", activation="relu"), (2, 8, 8)),
         (MLPLadder((4, 5, 6), rungs=(0, 2)), (2, 3)),
         (MLPLadder((4, 5, 6), merge="gated_add", rungs=(1, 2)), (7,)),
+        (MLPLadder((4, 5, 6), rungs=(1, 2), layers_after_merge=2), (7,)),
+        (ConvLadder((4, 6), layers_after_merge=1), (2, 8, 8)),
         (SharedMLP((4, 5)), (2, 3)),
         (MLP((4, 5, 6)), (2, 3)),
         (ConvNet((3, 4, 5, 6), hidden=7), (2, 12, 8)),
@@ -95,6 +97,77 @@ def test_table_5s_sizes() -> None:
     assert [(part.in_features, part.out_features) for part in rungs] == [(20, 16384), (2, 16384)]
 
 
+def linear_layers(module: nn.Module) -> list[tuple[int, int]]:
+    """``(inputs, outputs)`` of each, in the order in which they are built."""
+    return [(m.in_features, m.out_features) for m in module.modules() if isinstance(m, nn.Linear)]
+
+
+def test_eq_79s_decoder_and_that_of_the_authors() -> None:
+    """Eq. 79: ``[z_2's features, z_1's] -> x``. The authors' backbone on MNIST is the list 500,
+    merge, 500 of widths: the module that they build has a layer of 500 x 500 after the merge.
+    """
+    papers = MLPLadder().decoder((784,), (5, 5))
+    authors = MLPLadder(merge="gated_add", layers_after_merge=1).decoder((784,), (5, 5))
+    assert linear_layers(papers.backbones) == [(1000, 784), (2000, 500)]
+    assert linear_layers(authors.backbones) == [(500, 500), (500, 784), (2000, 500)]
+    for decoder in (papers, authors):
+        assert linear_layers(decoder.rungs) == [(5, 500), (5, 2000)]
+
+
+def test_the_authors_decoder_is_what_it_says() -> None:
+    """Written out: the rung enters by a tenth, then a ReLU layer, then the data."""
+    decoder = MLPLadder((8, 9), merge="gated_add", layers_after_merge=1).decoder((6,), (2, 3))
+    weights, z = decoder.state_dict(), [torch.randn(4, 2), torch.randn(4, 3)]
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ weights[f"{name}.weight"].mT + weights[f"{name}.bias"]
+
+    upper = linear("backbones.1.0", linear("rungs.1.0", z[1]).relu()).relu()
+    joined = upper + 0.1 * linear("rungs.0.0", z[0]).relu()
+    x = linear("backbones.0.1.0", linear("backbones.0.0.0", joined).relu())
+    torch.testing.assert_close(decoder(z, torch.ones(2)), x)
+
+
+@pytest.mark.parametrize(("merge", "joined"), [("concatenate", 2), ("gated_add", 1)])
+def test_layers_follow_each_merge_and_nothing_else(merge: str, joined: int) -> None:
+    """Four levels with facets on three: the deepest joins nothing, and level 2 has nothing to
+    join.
+    """
+    ladder = MLPLadder((4, 5, 6, 7), merge=merge, rungs=(0, 1, 3), layers_after_merge=2)
+    shallow, middle, deep = map(linear_layers, ladder.decoder((3,), (2, 2, 2)).backbones)
+    assert shallow == [(4 * joined, 4), (4, 4), (4, 3)]
+    assert middle == [(5 * joined, 5), (5, 5), (5, 4)]
+    assert deep == [(7, 6), (6, 5)]
+
+
+def test_without_layers_after_a_merge_a_ladder_starts_as_it_did() -> None:
+    """Names and values of all weights, by the seed: earlier saved runs have them."""
+    decoders = []
+    for options in ({}, {"layers_after_merge": 0}):
+        torch.manual_seed(0)
+        decoders.append(MLPLadder((8, 9), **options).decoder((6,), (2, 3)).state_dict())
+    assert list(decoders[0]) == [
+        f"{part}.{what}"
+        for part in ("rungs.0.0", "rungs.1.0", "backbones.0.0", "backbones.1.0")
+        for what in ("weight", "bias")
+    ]
+    torch.testing.assert_close(*decoders, rtol=0, atol=0)
+
+
+def test_a_shallow_facet_changes_how_a_deep_one_is_drawn_where_a_layer_follows_the_merge() -> None:
+    """Without it the logits are a sum of what each facet says, by Eq. 79."""
+
+    def interaction(layers: int) -> float:
+        """Of a change of each facet: how far both together are from their sum."""
+        decoder = MLPLadder((30, 20), layers_after_merge=layers).decoder((6,), (2, 3))
+        z = [torch.randn(2, 50, 2), torch.randn(2, 50, 3)]
+        x = [[decoder([z[0][i], z[1][j]], torch.ones(2)) for j in (0, 1)] for i in (0, 1)]
+        return (x[0][0] + x[1][1] - x[0][1] - x[1][0]).abs().max().item()
+
+    assert interaction(0) < 1e-5
+    assert interaction(1) > 1e-2
+
+
 def test_a_deep_latent_reaches_the_data_through_the_shallow_levels_only() -> None:
     """Cutting level 1 off cuts the deep facet off, and leaves the shallow one."""
     decoder = MLPLadder((8, 9)).decoder((5,), (2, 3))
@@ -126,6 +199,8 @@ def test_a_closed_gate_hides_its_facet(gates: tuple[float, float], seen: list[bo
         (lambda: MLPLadder((4, 5), rungs=(1, 0)), "from shallow to deep"),
         (lambda: MLPLadder((4, 5), rungs=(0, 2)), "of 0 to 1"),
         (lambda: MLPLadder((4, 5), rungs=()), "rungs are levels"),
+        (lambda: MLPLadder((4, 5), layers_after_merge=-1), "an integer from 0 to 100, got -1"),
+        (lambda: ConvLadder((4, 5), layers_after_merge=True), "an integer from 0 to 100, got True"),
         (lambda: SharedMLP((4, 5)).encoder((6,), (4, 4), (3, 0)), "use a ladder"),
         (
             lambda: LadderGuide(VLAC((6,), [2, 2], [1, 1], network=SharedMLP((4, 5)))),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_blobs
+from sklearn.mixture import GaussianMixture as SklearnMixture
 
 from guides import FacetGuide, VaDEGuide
 from inference import (
@@ -29,7 +30,9 @@ from inference import (
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints import building
 from inference.metrics import cluster_accuracy
+from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
+from inference.selection import clusters_in_use
 from inference.training import loop
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
 from tests.catalogue import BUILDERS
@@ -285,12 +288,12 @@ def test_priors_are_put_back_also_after_an_error() -> None:
     assert all(guide.model.priors[name] is prior for name, prior in kept.items())
 
 
-def test_cold_start_takes_the_means_of_a_mixture_fitted_to_draws() -> None:
+def test_cold_start_takes_the_means_of_a_mixture_fitted_to_draws_if_asked() -> None:
     x = torch.rand(300, 6)
     guide = small()
     style = guide.model.priors["style"]
     scale = style.scale.clone()
-    cold_start(guide, x, seed=1)
+    cold_start(guide, x, seed=1, fit_to="draws")
     torch.testing.assert_close(style.scale, scale)
     torch.testing.assert_close(style.component().probs, torch.full((3,), 1 / 3))
     # Weighted by how many draws are nearest, the means' mean is that of the draws: the posterior's
@@ -301,6 +304,36 @@ def test_cold_start_takes_the_means_of_a_mixture_fitted_to_draws() -> None:
     error = draws.std(0) / len(x) ** 0.5
     assert ((nearest @ style.loc.detach() - q.mean.mean(0)).abs() < 8 * error).all()
     assert torch.pdist(style.loc.detach()).min() > draws.std(0).min() / 2
+
+
+def test_cold_start_takes_the_means_of_scikit_learns_mixture_of_the_posterior_means() -> None:
+    """Of all rows, whose order is the seed's: the fit starts from k-means, which draws rows."""
+    x, guide = torch.rand(300, 6), small()
+    means = guide.embed(x)["style"].astype(np.float64)
+    cold_start(guide, x, seed=1)
+    with seeded(1, torch.device("cpu")):
+        order = torch.randperm(300).numpy()
+    fitted = SklearnMixture(3, covariance_type="diag", random_state=1).fit(means[order])
+    np.testing.assert_allclose(guide.model.priors["style"].loc.detach(), fitted.means_, rtol=1e-5)
+    kept = guide.model.priors["style"].loc.clone()
+    cold_start(guide, x, max_rows=300, seed=1)
+    torch.testing.assert_close(guide.model.priors["style"].loc, kept, rtol=0, atol=0)
+    cold_start(guide, x, max_rows=50, seed=1)
+    assert not torch.allclose(guide.model.priors["style"].loc, kept)
+
+
+def test_from_means_the_data_use_most_clusters_before_the_first_step_and_from_draws_few() -> None:
+    """As on MNIST: an untrained posterior is far wider than its means spread."""
+    centres = torch.rand(40, 64)
+    x = (centres[torch.arange(2000) % 40] + 0.05 * torch.randn(2000, 64)).clamp(0, 1)
+    facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)}
+    guide = VaDEGuide(MFCVAE((64,), facets, network=MLPLadder((50, 80))))
+    used = {}
+    for fit_to in ("means", "draws"):
+        cold_start(guide, x, fit_to=fit_to)
+        used[fit_to] = [clusters_in_use(p, 0) for p in guide.predict_proba(x).values()]
+    assert min(used["means"]) >= 20
+    assert max(used["draws"]) <= 10
 
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])

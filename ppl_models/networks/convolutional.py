@@ -32,7 +32,8 @@ class ConvLadder(ReadsImages, Ladder):
     authors' code (size 4, as in the table, cannot keep it). The second convolution of a head has
     size 1 if the first leaves a single pixel. Every layer except those that output heads and x is
     followed by its activation and then batch normalisation, the order of the authors' code. The
-    output is linear; the likelihood interprets it.
+    output is linear; the likelihood interprets it. The layers of ``layers_after_merge``, of which
+    the table has none, are convolutions that keep the image size.
 
     Convolutions run in the channels-last layout, which is as fast on the CPU or faster, especially
     for few channels. When clusters are enumerated, batch statistics are taken over all values of
@@ -58,8 +59,9 @@ class ConvLadder(ReadsImages, Ladder):
         init: str = "pytorch",
         merge: str = "concatenate",
         rungs: Sequence[int] | None = None,
+        layers_after_merge: int = 0,
     ) -> None:
-        super().__init__(widths, activation, init, merge, rungs)
+        super().__init__(widths, activation, init, merge, rungs, layers_after_merge)
 
     def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
         self._image(x_shape, level)  # raises if the images do not fit
@@ -85,6 +87,10 @@ class ConvLadder(ReadsImages, Ladder):
         return Batched(
             1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape)
         )
+
+    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+        channels = self.rung_width(level)
+        return Batched(3, nn.Conv2d(width, channels, 3, 1, 1), *self._after(channels))
 
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         if level == 0:

@@ -25,21 +25,27 @@ def _gated_add(upper: Tensor, rung: Tensor, dim: int) -> Tensor:
 # How a rung joins the features from above: the function, and the ratio of joined to rung width.
 MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
     "concatenate": (concatenate, 2),  # Eq. 79, as the paper writes it
-    "gated_add": (_gated_add, 1),  # what the authors' code computes
+    # The authors' code, which has a hidden layer after it as well: layers_after_merge=1.
+    "gated_add": (_gated_add, 1),
 }
+# More is a mistake, reported before memory runs out.
+MOST_AFTER_MERGE = 100
 
 
 class Ladder(Architecture):
     """Base of the ladders: levels from the data inwards, and one level with a rung for each facet.
 
-    Subclasses define the layers of a level, upwards and downwards, and of a rung.
+    Subclasses define the layers of a level, upwards and downwards, of a rung, and after a merge.
 
     :param widths: one width per level, from the data inwards.
     :param merge: how a rung joins the decoder's features: ``"concatenate"`` (Eq. 79) or
         ``"gated_add"`` (add 0.1 times the rung).
     :param rungs: levels with a facet, 0 being the shallowest; every level by default.
-    :raises ValueError: if rungs are empty or out of order; when a network is built, if there is not
-        one rung per facet.
+    :param layers_after_merge: hidden layers of the level's own width between each merge and the
+        layers to the level below (or the data). With none, as in Eq. 79, the shallowest facet and
+        all deeper ones only add up on their way to x; the authors' code has one.
+    :raises ValueError: if rungs are empty or out of order, or layers_after_merge is not from 0 to
+        100; when a network is built, if there is not one rung per facet.
 
     :cvar feature_axis: axis of the features, counted from the end.
     """
@@ -53,9 +59,16 @@ class Ladder(Architecture):
         init: str = "pytorch",
         merge: str = "concatenate",
         rungs: Sequence[int] | None = None,
+        layers_after_merge: int = 0,
     ) -> None:
         super().__init__(widths, activation, init)
         self.merge = check_one_of("merge", merge, MERGES)
+        if not is_index(layers_after_merge, MOST_AFTER_MERGE + 1):
+            raise ValueError(
+                f"layers_after_merge must be an integer from 0 to {MOST_AFTER_MERGE}, got "
+                f"{layers_after_merge!r}"
+            )
+        self.layers_after_merge = layers_after_merge
         levels = range(len(self.widths))
         self.rungs = tuple(
             levels if rungs is None else rungs if isinstance(rungs, Sequence) else ()
@@ -80,6 +93,10 @@ class Ladder(Architecture):
     @abstractmethod
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         """Layers from a latent of length ``dim`` to :meth:`rung_width` features of ``level``."""
+
+    @abstractmethod
+    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+        """Hidden layer from ``width`` features of ``level`` to :meth:`rung_width` of the same."""
 
     @abstractmethod
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
@@ -134,15 +151,18 @@ class Ladder(Architecture):
         with a rung (-1: the data).
         """
         # The deepest rung joins nothing from above; a level without a rung has nothing to join.
-        deepest = high == self.rungs[-1]
-        arriving = (
-            self.rung_width(high) if deepest else MERGES[self.merge][1] * self.rung_width(high)
-        )
+        merges = high != self.rungs[-1]
+        arriving = self.rung_width(high) * (MERGES[self.merge][1] if merges else 1)
+        mixing = []
+        for _ in range(self.layers_after_merge if merges else 0):
+            mixing.append(self.after_merge(x_shape, high, arriving))
+            arriving = self.rung_width(high)
         widths = [arriving, *self.widths[low + 1 : high][::-1]]
         levels = range(high, low, -1)
-        return _chain(
-            [self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)]
-        )
+        descending = [
+            self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)
+        ]
+        return _chain([*mixing, *descending])
 
     def _check_rungs(self, dims: tuple[int, ...]) -> None:
         if len(dims) != len(self.rungs):
@@ -209,10 +229,15 @@ class LadderDecoder(Decoder):
 
 
 class MLPLadder(Ladder):
-    """Fully connected ladder with one hidden layer per level (MFCVAE, Table 4).
+    """Fully connected ladder with one hidden layer per level (MFCVAE, D.2 and Table 4).
 
     Encoder: ``x -> 500 -> 2000``, with a linear head for z_1 on the first and for z_2 on the second
-    layer. Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
+    layer (Table 4). Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
+
+    The paper has two accounts of the join, which cannot both hold: Eq. 79 concatenates, which gives
+    the last layer 1000 inputs, and Table 4 gives it 500. The default is Eq. 79. The authors' code
+    adds a tenth of the rung, which leaves 500, and has one more layer ``500 -> 500`` before the
+    last one: ``MLPLadder(merge="gated_add", layers_after_merge=1)``.
 
     The arguments are those of :class:`Ladder`.
 
@@ -235,6 +260,9 @@ class MLPLadder(Ladder):
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         return self._block(dim, self.rung_width(level))
+
+    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+        return self._block(width, self.rung_width(level))
 
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         if level:

@@ -641,6 +641,11 @@ RUNS = [
             "3 rows are too few .* 4 components of facet 'd",
         ),
         ("range: max_rows", lambda: cold_start(guide(), X, 0), f"max_rows {COUNT}, got 0"),
+        (
+            "unknown: fit_to",
+            lambda: cold_start(guide(), X, fit_to="modes"),
+            r"fit_to must be one of \('means', 'draws'\), got 'modes'",
+        ),
         ("nan: x", lambda: cold_start(guide(), holed(NAN)), "NaN or infinite"),
         (
             "misfit: model",
