@@ -323,7 +323,9 @@ def kernels(step: Step, device: torch.device) -> int:
         trace = Path(folder) / "trace.json"
         seen.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text())["traceEvents"]
-    return sum(event.get("cat") in COUNTED[device.type] for event in events)
+    if not (count := sum(event.get("cat") in COUNTED[device.type] for event in events)):
+        raise RuntimeError("the profiler saw no kernels: may it trace the device (CUPTI)?")
+    return count
 
 
 def flops(step: Step) -> int:
@@ -539,8 +541,9 @@ def run_part(part: str, settings: Settings, out: Path, until: float) -> None:
             print(f"{part}: {name}", flush=True)
             try:
                 found["found"][name] = item = measure()
-                for way, error in item.get("failed", {}).items():
-                    found["failed"][f"{name}, {way}"] = error
+                for kind in ("failed", "left_out"):
+                    ways = item.get(kind, {}).items()
+                    found[kind] |= {f"{name}, {way}": why for way, why in ways}
             except Exception as error:
                 traceback.print_exc()
                 found["failed"][name] = f"{type(error).__name__}: {first_line(error)}"

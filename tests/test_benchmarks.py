@@ -253,7 +253,9 @@ def test_all_that_a_card_has_to_show_runs_on_the_cpu(
     flags = ["--out", str(tmp_path), "--device", "cpu", "--smoke"]
     assert on_a_card.main(flags) == 0, capfd.readouterr().out
     found = json.loads((tmp_path / "on_a_card.json").read_text())
-    assert found["failed"] == found["left_out"] == {}
+    assert found["failed"] == {}
+    reasons = ("is for one process on a CUDA device", "batches of groups")
+    assert all(any(known in why for known in reasons) for why in found["left_out"].values())
     assert set(found["correctness"]["MFCVAE"]["found"]) == {"handlers", "replay"}
     assert "CUDA device" in found["correctness"]["MFCVAE"]["left_out"]["cuda graph"]
     step = found["steps"]["MFCVAE, 16 rows"]
