@@ -56,7 +56,7 @@ from benchmarks.model_steps import (
     spread,
     timed,
 )
-from guides import VaDEGuide
+from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner
 from ppl_models import MFCVAE, MLPLadder
 from ppl_models.data import Observed
@@ -115,13 +115,18 @@ MODES = {"handlers": None, "replay": "replay"}
 MODE_BATCH, MODE_BATCHES, MODE_TURN = 64, 8, 5
 
 
-def mode_step(case: Case, settings: Settings, mode: str | None) -> FitSteps:
-    """Steps of a run of its own, in one of ``SVIRunner``'s ways."""
+def guide_and_data(case: Case, settings: Settings, batch: int) -> tuple[FacetGuide, Observed]:
+    """The same ones each time, on the device."""
     pyro.set_rng_seed(0)
     guide = case.guide(settings.size).to(settings.device)
-    batch = settings.size.rows(MODE_BATCH)
     x = torch.rand(MODE_BATCHES * batch, *guide.model.x_shape)
-    data = Observed(x, case.given(len(x))).to(settings.device)
+    return guide, Observed(x, case.given(len(x))).to(settings.device)
+
+
+def mode_step(case: Case, settings: Settings, mode: str | None, rows: int = MODE_BATCH) -> FitSteps:
+    """Steps of a run of its own, in one of ``SVIRunner``'s ways."""
+    batch = settings.size.rows(rows)
+    guide, data = guide_and_data(case, settings, batch)
     return FitSteps(SVIRunner(guide.model, guide, compile=mode), data, batch)
 
 

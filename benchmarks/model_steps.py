@@ -24,8 +24,10 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.model_cases import Case, Size
 from guides import FacetGuide
 from inference import Loss, SVIRunner
-from inference.randomness import seeded
+from inference.randomness import seeded, synchronize
 from inference.run import PRECISIONS
+from inference.training.cuda_graph import WARM_UP, CUDAGraphStep
+from inference.training.data_source import data_source_for
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.steps import Steps
 from ppl_models.data import Observed
@@ -36,6 +38,7 @@ __all__ = [
     "CLOCKS",
     "VARIANTS",
     "FitSteps",
+    "PlainSteps",
     "Step",
     "at_precision",
     "check_same_objective",
@@ -100,6 +103,23 @@ class FitSteps:
         self.rest = self.steps.batches()
         return next(self.rest)
 
+    def wait(self) -> None:
+        """Until the device has finished."""
+        synchronize(self.runner.device)
+
+    def settle(self) -> None:
+        """Take the steps after which none is recorded anew: a CUDA graph waits for the optimiser's
+        moments, which are there from the second pass on, and then takes a few steps without.
+
+        :raises RuntimeError: if there is no graph then.
+        """
+        if not isinstance(self.steps, CUDAGraphStep):
+            return
+        for _ in range(self.steps.source.steps + WARM_UP + 1):
+            self()
+        if self.steps.replay is None:
+            raise RuntimeError("no step was recorded as a CUDA graph: were all batches smaller?")
+
     @property
     def refusal(self) -> str | None:
         """Why steps that were to be recorded are not, if they are not."""
@@ -107,6 +127,39 @@ class FitSteps:
         if recorder is None or recorder.programs:
             return None
         return recorder.refused or "batches of groups are of many sizes"
+
+
+class PlainSteps:
+    """The steps of a loop that is written by hand, one for each call, batches gathered as those of
+    :class:`FitSteps`.
+
+    :param objective: in nats per datum, given the guide, x and what is beside x.
+    """
+
+    def __init__(
+        self, objective: Callable[..., Tensor], guide: FacetGuide, data: Observed, batch_size: int
+    ) -> None:
+        self.objective, self.guide, self.device = objective, guide, data.x.device
+        self.source = data_source_for(guide, self.device, data.x, data.given, batch_size, None)
+        self.optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
+        self.epoch = 0
+        self.rest: Iterator[Observed] = iter(())
+
+    def __call__(self) -> None:
+        batch = next(self.rest, None) or self.next_pass()
+        loss = self.objective(self.guide, batch.x, **batch.given)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def next_pass(self) -> Observed:
+        self.epoch += 1
+        self.rest = self.source.batches(self.epoch)
+        return next(self.rest)
+
+    def wait(self) -> None:
+        """Until the device has finished."""
+        synchronize(self.device)
 
 
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
@@ -174,15 +227,11 @@ VARIANTS: dict[str, Callable[[Case, FacetGuide, Observed], Step]] = {
 def timed(step: Step, device: torch.device) -> Callable[[], float]:
     """The same step as a function that returns its seconds."""
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
     def measured() -> float:
-        wait()
+        synchronize(device)
         started = time.perf_counter()
         step()
-        wait()
+        synchronize(device)
         return time.perf_counter() - started
 
     return measured

@@ -11,7 +11,8 @@ step, all from the same weights:
 - networks alone: encoder, decoder and their backward pass
 - plain loop: the objective written by hand, eager, with fused Adam, as this library has it; with
   Adam's defaults; and with torch.compile around the objective
-- ours: the steps of SVIRunner.fit's loop, with compile=None; "replay"; and "inductor"
+- ours: the steps of SVIRunner.fit's loop, with compile=None; "replay"; "inductor"; and, on a
+  graphics card, "cuda graph"
 - NumPyro: the marginal form of the model, jax.jit around SVI.update and the gathering
 
 They take turns in one process: --turn steps each, after one that is not timed. Medians over the
@@ -21,8 +22,8 @@ variant that cannot be had here is left out, with a sentence that says why.
 
 Sizes: "mnist" (512 rows of 784, Table 4's networks), "quickstart" (64 rows of 64, the digit facet's
 clusters known, as in examples.quickstart) and "table" (16 rows of 6). The last two use one thread
-unless --threads says otherwise. --clock process counts CPU time, for a machine that others use; it
-adds up the threads' time.
+unless --threads says otherwise. --device cuda measures a graphics card, without NumPyro. --clock
+process counts CPU time, for a machine that others use; it adds up the threads' time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -50,6 +51,7 @@ from examples import quickstart
 from examples.datasets import digits
 from guides import VaDEGuide
 from inference import SVIRunner
+from inference.randomness import synchronize
 from inference.run import PRECISIONS
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal
 from ppl_models.data import Observed
@@ -84,6 +86,7 @@ class Size:
     label_weight: float = 0.0
     threads: int | None = 1
     precisions: tuple[str, ...] = ("float32",)
+    device: str = "cpu"
 
     def guide(self) -> VaDEGuide:
         pyro.set_rng_seed(0)
@@ -94,16 +97,19 @@ class Size:
             likelihood=Bernoulli() if self.scale is None else Normal(self.scale),
             network=MLPLadder(self.widths),
         )
-        return VaDEGuide(model, label_weight=self.label_weight)
+        return VaDEGuide(model, label_weight=self.label_weight).to(self.device)
 
     def data(self) -> tuple[Tensor, Tensor | None]:
         """Rows, and the clusters of the deep facet if they are known."""
         rows = self.batch * self.batches
         if not self.label_weight:
-            return torch.rand(rows, self.features, generator=torch.Generator().manual_seed(0)), None
+            x = torch.rand(rows, self.features, generator=torch.Generator().manual_seed(0))
+            return x.to(self.device), None
         drawn = digits()
-        labels = torch.as_tensor(drawn.train_labels["digit"])
-        return torch.as_tensor(drawn.train)[:rows], labels[:rows]
+        x, labels = (
+            torch.as_tensor(of)[:rows] for of in (drawn.train, drawn.train_labels["digit"])
+        )
+        return x.to(self.device), labels.to(self.device)
 
 
 SIZES = {
@@ -154,7 +160,7 @@ class PlainMFCVAE(nn.Module):
 
         :param label: the deep facet's clusters.
         """
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
             heads = self.heads(x)
         loss, z = x.new_zeros(()), []
         for head, mixture, known in zip(heads, self.mixtures, (None, label), strict=True):
@@ -168,7 +174,7 @@ class PlainMFCVAE(nn.Module):
                 kl = log_q - (log_p + self.label_weight * log_q_c).gather(-1, chosen).squeeze(-1)
             loss = loss + kl.sum()
             z.append(z_j)
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
             output = self.output(*z)
         return (loss + self.misfit(output.float(), x)) / len(x)
 
@@ -180,7 +186,7 @@ class PlainMFCVAE(nn.Module):
         return 0.5 * ((output - x) / self.scale).square().sum() + constant
 
     def networks_only(self, x: Tensor, label: Tensor | None, dtype: torch.dtype | None) -> Tensor:
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
             heads = self.heads(x)
             output = self.output(*(h[:, :d] for h, d in zip(heads, self.dims, strict=True)))
         return output.float().mean()
@@ -188,7 +194,7 @@ class PlainMFCVAE(nn.Module):
 
 def plain_copy(guide: VaDEGuide, size: Size) -> PlainMFCVAE:
     """The model written by hand, with the weights of a guide and its model."""
-    plain = PlainMFCVAE(size)
+    plain = PlainMFCVAE(size).to(size.device)
     encoder, decoder = (
         [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
         for network in (guide.encoder, guide.model.decoder)
@@ -224,7 +230,8 @@ class PlainLoop:
 
     def passes(self) -> Iterator[Tensor]:
         while True:
-            yield from torch.randperm(len(self.x)).split(self.batch)
+            rows = torch.randperm(len(self.x), device=self.x.device)
+            yield from rows.split(self.batch)
 
     def __call__(self) -> None:
         rows = next(self.batches)
@@ -233,6 +240,10 @@ class PlainLoop:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
+
+    def wait(self) -> None:
+        """Until the device has finished."""
+        synchronize(self.x.device)
 
 
 def networks_alone(size: Size, precision: str) -> Step:
@@ -259,6 +270,8 @@ def ours(size: Size, precision: str, mode: str | None = None) -> FitSteps:
 
 def numpyro_loop(size: Size, precision: str, guide: VaDEGuide | None = None) -> Step:
     """:param guide: whose weights it starts from; by default those of all variants."""
+    if size.device != "cpu":
+        raise Unavailable("NumPyro is measured on the CPU alone")
     try:
         from benchmarks.numpyro_step import NumPyroSteps, limit_threads
     except ModuleNotFoundError as error:
@@ -293,9 +306,12 @@ VARIANTS: dict[str, Callable[[Size, str], Step]] = {
     "ours": ours,
     "ours, replay": partial(ours, mode="replay"),
     "ours, inductor": partial(ours, mode="inductor"),
+    "ours, cuda graph": partial(ours, mode="cuda graph"),
     "NumPyro": numpyro_loop,
 }
 COMPILED = ("plain loop, torch.compile", "ours, inductor")
+# Those that need what a machine may not have.
+OPTIONAL = (*COMPILED, "ours, cuda graph")
 
 
 def begun(variant: str, size: Size, precision: str) -> tuple[Step, float]:
@@ -303,19 +319,21 @@ def begun(variant: str, size: Size, precision: str) -> tuple[Step, float]:
 
     :raises Unavailable: if it cannot be had here.
     """
-    step = VARIANTS[variant](size, precision)
     try:
+        step = VARIANTS[variant](size, precision)
         seconds = first_step(step)
-    except RuntimeError as error:
-        if variant not in COMPILED:
+        if isinstance(step, FitSteps):
+            step.settle()
+    except (RuntimeError, ValueError) as error:
+        if variant not in OPTIONAL:
             raise
-        raise Unavailable(_first_line(error)) from error
+        raise Unavailable(first_line(error)) from error
     if isinstance(step, FitSteps) and step.refusal is not None:
         raise Unavailable(step.refusal)
     return step, seconds
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
@@ -383,6 +401,7 @@ def about(name: str, settings: Settings) -> dict[str, Any]:
         "components": settings.size.components,
         "dims": settings.size.dims,
         "widths": settings.size.widths,
+        "device": settings.size.device,
         "threads": torch.get_num_threads(),
         "steps": settings.steps,
         "turn": settings.turn,
@@ -404,7 +423,7 @@ def report(found: dict[str, Any]) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    size = SIZES[args.size]
+    size = replace(SIZES[args.size], device=args.device)
     return Settings(
         size,
         args.variants,
@@ -427,6 +446,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS))
     parser.add_argument("--steps", type=int, help="timed steps of each variant")
     parser.add_argument("--turn", type=int, help="timed steps of each turn")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of PyTorch and of NumPyro")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument(
