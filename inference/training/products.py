@@ -11,25 +11,13 @@ from math import prod
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.fx import Graph, Node
 
-__all__ = ["product", "use_faster_products"]
+__all__ = ["use_faster_products"]
 
 aten = torch.ops.aten
 # Multiplications of a product from which on the call's greater cost is made up for.
-LARGE = 2**20
-SOURCE = """
-def product(rows, weight, bias: Optional[Tensor]):
-    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-"""
-
-
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``rows @ weight.T + bias`` by oneDNN."""
-    if torch.jit.is_tracing():  # which does not know the empty list
-        return _scripted()(rows, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+LARGE = 2**21
 
 
 def use_faster_products(graph: Graph) -> None:
@@ -37,26 +25,35 @@ def use_faster_products(graph: Graph) -> None:
     if not _mkl_is_slower():
         return
     for node in list(graph.nodes):
-        if node.target is aten.linear.default and _is_large(node, node.args[0]):
-            rows, weight, bias = node.args
-            _replace(graph, node, rows, weight, bias)
-        elif node.target is aten.mm.default and _is_large(node, node.args[0]):
-            rows, columns = node.args
-            with graph.inserting_before(node):
-                weight = (
-                    columns.args[0]
-                    if columns.target is aten.t.default
-                    else graph.call_function(aten.t.default, (columns,))
-                )
-            _replace(graph, node, rows, weight, None)
+        if node.target is aten.addmm.default and not node.kwargs and _is_vector(node.args[0]):
+            bias, rows, columns = node.args
+        elif node.target is aten.mm.default:
+            bias, (rows, columns) = None, node.args
+        else:
+            continue
+        if _is_large(node, rows):
+            _replace(node, rows, _transposed(node, columns), bias)
 
 
-def _replace(graph: Graph, node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
-    with graph.inserting_before(node):
-        faster = graph.call_function(product, (rows, weight, bias))
+def _replace(node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
+    """By ``rows @ weight.T + bias``."""
+    with node.graph.inserting_before(node):
+        operation = torch.ops.mkldnn._linear_pointwise.default
+        faster = node.graph.call_function(operation, (rows, weight, bias, "none", [], ""))
     faster.meta = dict(node.meta)
     node.replace_all_uses_with(faster)
-    graph.erase_node(node)
+    node.graph.erase_node(node)
+
+
+def _transposed(node: Node, columns: Node) -> Node:
+    if columns.target is aten.t.default:
+        return columns.args[0]  # type: ignore[return-value]
+    with node.graph.inserting_before(node):
+        return node.graph.call_function(aten.t.default, (columns,))
+
+
+def _is_vector(bias: Node) -> bool:
+    return bias.meta["val"].dim() == 1
 
 
 def _is_large(node: Node, rows: Node) -> bool:
@@ -75,8 +72,3 @@ def _mkl_is_slower() -> bool:
         return False
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     return wide and "AuthenticAMD" in vendor and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-@cache
-def _scripted() -> torch.jit.ScriptFunction:
-    return torch.jit.CompilationUnit(SOURCE).product

@@ -7,7 +7,6 @@ changing a rounding. The program is then replayed by the fastest executor that c
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from inference.randomness import seeded
 from inference.training.products import use_faster_products
 from inference.training.simplify import has_an_effect, simplify
+from inference.training.torchscript import torchscript
 
 __all__ = [
     "Program",
@@ -36,8 +36,6 @@ Program = Callable[..., Sequence[Tensor]]
 # Of a program against the function that it was recorded from, in single precision.
 RELATIVE_ERROR = 1e-2
 
-aten = torch.ops.aten
-
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
     """The operations of ``function`` on tensors like ``examples``.
@@ -46,7 +44,6 @@ def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
     """
     program = make_fx(function)(*_copies(examples))
     simplify(program)
-    _join_layers(program)
     return program
 
 
@@ -91,23 +88,16 @@ def shortened(function: Callable[..., Tensor], examples: Sequence[Tensor]) -> Gr
 
 
 def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
-    """Run the operations one after the other: in C++ if TorchScript repeats them, else from Python.
-
-    TorchScript does not know the arguments of all operations, and moves some draws.
-    """
+    """Run the operations one after the other: in C++ if TorchScript can, else from Python."""
     program = copy.deepcopy(program)
     use_faster_products(program.graph)
     program.graph.eliminate_dead_code(has_an_effect)
     program.recompile()
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # TorchScript is no longer developed
-            script = torch.jit.trace(
-                lambda *tensors: tuple(program(*tensors)), _copies(examples), check_trace=False
-            )
-    except RuntimeError:
+        script = torchscript(program)
+        return script if agree(program, script, examples) else program
+    except RuntimeError:  # an operation with arguments that TorchScript does not have
         return program
-    return script if agree(program, script, examples) else program
 
 
 def inductor(program: GraphModule, examples: Sequence[Tensor]) -> Program:
@@ -128,14 +118,16 @@ def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bo
     for run in (function, program):
         given = _copies(examples)
         with seeded(1, examples[0].device):
-            results.append([*run(*given), *given])
+            found = [each.double() for each in run(*given)]
+        changes = [now.double() - then.double() for now, then in zip(given, examples, strict=True)]
+        results.append([*found, *changes])
     if len(results[0]) != len(results[1]):
         return False
     return all(_close(one, other) for one, other in zip(*results, strict=True))
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    a, b = one.detach().double(), other.detach().double()
+    a, b = one.detach(), other.detach()
     if not torch.equal(a.isfinite(), b.isfinite()):
         return False
     apart = (a - b).nan_to_num(0.0, 0.0, 0.0).norm()
@@ -145,20 +137,3 @@ def _close(one: Tensor, other: Tensor) -> bool:
 def _copies(examples: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """As a program may change its tensors, such as running averages."""
     return tuple(tensor.detach().clone() for tensor in examples)
-
-
-def _join_layers(program: GraphModule) -> None:
-    """Make a layer's product one operation, which TorchScript does not take apart."""
-    graph = program.graph
-    for node in list(graph.nodes):
-        if node.target is not aten.addmm.default or node.kwargs:
-            continue
-        bias, rows, weight = node.args
-        if weight.target is aten.t.default and bias.meta["val"].dim() == 1:
-            with graph.inserting_before(node):
-                layer = graph.call_function(aten.linear.default, (rows, weight.args[0], bias))
-            layer.meta = dict(node.meta)
-            node.replace_all_uses_with(layer)
-            graph.erase_node(node)
-    graph.eliminate_dead_code(has_an_effect)
-    program.recompile()

@@ -6,7 +6,7 @@ and so do repeated ones. No rounding changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
@@ -140,19 +140,20 @@ def _value(node: Node, values: dict[Node, Any]) -> Any:
     """The result of an operation, if it is a constant."""
     assert callable(node.target)
     inputs = node.all_input_nodes
-    if node.target in FILLING:
-        inputs, like = [], node.meta["val"]
-        empty = {node.args[0]: torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)}
-        empty = {each: tensor.to(like.device) for each, tensor in empty.items()}
-    else:
-        empty = values
+    if node.target in FILLING:  # whatever their argument's values
+        values = {each: _empty(each.meta["val"]) for each in inputs}
     if not all(each in values for each in inputs) or _numbers(node) > LARGEST_CONSTANT:
         return None
     with torch.no_grad():
-        return node.target(*map_arg(node.args, empty.get), **map_arg(node.kwargs, empty.get))
+        return node.target(*map_arg(node.args, values.get), **map_arg(node.kwargs, values.get))
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
 
 
 def _numbers(node: Node) -> int:
+    """Of an operation's results."""
     result = node.meta.get("val")
     each = result if isinstance(result, list | tuple) else [result]
     return sum(tensor.numel() for tensor in each if isinstance(tensor, Tensor))
@@ -170,7 +171,7 @@ def _keep(program: GraphModule, node: Node, value: Tensor) -> None:
 # Operations that change nothing.
 
 
-def _argument_given_back(program: GraphModule, node: Node, dropped: set[Callable]) -> Node | None:
+def _argument_given_back(program: GraphModule, node: Node, dropped: set) -> Node | None:
     """The argument that an operation only gives back, if it does."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node):
@@ -221,7 +222,7 @@ def _pass_unexpanded(node: Node, fixed: set[Node]) -> None:
 def _covers(node: Node, before: Any, other: Node) -> bool:
     """Whether the result has the same shape and strides without the expansion."""
     result, a, b = (each.meta.get("val") for each in (node, before, other))
-    if not all(isinstance(each, Tensor) for each in (result, a, b)):
+    if result is None or a is None or b is None:
         return False
     return bool(b.shape == result.shape and b.stride() == result.stride() and a.dtype == b.dtype)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam
-from torch.optim.adam import adam
+from torch.optim import Adam, Optimizer
 
 from inference.randomness import seeded
 from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
@@ -126,20 +125,21 @@ class Update:
         return self.rate_tensor
 
     def _state_of(self, has: tuple[bool, ...]) -> list[Tensor] | None:
-        """Parameters with a gradient, their moments and numbers of steps; ``None`` if the update is
-        not recorded, as the first one, before which there are no moments.
+        """Numbers of steps of the parameters with a gradient, these, and their moments; ``None`` if
+        the update is not recorded, as the first one, before which there are no moments.
         """
         if self.options is None:
             return None
         if has not in self.state:
             parameters = [p for p, each in zip(self.tracker.parameters, has, strict=True) if each]
-            states = [self.run.optimizer.state.get(p) for p in parameters]
+            states = [self.run.optimizer.state[p] for p in parameters]
             if not states or not all(states):
                 return None
-            moments = [
-                state[name] for name in ("exp_avg", "exp_avg_sq", "step") for state in states
-            ]
-            self.state[has] = [*(p.detach() for p in parameters), *moments]
+            moments = [state[name] for name in ("exp_avg", "exp_avg_sq") for state in states]
+            counts = torch.stack([state["step"] for state in states])
+            for state, count in zip(states, counts, strict=True):
+                state["step"] = count  # so that all are counted in one operation
+            self.state[has] = [counts, *(p.detach() for p in parameters), *moments]
         return self.state[has]
 
     def _program(self, has: tuple[bool, ...], inputs: Sequence[Tensor]) -> Program:
@@ -161,23 +161,24 @@ class Update:
         P = sum(has)
 
         def update(*tensors: Tensor) -> list[Tensor]:
-            rate, *rest = tensors[beside:]
-            gradients, parameters, first, second, steps = (
-                rest[i * P : (i + 1) * P] for i in range(5)
-            )
+            rate, gradients = tensors[beside], tensors[beside + 1 : beside + 1 + P]
+            counts, *rest = tensors[beside + 1 + P :]
+            parameters, first, second = (rest[i * P : (i + 1) * P] for i in range(3))
             with torch.no_grad():
                 kept, skipping = self._looked(has, gradients, *tensors[:beside])
-                adam(
-                    parameters, gradients, first, second, [], steps, lr=rate,  # type: ignore[arg-type]
-                    fused=True, found_inf=skipping.to(torch.float32), amsgrad=False,
-                    maximize=False, **options,
+                skipped = skipping.to(torch.float32)
+                counts += 1
+                torch._fused_adam_(
+                    parameters, list(gradients), first, second, [], list(counts.unbind()),
+                    lr=rate, amsgrad=False, maximize=False, found_inf=skipped, **options,
                 )  # fmt: skip
+                counts -= skipped
             return [kept]
 
         return update
 
 
-def _options(optimizer: torch.optim.Optimizer) -> dict[str, float] | None:
+def _options(optimizer: Optimizer) -> dict[str, float] | None:
     """Adam's, if a program can take its step in its place."""
     if type(optimizer) is not Adam or len(optimizer.param_groups) != 1:
         return None
