@@ -216,10 +216,8 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     args = parser.parse_args(argv)
     if args.smoke:
         args.dataset = "digits"
-    settings = SETTINGS[args.dataset]
-    settings = resolve(
-        args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE)
-    )
+    smoke = replace(MNIST, widths=(64, 128), evaluate_every=5, **SMOKE)
+    settings = resolve(args, SETTINGS[args.dataset], smoke)
     if any(settings.warm_epochs) and any(settings.neighbor_epochs):
         parser.error("--warm-epochs and --neighbor-epochs are two starts: give one of them")
     if any(settings.neighbor_epochs) and not settings.label_weight:
