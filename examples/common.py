@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from examples.datasets import Dataset
+from examples.datasets import Dataset, Labels
 from guides import FacetGuide
-from inference import Checkpoints, SVIRunner, cold_start
+from inference import Checkpoints, SVIRunner, cold_start, elbo
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints.atomic_files import write_together
 from inference.checkpoints.periodic import remove_checkpoints
 from inference.figures.facets import save_figures
-from inference.metrics import clustering_scores, probe_accuracy
+from inference.metrics import cluster_accuracy, clustering_scores, probe_accuracy
 from inference.randomness import seeded
 from inference.run import Run
 from inference.runner import Callback
@@ -62,6 +62,7 @@ __all__ = [
     "first_goes_on",
     "fit_and_report",
     "format_scores",
+    "hold_out",
     "once",
     "open_run_folder",
     "probe_facets",
@@ -76,12 +77,15 @@ __all__ = [
 ]
 
 SettingsT = TypeVar("SettingsT")
+# Data [N, *x_shape] and integer labels [N] by factor.
+Labelled = tuple[np.ndarray, Labels]
 # {facet: {label: {score: value}}}
 Scores = dict[str, dict[str, dict[str, float]]]
 # Settings that mean something at 0, such as none at all; the others must be above.
 MAY_BE_ZERO = (
     "beta",
     "beta_c",
+    "held_out",
     "label_weight",
     "labels",
     "layers_after_merge",
@@ -383,6 +387,34 @@ def train_first(
     return runner
 
 
+def hold_out(data: Dataset, rows: int) -> tuple[Dataset, Labelled | None]:
+    """The data without some training rows, and these: the same ones in every run; ``None`` for 0.
+
+    :raises ValueError: if none would be left to train on.
+    """
+    if not rows:
+        return data, None
+    if rows >= len(data.train):
+        raise ValueError(f"--held-out {rows} leaves none of {len(data.train)} rows to train on")
+    order = np.random.default_rng(0).permutation(len(data.train))
+    kept, held = (
+        (data.train[chosen], {name: y[chosen] for name, y in data.train_labels.items()})
+        for chosen in (order[rows:], order[:rows])
+    )
+    return replace(data, train=kept[0], train_labels=kept[1]), held
+
+
+def held_out_scores(guide: FacetGuide, held_out: Labelled) -> dict[str, float]:
+    """ELBO in nats per datum, from two draws, and majority accuracy of every facet."""
+    x, labels = held_out
+    bound, _ = elbo(guide.model, guide, x, num_draws=2)
+    clusters = guide.predict(x)
+    return {"elbo_held_out": bound} | {
+        f"accuracy_held_out_{facet}_{label}": cluster_accuracy(labels[label], clusters[facet])
+        for facet, label in product(clusters, labels)
+    }
+
+
 def count_clusters(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, float]:
     """Of each facet: how many clusters are some datum's most probable one (``clusters_in_use_``),
     and the exponential of the mean responsibilities' entropy (``effective_clusters_``).
@@ -421,6 +453,7 @@ def fit_and_report(
     evaluate_every: int,
     callbacks: Sequence[Callback] = (),
     temperature: float = 1.0,
+    held_out: Labelled | None = None,
 ) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
 
@@ -430,13 +463,15 @@ def fit_and_report(
 
     :param callbacks: called before those that score and write.
     :param temperature: of the samples that are drawn as figures.
+    :param held_out: data to score after every epoch, beside the test split at times.
     """
 
     def accuracies(runner: SVIRunner) -> dict[str, float]:
         return {
-            f"accuracy_{facet}_{label}": score["accuracy"]
+            f"{score}_{facet}_{label}": values[score]
             for facet, scores in score_facets(runner.guide, data).items()
-            for label, score in scores.items()
+            for label, values in scores.items()
+            for score in ("accuracy", "accuracy_train")
         }
 
     if leads():
@@ -445,6 +480,7 @@ def fit_and_report(
         *callbacks,
         Evaluate(accuracies, evaluate_every),
         WatchClusters(data.train, evaluate_every),
+        *([] if held_out is None else [Evaluate(lambda run: held_out_scores(run.guide, held_out))]),
         JSONLines(out / "metrics.jsonl"),
     ]
     how = {"checkpoints": checkpointing(out, "training"), "fabric": fabric_on(runner.device.type)}
@@ -504,13 +540,16 @@ def _latents(
 
 
 def score_facets(guide: FacetGuide, data: Dataset) -> Scores:
-    """Scores of every facet's test clusters against every label."""
+    """Scores of every facet's test clusters against every label, and the accuracy of its training
+    clusters (``accuracy_train``).
+    """
     train, test = guide.predict(data.train), guide.predict(data.test)
     return {
         facet: {
             label: clustering_scores(
                 data.test_labels[label], test[facet], (data.train_labels[label], train[facet])
             )
+            | {"accuracy_train": cluster_accuracy(data.train_labels[label], train[facet])}
             for label in data.test_labels
         }
         for facet in test

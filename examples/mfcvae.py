@@ -28,6 +28,7 @@ from examples.common import (
     build_parser,
     check_schedule,
     fit_and_report,
+    hold_out,
     open_run_folder,
     resolve,
     start_mixtures,
@@ -36,6 +37,7 @@ from examples.common import (
 from examples.datasets import DATASETS, Dataset, load
 from guides import VaDEGuide
 from inference import (
+    Constant,
     ProgressiveFadeIn,
     SVIRunner,
     data_dependent_start,
@@ -43,7 +45,9 @@ from inference import (
     warm_start,
 )
 from inference.callbacks import FitMixtures
-from ppl_models import MFCVAE, Bernoulli, ConvLadder, GaussianMixture, MLPLadder, Normal
+from inference.schedules import Schedule
+from ppl_models import MFCVAE, Bernoulli, ConvLadder, GaussianMixture, MLPLadder, Normal, SharedMLP
+from ppl_models.networks import Architecture
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Settings:
     scale: float = 0.0  # of a Normal likelihood; 0 stands for Bernoulli
     bounded: bool = False  # whether a Normal's mean is a sigmoid
     convolutional: bool = False
+    network: str = "ladder"  # or "shared", Table 6's
     widths: tuple[int, int] = (500, 2000)
     init: str = "pytorch"  # what the authors' code does; the paper says Glorot normal for MNIST
     merge: str = "concatenate"  # Eq. 79
@@ -69,6 +74,7 @@ class Settings:
     batch_size: int = 512
     lr: float = 5e-4
     epochs: tuple[int, int] = (201, 201)
+    schedule: str = "progressive"  # or "together": both facets in from the start (Fig. 10)
     fade_steps: int = 15_000
     waiting_weight: float = 0.0  # of the second facet's KL terms before it is let in
     warm_epochs: tuple[int, int] = (
@@ -85,6 +91,7 @@ class Settings:
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
+    held_out: int = 0  # training rows that are kept for curves by epoch
 
 
 MNIST = Settings(start="means", start_rows=0, merge="gated_add", layers_after_merge=1)
@@ -131,18 +138,34 @@ SMOKE = {
 }
 
 
+def ladder(settings: Settings) -> Architecture:
+    return (ConvLadder if settings.convolutional else MLPLadder)(
+        settings.widths,
+        init=settings.init,
+        merge=settings.merge,
+        layers_after_merge=settings.layers_after_merge,
+    )
+
+
+def shared(settings: Settings) -> Architecture:
+    return SharedMLP(settings.widths, init=settings.init)
+
+
+NETWORKS: dict[str, Callable[[Settings], Architecture]] = {"ladder": ladder, "shared": shared}
+# From the phases and the settings.
+SCHEDULES: dict[str, Callable[[tuple[int, int], Settings], Schedule]] = {
+    "progressive": lambda phases, s: ProgressiveFadeIn(phases, s.fade_steps, s.waiting_weight),
+    "together": lambda phases, s: Constant(),
+}
+
+
 def build(data: Dataset, settings: Settings) -> VaDEGuide:
     priors = {
         name: GaussianMixture(K, d, settings.covariance, settings.weights)  # type: ignore[arg-type]
         for name, K, d in zip(settings.facets, settings.num_components, settings.dim, strict=True)
     }
     likelihood = Normal(settings.scale, settings.bounded) if settings.scale else Bernoulli()
-    network = (ConvLadder if settings.convolutional else MLPLadder)(
-        settings.widths,
-        init=settings.init,
-        merge=settings.merge,
-        layers_after_merge=settings.layers_after_merge,
-    )
+    network = NETWORKS[settings.network](settings)
     model = MFCVAE(data.train.shape[1:], priors, likelihood, network)
     return VaDEGuide(model, label_weight=settings.label_weight)
 
@@ -152,7 +175,17 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
     flags = {
         "init": INIT_FLAG,
+        "network": {
+            "help": "a ladder, or one shared by both facets (Table 6)",
+            "choices": tuple(NETWORKS),
+            "metavar": None,
+        },
         "widths": {"help": "of the network's two levels"},
+        "schedule": {
+            "help": "whether the second facet is let in later, or both are in from the start",
+            "choices": tuple(SCHEDULES),
+            "metavar": None,
+        },
         "epochs": {"help": "of each phase, deep facet first"},
         "fade_steps": {"help": "to let the second facet in"},
         "waiting_weight": {"help": "of the second facet's KL terms before that"},
@@ -174,15 +207,17 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "metavar": None,
         },
         "layers_after_merge": {"help": "hidden layers of the decoder after it"},
+        "held_out": {
+            "help": "training rows to keep for curves of each epoch; the scores are of the test "
+            "split all the same"
+        },
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **START_FLAGS, **flags)
     args = parser.parse_args(argv)
     if args.smoke:
         args.dataset = "digits"
-    settings = SETTINGS[args.dataset]
-    settings = resolve(
-        args, settings, replace(settings, widths=(64, 128), evaluate_every=5, **SMOKE)
-    )
+    smoke = replace(MNIST, widths=(64, 128), evaluate_every=5, **SMOKE)
+    settings = resolve(args, SETTINGS[args.dataset], smoke)
     if any(settings.warm_epochs) and any(settings.neighbor_epochs):
         parser.error("--warm-epochs and --neighbor-epochs are two starts: give one of them")
     if any(settings.neighbor_epochs) and not settings.label_weight:
@@ -194,6 +229,16 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         parser.error(
             "--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: "
             "leave it out"
+        )
+    if settings.network == "shared" and settings.convolutional:
+        parser.error(
+            f"--network shared is fully connected (Table 6), and {args.dataset} has a "
+            "convolutional ladder: leave it out"
+        )
+    if settings.schedule == "together" and settings.restarts and not any(settings.warm_epochs):
+        parser.error(
+            "--restarts are fits when the second facet is let in, which --schedule together does "
+            "at the start: leave one out, or give --warm-epochs"
         )
     return args, settings
 
@@ -216,11 +261,11 @@ def starts(settings: Settings) -> tuple[tuple[int, int], Callable[..., SVIRunner
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load(args.dataset, args.data_root)
+    data, held_out = hold_out(load(args.dataset, args.data_root), settings.held_out)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     phases, start = starts(settings)
-    schedule = ProgressiveFadeIn(phases, settings.fade_steps, settings.waiting_weight)
+    schedule = SCHEDULES[settings.schedule](phases, settings)
     check_schedule(schedule, guide.model, data, sum(phases), settings.batch_size)
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     if settings.convolutional:
@@ -250,6 +295,7 @@ def main(argv: list[str] | None = None) -> None:
         settings.evaluate_every,
         refit,
         settings.temperature,
+        held_out,
     )
 
 

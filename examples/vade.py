@@ -18,6 +18,7 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     fit_and_report,
+    hold_out,
     open_run_folder,
     resolve,
     start_mixtures,
@@ -47,6 +48,7 @@ class Settings:
     epochs: int = 100
     precision: str = "float32"  # of the networks
     evaluate_every: int = 10
+    held_out: int = 0  # training rows that are kept for curves by epoch
 
 
 SMOKE = Settings(10, 5, (64, 128), batch_size=256, epochs=3, evaluate_every=3)
@@ -61,7 +63,11 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vade")
     parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
-    flags = {"init": INIT_FLAG, "epochs": {"help": "passes over the data"}}
+    flags = {
+        "init": INIT_FLAG,
+        "epochs": {"help": "passes over the data"},
+        "held_out": {"help": "training rows to keep for curves of each epoch"},
+    }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **START_FLAGS, **flags)
     args = parser.parse_args(argv)
     return args, resolve(args, Settings(), SMOKE)
@@ -69,9 +75,9 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load(
-        "digits" if args.smoke else args.dataset, args.data_root
-    )  # before anything is written
+    data, held_out = hold_out(  # before anything is written
+        load("digits" if args.smoke else args.dataset, args.data_root), settings.held_out
+    )
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
@@ -84,7 +90,15 @@ def main(argv: list[str] | None = None) -> None:
         device=args.device,
         precision=settings.precision,
     )
-    fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
+    fit_and_report(
+        runner,
+        data,
+        out,
+        settings.epochs,
+        settings.batch_size,
+        settings.evaluate_every,
+        held_out=held_out,
+    )
 
 
 if __name__ == "__main__":

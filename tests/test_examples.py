@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.neural_network import MLPClassifier
 
 from examples import common
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
-from inference import SVIRunner
+from inference import SVIRunner, elbo
+from inference.metrics import cluster_accuracy
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
 
@@ -29,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
+VARIANTS += [["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
 AS_A_USER = ["quickstart"]  # the variant that runs in a new interpreter
 EXAMPLES = [
@@ -120,6 +123,10 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
         assert all(value >= 1 for value in start.values())
         assert len(start) >= 2
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
+    if "--held-out" in flags:  # every epoch, and the test split at times
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert all("accuracy_held_out_digit_digit" in json.loads(line) for line in lines)
+        assert sum("accuracy_digit_digit" in json.loads(line) for line in lines) < len(lines)
     assert len(figures) >= (1 if {"vae", "similar"} & set(flags) else 3)
     assert all(figure.stat().st_size > 5000 for figure in figures)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
@@ -458,6 +465,60 @@ def test_mnist_has_the_authors_decoder_and_start_and_flags_give_the_papers_words
     for other in ("digits", "shapes3d-1", "svhn"):
         _, kept = mfcvae.parse(["--dataset", other])
         assert [getattr(kept, name) for name in how] == ["draws", 20_000, "concatenate", 0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--dataset", "svhn", "--network", "shared"], "svhn has a convolutional ladder"),
+        (["--schedule", "together", "--restarts", "2"], "leave one out, or give --warm-epochs"),
+    ],
+)
+def test_networks_and_schedules_that_do_not_go_together_are_refused(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module("examples.mfcvae").parse(flags)
+    assert words in capsys.readouterr().err
+
+
+def test_network_and_schedule_of_fig_10() -> None:
+    """Table 6's network, and weights and gates at 1 from the first step."""
+    mfcvae = importlib.import_module("examples.mfcvae")
+    flags = ["--dataset", "mnist", "--network", "shared", "--schedule", "together"]
+    _, settings = mfcvae.parse(flags)
+    data = replace(digits(), train=np.zeros((2, 784)))
+    model = mfcvae.build(data, settings).model
+    assert isinstance(model.network, SharedMLP)
+    assert model.network.widths == (500, 2000)
+    schedule = mfcvae.SCHEDULES[settings.schedule]((201, 201), settings)
+    weights, gates = schedule.bind(model, 118, 402 * 118)(torch.tensor(0.0))
+    assert (weights == 1).all()
+    assert (gates == 1).all()
+
+
+def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run() -> None:
+    data = digits()
+    kept, (x, labels) = common.hold_out(data, 200)
+    np.testing.assert_array_equal(x, common.hold_out(data, 200)[1][0])
+    assert len(x) == len(labels["digit"]) == 200
+    together = np.concatenate([kept.train, x])
+    order = np.lexsort(together.T)
+    np.testing.assert_array_equal(together[order], data.train[np.lexsort(data.train.T)])
+    assert sorted([*kept.train_labels["digit"], *labels["digit"]]) == sorted(
+        data.train_labels["digit"]
+    )
+    guide = digits_guide(data)
+    scores = common.held_out_scores(guide, (x, labels))
+    for facet, clusters in guide.predict(x).items():
+        assert scores[f"accuracy_held_out_{facet}_digit"] == cluster_accuracy(
+            labels["digit"], clusters
+        )
+    mean, error = elbo(guide.model, guide, x, 50)
+    assert scores["elbo_held_out"] == pytest.approx(mean, abs=6 * 5 * error)  # of 2 draws, not 50
+    assert common.hold_out(data, 0) == (data, None)
+    with pytest.raises(ValueError, match="leaves none of 1437 rows to train on"):
+        common.hold_out(data, 1437)
 
 
 def test_two_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from guides import VaDEGuide
+from inference import cold_start
+from inference.figures import cluster_gallery, run_curves, save_figures
+from inference.figures.drawing import image_rows
 from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 
@@ -78,3 +83,60 @@ def test_swaps_exchange_one_facet_within_pairs(guide: VaDEGuide) -> None:
     kept, swapped = decoded_by(guide, facet_swaps, pairs=3)
     assert torch.equal(swapped["digit"], kept["digit"])
     assert torch.equal(swapped["style"], kept["style"][[1, 0, 3, 2, 5, 4]])
+
+
+@pytest.fixture
+def many() -> VaDEGuide:
+    """With forty clusters, which start from the data."""
+    guide = VaDEGuide(MFCVAE((2, 3), {"shape": GaussianMixture(40, 6)}, network=MLPLadder((8,))))
+    cold_start(guide, MANY)
+    return guide
+
+
+MANY = np.random.default_rng(0).random((400, 2, 3))
+
+
+def names_of_rows(figure: Figure) -> list[str]:
+    return [text.get_text() for ax in figure.axes for text in ax.get_yticklabels()]
+
+
+def test_all_clusters_are_shown_if_asked_and_else_the_25_surest(
+    many: VaDEGuide, tmp_path: Path
+) -> None:
+    used = sorted({str(k) for k in many.predict(MANY)["shape"]}, key=int)
+    assert len(used) > 25
+    for draw in (cluster_gallery, cluster_samples):
+        few, full = (
+            names_of_rows(draw(many, MANY, "shape", columns=2, **options))
+            for options in ({}, {"max_clusters": 40})
+        )
+        assert len(few) == 25
+        assert full[:25] == few
+        assert sorted((name.split()[0] for name in full), key=int) == used
+    assert {path.stem for path in save_figures(tmp_path, many, MANY)} == {
+        "overview",
+        *(f"{kind}_shape{part}" for kind in ("clusters", "samples") for part in ("", "_all")),
+    }
+
+
+def test_two_hundred_rows_are_four_blocks_of_fifty() -> None:
+    rows = {str(k): np.zeros((2, 2, 3)) for k in range(200)}
+    figure = image_rows(rows, (2, 3), 2, "", "")
+    assert [len(ax.get_yticks()) for ax in figure.axes] == [50] * 4
+    assert names_of_rows(figure) == list(rows)
+
+
+def test_run_curves_have_every_run_the_mean_and_one_deviation() -> None:
+    """At x = 3 a run has no value: mean and band end before it."""
+    figure = run_curves(
+        {"a": [{1: 1.0, 2: 2.0, 3: 7.0}, {1: 3.0, 2: 6.0}], "b": [{1: 0.0}]}, "", ""
+    )
+    left, right = figure.axes
+    first, second, mean = (line.get_xydata().tolist() for line in left.lines)
+    assert first == [[1, 1], [2, 2], [3, 7]]
+    assert second == [[1, 3], [2, 6]]
+    assert mean == [[1, 2], [2, 4]]
+    (band,) = left.collections
+    low, high = band.get_datalim(left.transData).intervaly
+    assert (low, high) == pytest.approx((2 - 2**0.5, 4 + 8**0.5))
+    assert not right.collections, "a single run has no deviation"

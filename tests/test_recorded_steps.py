@@ -332,7 +332,7 @@ def test_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
         products.use_faster_products(faster.graph)
         faster.recompile()
         product = torch.ops.mkldnn._linear_pointwise.default
-    assert sum(node.target is product for node in faster.graph.nodes) == taken
+        assert sum(node.target is product for node in faster.graph.nodes) == taken
         torch.manual_seed(0)
         expected = program(*examples)
         for run in (faster, replay(program, examples)):

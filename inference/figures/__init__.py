@@ -19,6 +19,7 @@ from inference.figures.comparisons import (
     grouped_means,
     grouped_points,
     guide_comparison,
+    run_curves,
     score_panels,
 )
 from inference.figures.facets import (
@@ -58,6 +59,7 @@ __all__ = [
     "kl_of_blocks",
     "latent_interpolation",
     "latent_scatter",
+    "run_curves",
     "save_figures",
     "score_panels",
     "selection_overview",

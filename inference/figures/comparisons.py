@@ -18,6 +18,7 @@ __all__ = [
     "grouped_means",
     "grouped_points",
     "guide_comparison",
+    "run_curves",
     "score_panels",
 ]
 
@@ -186,6 +187,47 @@ def grouped_curves(
         ax.set_title(name, fontsize=8)
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
     axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def run_curves(
+    runs: Mapping[str, Sequence[Mapping[Any, float]]], xlabel: str, ylabel: str
+) -> Figure:
+    """A value of several runs as it changes, one panel for each item compared: every run as a thin
+    line, their mean, and a band of one sample deviation around it (MFCVAE, Fig. 10, 12, 18 to 20).
+
+    Mean and band are drawn where all runs of the item have a value, the band where they are two or
+    more.
+
+    :param runs: by the items compared, for each run its values by x, such as the epoch.
+    :raises ValueError: if there is no item, or one has no run or a run without values.
+
+    Example:
+        >>> from inference.figures import run_curves
+        >>> runs = {"ladder": [{1: 0.5, 2: 0.7}, {1: 0.4, 2: 0.9}], "shared": [{1: 0.3, 2: 0.2}]}
+        >>> [ax.get_title() for ax in run_curves(runs, "epoch", "accuracy").axes]
+        ['ladder, 2 runs', 'shared, 1 run']
+    """
+    _check_some(runs)
+    for each in runs.values():
+        _check_some(dict(enumerate(each)), *each)
+    figure, axes = new_figure(3.4 * len(runs), 2.8, 1, len(runs))
+    for ax, (name, each) in zip(axes.flat, runs.items(), strict=True):
+        ax.sharey(axes.flat[0])
+        for run in each:
+            ax.plot(list(run), list(run.values()), color="tab:blue", linewidth=0.5, alpha=0.6)
+        at = [x for x in each[0] if all(x in run for run in each)]
+        values = np.array([[run[x] for x in at] for run in each])
+        mean = values.mean(0)
+        ax.plot(at, mean, color="tab:blue", linewidth=1.6)
+        if len(each) > 1:
+            deviation = values.std(0, ddof=1)
+            ax.fill_between(
+                at, mean - deviation, mean + deviation, color="tab:blue", alpha=0.2, linewidth=0
+            )
+        ax.set_title(f"{name}, {len(each)} run{'s' if len(each) > 1 else ''}", fontsize=8)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
     return figure
 
 

@@ -54,11 +54,12 @@ def image_rows(
     ylabel: str,
     lines: Sequence[int] = (),
 ) -> Figure:
-    """Rows of images, each row labelled; more than 13 rows are split into two blocks side by side.
+    """Rows of images, each row labelled; more than 13 rows are split into blocks side by side: two,
+    or as many as there are fifties.
 
     :param lines: columns before which a vertical line is drawn.
     """
-    blocks = 1 if len(rows) <= 13 else 2
+    blocks = 1 if len(rows) <= 13 else max(2, ceil(len(rows) / 50))
     height = ceil(len(rows) / blocks)
     figure, axes = new_figure(blocks * (0.48 * columns + 1.4), 0.48 * height + 0.7, 1, blocks)
     names = list(rows)

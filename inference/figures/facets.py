@@ -45,6 +45,7 @@ def cluster_gallery(
     facet: str,
     image_shape: Sequence[int] | None = None,
     columns: int = 10,
+    max_clusters: int = MAX_CLUSTERS,
 ) -> Figure:
     """The data with the highest probability in each cluster of one facet, one cluster per row
     (MFCVAE, Fig. 4).
@@ -55,6 +56,8 @@ def cluster_gallery(
     :param x: data ``[N, *x_shape]``.
     :param image_shape: shape in which to draw a datum, ``[H, W]`` or ``[C, H, W]``; by default
         ``x_shape``.
+    :param max_clusters: most clusters to show, those with the surest data; clusters without data
+        are never shown.
 
     Example:
         >>> import numpy as np
@@ -68,8 +71,11 @@ def cluster_gallery(
         >>> figure.get_suptitle()
         'digit: the data that each cluster is surest of'
     """
-    x, shape = np.asarray(x), image_shape_of(guide, image_shape, columns=columns)
-    order, cluster, certainty = _ranked_clusters(guide, x, facet)
+    x, shape = (
+        np.asarray(x),
+        image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters),
+    )
+    order, cluster, certainty = _ranked_clusters(guide, x, facet, max_clusters)
     rows = {}
     for k in order:
         rows[f"{k}  ({(cluster == k).sum()})"] = x[surest(cluster == k, certainty, columns)]
@@ -132,6 +138,7 @@ def cluster_samples(
     temperature: float = 1.0,
     hold_others: bool = False,
     seed: int = 0,
+    max_clusters: int = MAX_CLUSTERS,
 ) -> Figure:
     """Draws from each cluster of one facet, with the other facets from their whole prior (MFCVAE,
     Fig. 6).
@@ -141,6 +148,7 @@ def cluster_samples(
     :param temperature: factor on the standard deviation within components.
     :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig.
         3).
+    :param max_clusters: most clusters to show.
 
     Example:
         >>> import numpy as np
@@ -154,8 +162,8 @@ def cluster_samples(
         >>> figure.get_suptitle()
         'digit: samples of each cluster, temperature 0.5'
     """
-    shape = image_shape_of(guide, image_shape, columns=columns)
-    order, _, _ = _ranked_clusters(guide, x, facet)
+    shape = image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters)
+    order, _, _ = _ranked_clusters(guide, x, facet, max_clusters)
     model = guide.model
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
         drawn = {
@@ -283,6 +291,9 @@ def save_figures(
 ) -> list[Path]:
     """Write all figures that apply to this guide into ``folder`` as PNG files; return their paths.
 
+    Of a facet with more than 25 clusters, ``clusters_FACET_all.png`` and ``samples_FACET_all.png``
+    show all that have data (MFCVAE, Fig. 13 to 16 and 22 to 24).
+
     :param given: inputs of the model other than x, one entry per datum.
 
     Example:
@@ -306,6 +317,13 @@ def save_figures(
         figures[f"samples_{facet}"] = cluster_samples(
             guide, x, facet, image_shape, temperature=temperature
         )
+        if (most := guide.model.inferred[facet].num_components) > MAX_CLUSTERS:
+            figures[f"clusters_{facet}_all"] = cluster_gallery(
+                guide, x, facet, image_shape, max_clusters=most
+            )
+            figures[f"samples_{facet}_all"] = cluster_samples(
+                guide, x, facet, image_shape, temperature=temperature, max_clusters=most
+            )
     if len(guide.model.priors) > 1:
         figures |= {
             f"swap_{facet}": facet_swaps(guide, x, facet, image_shape, **given)
@@ -329,10 +347,10 @@ def save_figures(
 
 
 def _ranked_clusters(
-    guide: FacetGuide, x: ArrayLike, facet: str
+    guide: FacetGuide, x: ArrayLike, facet: str, most: int = MAX_CLUSTERS
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Non-empty clusters in order of the mean probability of their data; each datum's cluster and
-    its probability.
+    """Non-empty clusters in order of the mean probability of their data, ``most`` at most; each
+    datum's cluster and its probability.
     """
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
@@ -340,4 +358,4 @@ def _ranked_clusters(
             f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}"
         )
     order, cluster, certainty = rank_clusters(guide.predict_proba(x)[facet])
-    return order[:MAX_CLUSTERS], cluster, certainty
+    return order[:most], cluster, certainty

@@ -23,6 +23,7 @@ from inference.figures.comparisons import (
     grouped_means,
     grouped_points,
     guide_comparison,
+    run_curves,
     score_panels,
 )
 from inference.figures.facets import (
@@ -92,6 +93,11 @@ FIGURES = [
             "misfit: facet",
             lambda: cluster_gallery(vae(), X, "layer_1", SHAPE),
             "has no clusters to draw",
+        ),
+        (
+            "range: max_clusters",
+            lambda: cluster_gallery(guide(), X, "digit", SHAPE, max_clusters=0),
+            f"max_clusters {COUNT}, got 0",
         ),
     ),
     *of(
@@ -333,6 +339,11 @@ FIGURES = [
     *of(
         "grouped_points",
         ("empty: points", lambda: grouped_points({}, "", ""), "there is nothing to draw"),
+    ),
+    *of(
+        "run_curves",
+        ("empty: runs", lambda: run_curves({}, "", ""), "there is nothing to draw"),
+        ("empty: run", lambda: run_curves({"a": [{1: 2.0}, {}]}, "", ""), "there is nothing to"),
     ),
     *of(
         "grouped_curves",

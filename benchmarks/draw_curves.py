@@ -1,0 +1,66 @@
+"""A measure of several runs over their epochs, as the paper draws it: every run, the mean and one
+sample deviation (MFCVAE, Fig. 10, 12, 18 to 20).
+
+python -m benchmarks.draw_curves --measure accuracy_held_out_digit_digit \\
+    --panel ladder runs/ladder-* --panel shared runs/shared-* --out curves.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from inference.figures import run_curves
+
+__all__ = ["read_curve"]
+
+
+def read_curve(run: Path, measure: str) -> dict[int, float]:
+    """A run's values of a measure by epoch, from its ``metrics.jsonl``; accuracies in percent.
+
+    :raises SystemExit: if the file is not there, or no record has the measure.
+    """
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise SystemExit(f"there is no {path}: run folders of examples are needed")
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    scale = 100 if measure.startswith("accuracy") else 1
+    found = {r["epoch"]: scale * r[measure] for r in records if measure in r}
+    if not found:
+        names = sorted({name for record in records for name in record})
+        raise SystemExit(f"{path} has no {measure!r}: it has {', '.join(names)}")
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--panel",
+        nargs="+",
+        action="append",
+        required=True,
+        metavar=("NAME", "RUN"),
+        help="a panel's name and its run folders; once for each panel",
+    )
+    parser.add_argument("--measure", required=True, help="as the run's records name it")
+    parser.add_argument("--ylabel", help="(default: the measure's name)")
+    parser.add_argument("--out", type=Path, required=True, help="the picture")
+    args = parser.parse_args(argv)
+    for panel in args.panel:
+        if len(panel) < 2:
+            parser.error(f"--panel {panel[0]}: a name and at least one run folder are needed")
+    runs = {
+        name: [read_curve(Path(folder), args.measure) for folder in folders]
+        for name, *folders in args.panel
+    }
+    unit = ", %" if args.measure.startswith("accuracy") else ""
+    ylabel = args.ylabel or f"{args.measure.replace('_', ' ')}{unit}"
+    run_curves(runs, "epoch", ylabel).savefig(args.out, dpi=150)
+    print(args.out)
+
+
+if __name__ == "__main__":
+    main()
