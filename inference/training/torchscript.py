@@ -50,8 +50,8 @@ def source(program: GraphModule) -> str:
             arguments[i] = kept[-1]
         lines.append(f"{node.name} = {_call(node, arguments)}")
     given = ", ".join(f"{n.name}: Tensor" for n in (*kinds["get_attr"], *kinds["placeholder"]))
-    (last,) = kinds["output"]
-    results = ", ".join([*map(_text, last.args[0]), *(f"{name}[0]" for name in kept)])
+    returned: Any = kinds["output"][0].args[0]
+    results = ", ".join([*map(_text, returned), *(f"{name}[0]" for name in kept)])
     body = "".join(f"    {line}\n" for line in lines)
     return f"def program({given}) -> List[Tensor]:\n{body}    return [{results}]\n"
 
