@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INIT_FLAG",
+    "LOSS_FLAG",
     "START_FLAGS",
     "TRAINING_FLAGS",
     "WatchClusters",
@@ -90,6 +91,7 @@ MAY_BE_ZERO = (
     "labels",
     "layers_after_merge",
     "neighbor_epochs",
+    "pretrain_epochs",
     "restarts",
     "start_rows",
     "style_weight",
@@ -189,6 +191,12 @@ def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> 
 INIT_FLAG: dict[str, Any] = {
     "help": "of the networks",
     "choices": ("pytorch", "glorot_normal"),
+    "metavar": None,
+}
+LOSS_FLAG: dict[str, Any] = {
+    "help": "the objective's form: with responsibilities (Eq. 62), or the clusters summed out of "
+    "the mixture's density (Eq. 71)",
+    "choices": ("primary", "alternate"),
     "metavar": None,
 }
 START_FLAGS: dict[str, dict[str, Any]] = {

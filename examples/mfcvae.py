@@ -22,6 +22,7 @@ import pyro
 
 from examples.common import (
     INIT_FLAG,
+    LOSS_FLAG,
     START_FLAGS,
     TRAINING_FLAGS,
     add_setting_flags,
@@ -35,7 +36,7 @@ from examples.common import (
     train_first,
 )
 from examples.datasets import DATASETS, Dataset, load
-from guides import VaDEGuide
+from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import (
     Constant,
     ProgressiveFadeIn,
@@ -86,6 +87,7 @@ class Settings:
         0,
     )  # phases in which the deep facet is taught neighbours' clusters; as above
     label_weight: float = 30.0  # of these
+    loss: str = "primary"  # the objective's form (C.3)
     # fits of the deep facet's mixture when the second is let in, or of both after a warm start
     restarts: int = 0
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
@@ -152,6 +154,10 @@ def shared(settings: Settings) -> Architecture:
 
 
 NETWORKS: dict[str, Callable[[Settings], Architecture]] = {"ladder": ladder, "shared": shared}
+LOSSES: dict[str, Callable[[MFCVAE, Settings], FacetGuide]] = {
+    "primary": lambda model, s: VaDEGuide(model, label_weight=s.label_weight),
+    "alternate": lambda model, s: MarginalGuide(model),
+}
 # From the phases and the settings.
 SCHEDULES: dict[str, Callable[[tuple[int, int], Settings], Schedule]] = {
     "progressive": lambda phases, s: ProgressiveFadeIn(phases, s.fade_steps, s.waiting_weight),
@@ -159,7 +165,7 @@ SCHEDULES: dict[str, Callable[[tuple[int, int], Settings], Schedule]] = {
 }
 
 
-def build(data: Dataset, settings: Settings) -> VaDEGuide:
+def build(data: Dataset, settings: Settings) -> FacetGuide:
     priors = {
         name: GaussianMixture(K, d, settings.covariance, settings.weights)  # type: ignore[arg-type]
         for name, K, d in zip(settings.facets, settings.num_components, settings.dim, strict=True)
@@ -167,7 +173,7 @@ def build(data: Dataset, settings: Settings) -> VaDEGuide:
     likelihood = Normal(settings.scale, settings.bounded) if settings.scale else Bernoulli()
     network = NETWORKS[settings.network](settings)
     model = MFCVAE(data.train.shape[1:], priors, likelihood, network)
-    return VaDEGuide(model, label_weight=settings.label_weight)
+    return LOSSES[settings.loss](model, settings)
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -175,6 +181,9 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
     flags = {
         "init": INIT_FLAG,
+        "loss": LOSS_FLAG,
+        "num_components": {"help": "of each facet, shallow one first"},
+        "dim": {"help": "of each facet's latents"},
         "network": {
             "help": "a ladder, or one shared by both facets (Table 6)",
             "choices": tuple(NETWORKS),
@@ -224,6 +233,11 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         parser.error(
             "with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight "
             "above 0"
+        )
+    if any(settings.neighbor_epochs) and settings.loss == "alternate":
+        parser.error(
+            "--neighbor-epochs teach responsibilities, which --loss alternate sums out: leave one "
+            "of them out"
         )
     if any(settings.neighbor_epochs) and settings.restarts:
         parser.error(

@@ -15,7 +15,7 @@ from inference.initialization.mixtures import (
     warm_start,
 )
 from inference.initialization.neighbors import neighbor_clusters, neighbor_start
-from inference.initialization.networks import data_dependent_start
+from inference.initialization.networks import autoencoder_start, data_dependent_start
 from inference.objectives import (
     GuideEnum_ELBO,
     ImportanceWeighted_ELBO,
@@ -51,6 +51,7 @@ __all__ = [
     "SVIRunner",
     "ScoreFunction_ELBO",
     "WarmUp",
+    "autoencoder_start",
     "cold_start",
     "data_dependent_start",
     "elbo",

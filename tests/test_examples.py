@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neural_network import MLPClassifier
+from torch import nn
 
 from examples import common
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
 from inference.metrics import cluster_accuracy
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE
+from ppl_models import MFCVAE, ConvLadder, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
 
 pytestmark = pytest.mark.slow(180)
@@ -32,6 +33,9 @@ RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
 VARIANTS += [["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"]]
+VARIANTS += [["mfcvae", "--loss", "alternate"]]
+VARIANTS += [["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"]]
+VARIANTS += [["vade", "--pretrain-epochs", "2"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
 AS_A_USER = ["quickstart"]  # the variant that runs in a new interpreter
 EXAMPLES = [
@@ -472,6 +476,7 @@ def test_mnist_has_the_authors_decoder_and_start_and_flags_give_the_papers_words
     [
         (["--dataset", "svhn", "--network", "shared"], "svhn has a convolutional ladder"),
         (["--schedule", "together", "--restarts", "2"], "leave one out, or give --warm-epochs"),
+        (["--loss", "alternate", "--neighbor-epochs", "1", "1"], "teach responsibilities"),
     ],
 )
 def test_networks_and_schedules_that_do_not_go_together_are_refused(
@@ -495,6 +500,44 @@ def test_network_and_schedule_of_fig_10() -> None:
     weights, gates = schedule.bind(model, 118, 402 * 118)(torch.tensor(0.0))
     assert (weights == 1).all()
     assert (gates == 1).all()
+
+
+@pytest.mark.parametrize(("loss", "kind"), [("primary", VaDEGuide), ("alternate", MarginalGuide)])
+def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
+    """One facet, K = 50, d = 10, encoder 500, 500, 2000 and decoder 2000, 500, 500."""
+    vade = importlib.import_module("examples.vade")
+    sizes = "--num-components 50 --dim 10 --widths 500 500 2000 --lr 0.002"
+    _, settings = vade.parse(["--dataset", "mnist", *sizes.split(), "--loss", loss])
+    assert (settings.batch_size, settings.lr) == (512, 2e-3)
+    guide = vade.build(replace(digits(), train=np.zeros((2, 784))), settings)
+    assert type(guide) is kind
+    prior = guide.model.priors["digit"]
+    assert (prior.num_components, prior.dim, prior.covariance) == (50, 10, "diag")
+    layers = [
+        [(m.in_features, m.out_features) for m in part.modules() if isinstance(m, nn.Linear)]
+        for part in (guide.encoder, guide.model.decoder)
+    ]
+    assert layers[0] == [(784, 500), (500, 500), (500, 2000), (2000, 20)]
+    assert layers[1] == [(10, 2000), (2000, 500), (500, 500), (500, 784)]
+
+
+def test_vade_is_convolutional_on_images_of_colour_and_where_it_is_asked_for() -> None:
+    vade = importlib.import_module("examples.vade")
+    for flags, widths in (
+        (["--dataset", "svhn"], (64, 128)),
+        (["--dataset", "mnist", "--network", "convolutional"], (64, 128)),
+        (["--network", "convolutional", "--widths", "8", "16"], (8, 16)),
+        (["--dataset", "mnist"], (500, 2000)),
+        (["--smoke"], (64, 128)),
+    ):
+        assert vade.parse(flags)[1].widths == widths
+    _, settings = vade.parse(["--dataset", "mnist", "--network", "convolutional"])
+    flat = {"train": np.zeros((2, 784)), "test": np.zeros((3, 784)), "image_shape": (28, 28)}
+    data = vade.as_images(replace(digits(), **flat))
+    assert data.train.shape == (2, 1, 28, 28)
+    network = vade.build(data, settings).model.network
+    assert isinstance(network, ConvLadder)
+    assert network.rungs == (1,)
 
 
 def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run() -> None:

@@ -22,6 +22,7 @@ from inference import (
     ProgressiveFadeIn,
     SVIRunner,
     WarmUp,
+    autoencoder_start,
     cold_start,
     elbo,
     fit_mixtures,
@@ -29,12 +30,24 @@ from inference import (
 )
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints import building
+from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
 from inference.selection import clusters_in_use
 from inference.training import loop
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, SharedMLP, StandardNormal, VaDE
+from ppl_models import (
+    MFCVAE,
+    Bernoulli,
+    GaussianMixture,
+    MLPLadder,
+    Normal,
+    SharedMLP,
+    StandardNormal,
+    VaDE,
+)
+from ppl_models.likelihoods import Likelihood
+from ppl_models.networks import Architecture
 from tests.catalogue import BUILDERS
 from tests.global_state import unchanged
 
@@ -372,6 +385,35 @@ def test_fit_mixtures_leaves_unused_coordinates_as_wide_as_their_posterior() -> 
     torch.testing.assert_close(
         guide.model.priors["a"].scale[:, 1], torch.ones(3), rtol=1e-3, atol=0
     )
+
+
+@pytest.mark.parametrize("network", [MLPLadder((30, 40)), SharedMLP((30, 40))], ids=repr)
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Normal(0.3)], ids=repr)
+def test_an_autoencoder_start_lets_the_networks_reconstruct_and_leaves_the_rest(
+    network: Architecture, likelihood: Likelihood
+) -> None:
+    """Data of two dimensions: means reconstruct them; variances and mixtures are as drawn."""
+    x = (torch.rand(400, 2) @ torch.rand(2, 12)).div(2)
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+    guide = VaDEGuide(MFCVAE((12,), facets, likelihood, network))
+    heads = [(h.weight.clone(), h.bias.clone()) for h in guide.encoder.rungs]
+    mixture = guide.model.priors["digit"].loc.clone()
+    autoencoder_start(guide, x, 150, lr=5e-3, batch_size=50, progress=False)
+    error = (torch.as_tensor(guide.reconstruct(x)) - x).square().mean()
+    assert error < 0.1 * x.var(0).mean()
+    for head, (weight, bias) in zip(guide.encoder.rungs, heads, strict=True):
+        assert not torch.equal(head.weight[:2], weight[:2])
+        assert torch.equal(head.weight[2:], weight[2:])
+        assert torch.equal(head.bias[2:], bias[2:])
+    assert torch.equal(guide.model.priors["digit"].loc, mixture)
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Normal(0.3, bounded=True), Normal(2.0)])
+def test_an_autoencoder_is_trained_by_the_squared_distance(likelihood: Likelihood) -> None:
+    x, output = torch.rand(5, 6), torch.randn(5, 6)
+    squares = (x - likelihood(output, 1).mean).square().sum(-1)
+    density = _least_squares(likelihood)(output, 1).log_prob(x)
+    torch.testing.assert_close(density.diff(), -squares.diff())
 
 
 def test_standard_normal_facets_are_left_alone_by_the_starts() -> None:

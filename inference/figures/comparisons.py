@@ -219,7 +219,7 @@ def run_curves(
         at = [x for x in each[0] if all(x in run for run in each)]
         values = np.array([[run[x] for x in at] for run in each])
         mean = values.mean(0)
-        ax.plot(at, mean, color="tab:blue", linewidth=1.6)
+        ax.plot(at, mean, color="midnightblue", linewidth=1.6)
         if len(each) > 1:
             deviation = values.std(0, ddof=1)
             ax.fill_between(

@@ -29,6 +29,7 @@ from inference import (
     ScoreFunction_ELBO,
     SVIRunner,
     WarmUp,
+    autoencoder_start,
     cold_start,
     data_dependent_start,
     elbo,
@@ -60,7 +61,7 @@ from inference.evaluation.identifiability import (
     identifiability_matrix,
     natural_parameters,
 )
-from ppl_models import FacetModel, GaussianMixture, StandardNormal
+from ppl_models import FacetModel, GaussianMixture, HeteroscedasticNormal, StandardNormal, VaDE
 from tests.bad_inputs.models import mixture
 from tests.bad_inputs.shared import (
     COUNT,
@@ -751,6 +752,21 @@ RUNS = [
         ),
     ),
     *of(
+        "autoencoder_start",
+        (
+            "type: guide",
+            lambda: autoencoder_start(runner(), X, 1),
+            "guide must be a VaDEGuide or a MarginalGuide, got SVIRunner",
+        ),
+        ("range: epochs", lambda: autoencoder_start(guide(), X, 0), f"epochs {COUNT}, got 0"),
+        ("range: seed", lambda: autoencoder_start(guide(), X, 1, seed=-1), "seed must be an int"),
+        (
+            "misfit: likelihood",
+            lambda: autoencoder_start(two_numbers_an_entry(), X, 1),
+            "trained by least squares, so that the decoder must give a mean alone",
+        ),
+    ),
+    *of(
         "data_dependent_start",
         ("range: rows", lambda: data_dependent_start(guide(), X, rows=0), f"rows {COUNT}, got 0"),
         (
@@ -878,6 +894,11 @@ def spoilt() -> VaDEGuide:
     with torch.no_grad():
         g.model.mixtures["digit"].loc.fill_(NAN)
     return g
+
+
+def two_numbers_an_entry() -> VaDEGuide:
+    """The likelihood takes a mean and a variance from the decoder."""
+    return VaDEGuide(VaDE(X.shape[1:], GaussianMixture(3, 2), HeteroscedasticNormal()))
 
 
 def run_with(**options: Any) -> SVIRunner:

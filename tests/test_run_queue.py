@@ -1,0 +1,124 @@
+"""The queue of runs: what it starts, skips, resumes and refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.run_queue import read_jobs
+from tests.pages import ROOT
+
+# Stands for an example: it notes how it was called, and has scores unless it is to fail or to wait.
+RUN = """
+import os, sys, time
+from pathlib import Path
+out = Path(sys.argv[sys.argv.index("--out") + 1])
+with (out / "calls.txt").open("a") as calls:
+    print(os.environ["OMP_NUM_THREADS"], "--resume" in sys.argv, time.time(), file=calls)
+print("some words")
+if "--wait" in sys.argv and len((out / "calls.txt").read_text().splitlines()) == 1:
+    time.sleep(60)
+if "--fail" in sys.argv:
+    sys.exit(3)
+(out / "scores.json").write_text("{}")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(RUN)
+    return path
+
+
+def queue(tmp_path: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.run_queue", str(tmp_path / "list.txt"), *flags]
+
+
+def work(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    return subprocess.run(queue(tmp_path, *flags), capture_output=True, text=True, **where)  # type: ignore[call-overload]
+
+
+def test_each_seed_is_run_once_and_a_failure_does_not_stop_the_rest(
+    tmp_path: Path, program: Path
+) -> None:
+    lines = [
+        "# a comment",
+        f"python {program} --fail --out {tmp_path}/bad",
+        "",
+        f"python {program} --seed {{seed}} --out {tmp_path}/run-{{seed}}",
+    ]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    for _ in range(2):  # the second time only what failed is run
+        done = work(tmp_path, "--workers", "2", "--seeds", "0", "3")
+        assert done.returncode == 1
+        assert "1 of 3 runs failed" in done.stderr
+        assert f"{tmp_path}/bad: FAILED (see {tmp_path}/bad/log.txt)" in done.stdout
+    assert "3 runs, 2 of them finished before" in done.stdout
+    for name, times in (("run-0", 1), ("run-3", 1), ("bad", 2)):
+        calls = (tmp_path / name / "calls.txt").read_text().splitlines()
+        assert [call.split()[:2] for call in calls] == [["1", "True"]] * times
+        assert (tmp_path / name / "log.txt").read_text() == "some words\n" * times
+    command = (tmp_path / "run-3" / "command.txt").read_text()
+    assert command == f"python {program} --seed 3 --out {tmp_path}/run-3\n"
+
+
+def test_a_stop_reaches_the_runs_and_the_next_call_goes_on(tmp_path: Path, program: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"python {program} --wait --out {tmp_path}/run")
+    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    with subprocess.Popen(queue(tmp_path), stderr=subprocess.PIPE, text=True, **where) as process:  # type: ignore[call-overload]
+        while not (tmp_path / "run" / "calls.txt").is_file():
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert "the same call goes on" in said
+    assert not (tmp_path / "run" / "scores.json").exists()
+    assert work(tmp_path).returncode == 0
+    assert (tmp_path / "run" / "scores.json").exists()
+
+
+def test_workers_run_side_by_side(tmp_path: Path, program: Path) -> None:
+    """Both have begun before either ends: they wait for a minute, or until they are stopped."""
+    lines = [f"python {program} --wait --out {tmp_path}/{name}" for name in "ab"]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    with subprocess.Popen(
+        queue(tmp_path, "--workers", "2"), stderr=subprocess.PIPE, **where
+    ) as process:  # type: ignore[call-overload]
+        until = time.monotonic() + 30
+        while not all((tmp_path / name / "calls.txt").is_file() for name in "ab"):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, program: Path) -> None:
+    for text, words in (
+        (
+            "python run.py",
+            "a command of an example with --out FOLDER is needed, got: python run.py",
+        ),
+        ("python 'run.py --out a", "is needed, got"),
+        ("python a --out x\npython b --out x", "two commands have --out x"),
+        ("python a --out x", None),
+    ):
+        if words is None:
+            assert read_jobs(text, [0])[0].folder == Path("x")
+            continue
+        with pytest.raises(SystemExit, match=words):
+            read_jobs(text, [0])
+    (tmp_path / "list.txt").write_text(f"python {program} --out {tmp_path}/run")
+    assert work(tmp_path).returncode == 0
+    (tmp_path / "list.txt").write_text(f"python {program} --more --out {tmp_path}/run")
+    done = work(tmp_path)
+    assert done.returncode == 1
+    assert "has the run of another command" in done.stderr
+    assert work(tmp_path, "--workers", "0").returncode == 2
