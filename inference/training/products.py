@@ -1,28 +1,25 @@
 """Matrix products of a recorded program, by the library that is faster on this processor.
 
-On AMD's processors MKL, which torch takes products in single precision by, does not use AVX-512;
-oneDNN, which is part of torch as well, does, and takes half the time.
+The layers themselves do so where no program is recorded (``ppl_models.networks.dense``).
 """
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
-from pathlib import Path
 
 import torch
 from torch.fx import Graph, Node
 
+from ppl_models.networks.dense import LARGE_PRODUCT, mkl_is_slower
+
 __all__ = ["use_faster_products"]
 
 aten = torch.ops.aten
-# Multiplications of a product from which on the call's greater cost is made up for.
-LARGE = 2**21
 
 
 def use_faster_products(graph: Graph) -> None:
     """Take the large products in a program by oneDNN, where that is faster."""
-    if not _mkl_is_slower():
+    if not mkl_is_slower():
         return
     for node in list(graph.nodes):
         if node.target is aten.addmm.default and not node.kwargs and _is_vector(node.args[0]):
@@ -59,16 +56,4 @@ def _is_vector(bias: Node) -> bool:
 def _is_large(node: Node, rows: Node) -> bool:
     out, first = node.meta["val"], rows.meta["val"]
     single = out.dtype == torch.float32 and out.device.type == "cpu"
-    return single and prod(out.shape) * first.shape[-1] >= LARGE
-
-
-@cache
-def _mkl_is_slower() -> bool:
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
-        return False
-    try:
-        vendor = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return wide and "AuthenticAMD" in vendor and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return single and prod(out.shape) * first.shape[-1] >= LARGE_PRODUCT

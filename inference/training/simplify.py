@@ -37,7 +37,7 @@ BROADCASTING = {aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tens
 # Depend on their argument's shape alone.
 FILLING = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
 # Numbers of a constant that is kept rather than computed in each step.
-LARGEST_CONSTANT = 2**16
+LARGEST_CONSTANT = 2**20
 
 
 def simplify(program: GraphModule, differentiated: bool = False) -> None:
@@ -160,12 +160,20 @@ def _numbers(node: Node) -> int:
 
 
 def _keep(program: GraphModule, node: Node, value: Tensor) -> None:
+    """Put a constant in a node's place; one number, if all are equal and will be broadcast."""
+    broadcast = value.numel() > 1 and all(user.target in BROADCASTING for user in node.users)
+    equal = broadcast and bool((value == value.flatten()[0]).all())
+    kept = value.flatten()[0] if equal else value
     name = f"constant_{node.name}"
-    program.register_buffer(name, value.detach().clone(), persistent=False)
+    program.register_buffer(name, kept.detach().clone(), persistent=False)
     with program.graph.inserting_before(node):
-        kept = program.graph.get_attr(name)
-    kept.meta = dict(node.meta)
-    _replace(node, kept)
+        constant = program.graph.get_attr(name)
+        constant.meta = {**node.meta, "val": kept}
+        if equal:
+            sizes = list(value.shape)
+            constant = program.graph.call_function(aten.expand.default, (constant, sizes))
+            constant.meta = {**node.meta, "val": kept.expand(sizes)}
+    _replace(node, constant)
 
 
 # Operations that change nothing.
@@ -192,10 +200,12 @@ def _argument_given_back(program: GraphModule, node: Node, dropped: set) -> Node
 
 def _is_one(program: GraphModule, value: Any) -> bool:
     if isinstance(value, Node):
+        if value.target is aten.expand.default:
+            return _is_one(program, value.args[0])
         if value.op != "get_attr" or not str(value.target).startswith("constant_"):
             return False
         constant = _attribute(program, value)
-        return bool((constant == 1).all()) and constant.device.type != "meta"
+        return bool((constant == 1).all())
     return isinstance(value, int | float) and not isinstance(value, bool) and value == 1
 
 

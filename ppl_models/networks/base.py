@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_counts, check_one_of
 from ppl_models.configurable import Options
+from ppl_models.networks.dense import Linear
 from ppl_models.precision import run_network
 
 __all__ = [
@@ -174,7 +175,7 @@ class Architecture(Options):
         return network
 
     def _block(self, features_in: int, features_out: int) -> nn.Sequential:
-        return nn.Sequential(nn.Linear(features_in, features_out), ACTIVATIONS[self.activation]())
+        return nn.Sequential(Linear(features_in, features_out), ACTIVATIONS[self.activation]())
 
 
 class ReadsImages(Architecture):

@@ -8,6 +8,7 @@ from torch import nn
 
 from ppl_models.checks import check_images, check_size
 from ppl_models.networks.base import ACTIVATIONS, ReadsImages
+from ppl_models.networks.dense import Linear
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
 
@@ -68,7 +69,7 @@ class ConvNet(ReadsImages, Plain):
         smallest, last = self._smallest(x_shape), self.widths[-1]
         layers = [
             *self._dense(dim),
-            nn.Linear(self.hidden, self.hidden),
+            Linear(self.hidden, self.hidden),
             nn.Unflatten(1, (self.hidden, 1, 1)),
         ]
         layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
@@ -79,7 +80,7 @@ class ConvNet(ReadsImages, Plain):
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
 
     def _dense(self, size: int) -> list[nn.Module]:
-        return [nn.Linear(size, self.hidden), ACTIVATIONS["leaky_relu_0.1"]()]
+        return [Linear(size, self.hidden), ACTIVATIONS["leaky_relu_0.1"]()]
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]

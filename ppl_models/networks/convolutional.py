@@ -10,6 +10,7 @@ from torch import nn
 
 from ppl_models.checks import check_images
 from ppl_models.networks.base import ACTIVATIONS, NetworkT, ReadsImages
+from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
 from ppl_models.networks.layers import Batched, BatchNorm
 
@@ -79,13 +80,13 @@ class ConvLadder(ReadsImages, Ladder):
             *self._conv(channels, channels, stride=2),
             *self._conv(channels, last, kernel, stride if kernel == 4 else 1),
             nn.Flatten(),
-            nn.Linear(last * left, size),
+            Linear(last * left, size),
         )
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         shape = (self.rung_width(level), *self._image(x_shape, level))
         return Batched(
-            1, nn.Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape)
+            1, Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape)
         )
 
     def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_one_of, is_index
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
+from ppl_models.networks.dense import Linear
 
 __all__ = ["Ladder", "MLPLadder"]
 
@@ -108,7 +109,7 @@ class Ladder(Architecture):
 
     def shift(self, level: int, num_components: int) -> nn.Module:
         """Layer from a component to what it adds to the features of ``level``."""
-        return nn.Linear(num_components, self.widths[level], bias=False)
+        return Linear(num_components, self.widths[level], bias=False)
 
     # How they are put together.
 
@@ -256,7 +257,7 @@ class MLPLadder(Ladder):
         return nn.Sequential(nn.Flatten(-len(x_shape)), *self._block(prod(x_shape), self.widths[0]))
 
     def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
-        return nn.Linear(self.widths[level], size)
+        return Linear(self.widths[level], size)
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         return self._block(dim, self.rung_width(level))
@@ -267,7 +268,7 @@ class MLPLadder(Ladder):
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         if level:
             return self._block(width, self.widths[level - 1])
-        return nn.Sequential(nn.Linear(width, prod(x_shape)), nn.Unflatten(-1, x_shape))
+        return nn.Sequential(Linear(width, prod(x_shape)), nn.Unflatten(-1, x_shape))
 
 
 def _chain(modules: Sequence[nn.Module]) -> nn.Module:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import number
 from ppl_models.networks.base import Decoder, concatenate
+from ppl_models.networks.dense import Linear
 from ppl_models.networks.shared import Shared
 
 __all__ = ["MLP", "Plain"]
@@ -66,7 +67,7 @@ class MLP(Plain):
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
         hidden = self._hidden(dim, *self.widths[::-1])
         return nn.Sequential(
-            *hidden, nn.Linear(self.widths[0], prod(x_shape)), nn.Unflatten(-1, x_shape)
+            *hidden, Linear(self.widths[0], prod(x_shape)), nn.Unflatten(-1, x_shape)
         )
 
     def _hidden(self, *widths: int) -> list[nn.Module]:

@@ -12,6 +12,7 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.parametrize import register_parametrization
 
 from ppl_models.networks.base import ACTIVATIONS, NetworkT, ReadsImages
+from ppl_models.networks.dense import Linear
 from ppl_models.networks.layers import Batched
 from ppl_models.networks.plain import Plain
 
@@ -69,7 +70,7 @@ class ResNet(ReadsImages, Plain):
         last = nn.Conv2d(self.widths[0], x_shape[0], 1)
         return Batched(
             1,
-            nn.Linear(dim, prod(start)),
+            Linear(dim, prod(start)),
             nn.Unflatten(1, start),
             *blocks,
             ACTIVATIONS[self.activation](),

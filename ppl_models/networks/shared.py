@@ -12,6 +12,7 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
+from ppl_models.networks.dense import Linear
 
 __all__ = ["Shared", "SharedMLP"]
 
@@ -32,7 +33,7 @@ class Shared(Architecture):
                 "such as MLPLadder() for two facets or MLPLadder(rungs=[1]) for one"
             )
         trunk, width = self.features(x_shape)
-        return _SharedEncoder(trunk, [nn.Linear(width, size) for size in sizes if size])
+        return _SharedEncoder(trunk, [Linear(width, size) for size in sizes if size])
 
 
 class SharedMLP(Shared):
@@ -67,7 +68,7 @@ class SharedMLP(Shared):
         return _SharedDecoder(
             rungs=rungs,
             trunk=nn.Sequential(
-                *hidden, nn.Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
+                *hidden, Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
             ),
         )
 

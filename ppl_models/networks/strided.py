@@ -12,6 +12,7 @@ from torch.nn.functional import relu
 
 from ppl_models.checks import check_images, check_size
 from ppl_models.networks.base import ReadsImages
+from ppl_models.networks.dense import Linear
 from ppl_models.networks.layers import Batched, BatchNorm
 from ppl_models.networks.plain import Plain
 
@@ -57,7 +58,7 @@ class StridedConvNet(ReadsImages, Plain):
         for size in (self.widths[-1] * height * width, 2 * self.hidden):
             layers += [
                 nn.Flatten(),
-                nn.Linear(size, self.hidden, bias=False),
+                Linear(size, self.hidden, bias=False),
                 BatchNorm(self.hidden),
                 _ConcatenatedReLU(),
             ]
@@ -66,7 +67,7 @@ class StridedConvNet(ReadsImages, Plain):
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
         height, width = self._smallest(x_shape)
         start = (self.widths[-1], 2 * height, 2 * width)
-        layers = [nn.Linear(dim, prod(start)), nn.Unflatten(1, start)]
+        layers = [Linear(dim, prod(start)), nn.Unflatten(1, start)]
         for n, m in pairwise(self.widths[::-1]):
             layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))

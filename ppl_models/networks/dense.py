@@ -1,0 +1,88 @@
+"""Fully connected layers, by the library that is faster on this processor.
+
+PyTorch takes products in single precision by MKL, which does not use AVX-512 on AMD's processors;
+oneDNN, which is part of PyTorch as well, does, and takes half the time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn.functional import linear
+
+__all__ = ["LARGE_PRODUCT", "Linear", "mkl_is_slower", "product"]
+
+#: Multiplications from which on a call of oneDNN, which costs more, pays.
+LARGE_PRODUCT = 2**21
+
+
+class Linear(nn.Linear):
+    """PyTorch's layer, with its large products in single precision by oneDNN where MKL is slower.
+
+    The two round differently. Within ``torch.func``'s transforms, ``torch.compile`` and recorded
+    programs the layer is PyTorch's.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if mkl_is_slower() and _is_large(rows, self.weight) and _is_plain(rows, self.weight):
+            return _Layer.apply(rows, self.weight, self.bias)
+        return super().forward(rows)
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return product(rows, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        inputs = rows.reshape(-1, rows.shape[-1])
+        # With create_graph=True, by operations that have derivatives themselves.
+        times = linear if torch.is_grad_enabled() else product
+        for_rows, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            times(flat, weight.t()).reshape(rows.shape) if for_rows else None,
+            times(flat.t(), inputs.t()) if for_weight else None,
+            flat.sum(0) if for_bias else None,
+        )
+
+
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``rows @ weight.T + bias`` by oneDNN."""
+    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+
+
+def _is_large(rows: Tensor, weight: Tensor) -> bool:
+    return rows.numel() * weight.shape[0] >= LARGE_PRODUCT
+
+
+def _is_plain(rows: Tensor, weight: Tensor) -> bool:
+    """Whether both are tensors in single precision on the CPU, and PyTorch's modes are off."""
+    single = rows.dtype == weight.dtype == torch.float32
+    here = rows.device.type == weight.device.type == "cpu"
+    wrapped = is_functorch_wrapped_tensor(rows) or is_functorch_wrapped_tensor(weight)
+    if not (single and here) or wrapped or torch.compiler.is_compiling():
+        return False
+    return not torch.is_autocast_enabled("cpu") and get_proxy_mode() is None
+
+
+@cache
+def mkl_is_slower() -> bool:
+    """Whether this is a processor on which MKL does not use AVX-512 and oneDNN does."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
+        return False
+    try:
+        vendor = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return wide and "AuthenticAMD" in vendor and hasattr(torch.ops.mkldnn, "_linear_pointwise")
