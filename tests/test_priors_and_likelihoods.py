@@ -249,14 +249,14 @@ def test_components_in_plates_are_each_component(covariance: str, B: int, plates
 
 
 def test_a_recorded_program_computes_each_facets_densities_once() -> None:
-    K, linear = SMALL_INTERMEDIATE // 16, torch.ops.aten.linear.default
+    K, layer = SMALL_INTERMEDIATE // 16, torch.ops.aten.addmm.default
     for facets in (1, 2, 3):
         priors = {f"facet_{j}": GaussianMixture(K, 2) for j in range(facets)}
         model = MFCVAE((3,), priors, Normal(1.0), network=SharedMLP((4,)))
         loss = Loss(model, VaDEGuide(model))
         with validation_enabled(False):
             nodes = record(partial(_values, loss), [torch.randn(16, 3)]).graph.nodes
-        shapes = [node.meta["val"].shape for node in nodes if node.target is linear]
+        shapes = [node.meta["val"].shape for node in nodes if node.target is layer]
         assert shapes.count(torch.Size([16, K])) == facets
 
 

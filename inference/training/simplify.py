@@ -47,6 +47,7 @@ def simplify(program: GraphModule, differentiated: bool = False) -> None:
         them must stay.
     """
     fixed = _mutated(program)
+    _join_repeated(program, fixed)  # or equal constants would have different names
     _fold_constants(program, fixed)
     dropped = set() if differentiated else DETACHING
     for node in _operations(program, fixed):

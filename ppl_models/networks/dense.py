@@ -70,7 +70,8 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
     single = rows.dtype == weight.dtype == torch.float32
     here = rows.device.type == weight.device.type == "cpu"
     wrapped = is_functorch_wrapped_tensor(rows) or is_functorch_wrapped_tensor(weight)
-    if not (single and here) or wrapped or torch.compiler.is_compiling():
+    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if not (single and here) or wrapped or compiling:
         return False
     return not torch.is_autocast_enabled("cpu") and get_proxy_mode() is None
 
