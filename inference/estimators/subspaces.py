@@ -35,7 +35,7 @@ from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
 from ppl_models.turns import let_others_in
 
-__all__ = ["Subspaces", "independent_subspaces", "teach"]
+__all__ = ["Subspaces", "independent_sources", "independent_subspaces", "teach"]
 
 # Most rows that dependence is measured on.
 MAX_ROWS = 2000
@@ -111,6 +111,22 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     :returns: the subspaces, ordered by how clear their clusters are: the clearest last, the
         remaining coordinates first.
     """
+    sources, turned, loc = independent_sources(x, dim, seed)
+    group = _dependent(sources, number, seed)
+    clearest = sorted(
+        np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True
+    )
+    kept = clearest[: number - 1]
+    rest = ~np.isin(group, kept)
+    return Subspaces(loc, [turned[rest], *(turned[group == g] for g in kept[::-1])])
+
+
+def independent_sources(
+    x: np.ndarray, dim: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ICA of ``dim`` principal components of ``x`` ``[N, D]``: the sources ``[N, dim]``, their maps
+    ``[dim, D]`` from data less their mean, and that mean ``[D]``.
+    """
     pca = PCA(dim, random_state=seed, whiten=True).fit(x)
     white = pca.transform(x)
     ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
@@ -122,13 +138,7 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     turned = ica.components_ @ (
         pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None]
     )
-    group = _dependent(sources, number, seed)
-    clearest = sorted(
-        np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True
-    )
-    kept = clearest[: number - 1]
-    rest = ~np.isin(group, kept)
-    return Subspaces(pca.mean_, [turned[rest], *(turned[group == g] for g in kept[::-1])])
+    return sources, turned, pca.mean_
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:

@@ -1,0 +1,314 @@
+"""How many facets a table of real numbers has, from its linear subspaces and before any training.
+
+1. Principal components, in two numbers: those that exceed chance (parallel analysis, Horn, 1965);
+   and all of a narrow table, of a wide one those that exceed chance once the earlier components are
+   removed (Dobriban and Owen, 2019), so that strong labellings do not hide weak ones. The number in
+   which more facets are found counts.
+2. Independent coordinates of these (FastICA), each pair turned to the angle at which both are
+   farthest from normal, since FastICA's fixed point can be a saddle.
+3. Coordinates that depend on each other are one group. Dependence is measured between sines and
+   cosines of them (characteristic functions: Eriksson and Koivunen, 2003). Unlike mutual
+   information it is coarse, and so forgives the share of one source that ICA leaves in another.
+4. A group is a facet if its density has two hills or more (:mod:`~inference.estimators.merging`),
+   and the data of two of its clusters are not unimodal along the line that separates these best
+   (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from inference.estimators.defaults import principal_dimensions
+from inference.estimators.merging import MergeTree, merge_tree
+from inference.estimators.subspaces import Subspaces, independent_sources
+
+__all__ = ["FacetCount", "SubspaceEvidence", "dip", "dip_p_value", "number_of_facets"]
+
+# Columns of a narrow table, and the most principal components of a wide one.
+NARROW = 15
+# Components are judged on at most so many rows, and hills on others.
+MAX_ROWS = 2000
+# How far a component exceeds the largest of the shuffled tables, and how many of these there are.
+EXCESS, SHUFFLES = 1.2, 5
+# Frequencies of the sines and cosines, in one over the deviation of a coordinate.
+FREQUENCIES = (0.8, 1.6)
+# Two coordinates depend on each other if the sum of the squared canonical correlations is this far
+# above that of independent ones, and by so many standard deviations.
+DEPENDENCE, SIGNIFICANT = 0.08, 4.0
+# Probability of a facet that is not there, over all groups of a table.
+LEVEL = 0.05
+# Two clusters are tested if the density between them is below this share of the lower hill's; what
+# bounded supports show at random is less deep, and where the two do not touch, the line between
+# them has a gap in which others lie.
+DEEP = 0.5
+# Fewest rows of a cluster whose dip is tested.
+FEWEST = 5
+# Root N times the dip of draws of a uniform distribution, and how often it is exceeded: from 7,774
+# draws of 500 values.
+DIPS = (0.2842, 0.3675, 0.4442, 0.4874, 0.5287, 0.5765, 0.61, 0.6347, 0.6646, 0.7101)
+DIP_LEVELS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+
+
+@dataclass(frozen=True)
+class SubspaceEvidence:
+    """What one group of coordinates shows.
+
+    :ivar columns: numbers of its coordinates.
+    :ivar tree: its components and how they merge.
+    :ivar p_value: the lowest of dip tests, each of two clusters along the direction that separates
+        them; 1 if no valley is deep.
+    :ivar is_facet: whether it has clusters, by both.
+    """
+
+    columns: np.ndarray
+    tree: MergeTree
+    p_value: float
+    is_facet: bool
+
+    def __str__(self) -> str:
+        how = f"{self.tree.hills} hill(s) in {len(self.columns)} dimension(s), dip p "
+        return how + f"{self.p_value:.2g}"
+
+
+@dataclass(frozen=True)
+class FacetCount:
+    """The facets of a table.
+
+    :ivar groups: evidence for each group of coordinates.
+    :ivar subspaces: of the facets, the one with the clearest clusters last; ``None`` if there are
+        no facets.
+    """
+
+    groups: Sequence[SubspaceEvidence]
+    subspaces: Subspaces | None
+
+    @property
+    def facets(self) -> list[SubspaceEvidence]:
+        """The groups with clusters, in the order of ``subspaces``."""
+        return sorted((each for each in self.groups if each.is_facet), key=_clearness)
+
+    @property
+    def number(self) -> int:
+        return len(self.facets)
+
+    @property
+    def evidence(self) -> str:
+        """Why, in words."""
+        facets = self.facets
+        others = len(self.groups) - len(facets)
+        said = [f"{len(facets)} of {len(self.groups)} groups of coordinates have clusters"]
+        said += [str(each) for each in facets]
+        return "; ".join(said + [f"{others} with one hill or no dip"] * (others > 0))
+
+
+def _clearness(group: SubspaceEvidence) -> float:
+    """The gain in BIC would favour strong columns; the deepest valley does not."""
+    return -float(group.tree.heights.min(initial=1.0))
+
+
+def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
+    """How many independent subspaces of a table have clusters; 0 and 1 are answers too.
+
+    What it cannot tell: two labellings from one whose clusters form a grid along independent
+    directions, such as four on a square.
+
+    :param x: ``[N, D]``, standardised and complete.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference.estimators.counting import number_of_facets
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(2, size=(500, 2))
+        >>> x = np.concatenate([6 * labels, np.zeros((500, 3))], 1) + rng.normal(size=(500, 5))
+        >>> number_of_facets((x - x.mean(0)) / x.std(0)).number
+        2
+    """
+    if not np.ptp(x, axis=0).any():
+        return FacetCount([], None)
+    by_shuffling = principal_dimensions(x, 1, min(NARROW, *x.shape), seed)
+    dims = {by_shuffling, components_beyond_chance(x, seed)} - {0}
+    # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
+    counts = [_count_in(x, dim, seed) for dim in sorted(dims, reverse=True)]
+    return max(counts, key=lambda count: count.number)
+
+
+def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
+    """The facets in so many principal components."""
+    sources, turned, loc = independent_sources(x, dim, seed)
+    sources, turned = _farthest_from_normal(sources, turned)
+    group = dependent_groups(sources)
+    groups = [np.flatnonzero(group == each) for each in range(group.max() + 1)]
+    found = [_evidence(sources[:, columns], columns, seed, len(groups)) for columns in groups]
+    count = FacetCount(found, None)
+    if not count.number:
+        return count
+    return FacetCount(found, Subspaces(loc, [turned[each.columns] for each in count.facets]))
+
+
+def components_beyond_chance(x: np.ndarray, seed: int) -> int:
+    """How many principal components of standardised ``x`` ``[N, D]`` to look for clusters in: all
+    if there are ``NARROW`` or fewer.
+
+    Removing k components leaves the same variance in fewer dimensions than a shuffled table has;
+    the chance spectrum is scaled by that ratio.
+    """
+    x = x[:: -(-len(x) // MAX_ROWS)]
+    u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    rank = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
+    if x.shape[1] <= NARROW:
+        return rank
+    rng = np.random.default_rng(seed)
+    full, most = min(len(x) - 1, x.shape[1]), min(NARROW, rank)
+    for k in range(most):
+        rest = (u[:, k:] * s[k:]) @ vt[k:]
+        chance = max(_largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
+        if s[k] ** 2 <= EXCESS * chance * full / (rank - k):
+            return k
+    return most
+
+
+def _largest(x: np.ndarray) -> float:
+    """The largest squared singular value."""
+    product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
+    return float(np.linalg.eigvalsh(product)[-1])
+
+
+def _farthest_from_normal(
+    sources: np.ndarray, turned: np.ndarray, steps: int = 18, sweeps: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
+    """Turn pairs of sources ``[N, m]``, and their maps ``[m, D]``, while that raises the sum of
+    their squared negentropy contrasts (log cosh; Hyvarinen, 1999, Eq. 6).
+    """
+    m = sources.shape[1]
+    rows = sources[:: -(-len(sources) // MAX_ROWS)]
+    rotation = np.eye(m)
+    angle = np.pi / 2 * np.arange(steps) / steps
+    cos, sin = np.cos(angle), np.sin(angle)
+    for _ in range(sweeps):
+        changed = False
+        for a, b in combinations(range(m), 2):
+            first, second = (rows @ rotation[each] for each in (a, b))
+            gain = _contrast(np.outer(first, cos) + np.outer(second, sin))
+            gain += _contrast(np.outer(second, cos) - np.outer(first, sin))
+            best = int(gain.argmax())
+            if gain[best] > 1.01 * gain[0] + 1e-6:
+                turn = np.array([[cos[best], sin[best]], [-sin[best], cos[best]]])
+                rotation[[a, b]] = turn @ rotation[[a, b]]
+                changed = True
+        if not changed:
+            break
+    return sources @ rotation.T, rotation @ turned
+
+
+def _contrast(s: np.ndarray) -> np.ndarray:
+    """Squared difference of E log cosh from that of a standard normal, 0.3746, for each column."""
+    return (np.log(np.cosh(s)).mean(0) - 0.37457) ** 2
+
+
+def dependent_groups(sources: np.ndarray) -> np.ndarray:
+    """The group of each source ``[m]``: sources of one group depend on each other.
+
+    The sum of squared canonical correlations of q with q functions has the mean q^2 / N and about
+    the deviation sqrt(2) q / N if the sources are independent.
+    """
+    n, m = sources.shape
+    waves = [_waves(column) for column in sources.T]
+    q = 2 * len(FREQUENCIES)
+    tied = np.zeros((m, m), bool)
+    least = max(DEPENDENCE, SIGNIFICANT * np.sqrt(2) * q / n)
+    for a, b in combinations(range(m), 2):
+        tied[a, b] = np.square(waves[a].T @ waves[b]).sum() - q**2 / n > least
+    return connected_components(tied, directed=False)[1]
+
+
+def _waves(column: np.ndarray) -> np.ndarray:
+    """Sines and cosines of a source, as orthonormal columns ``[N, q]`` with mean 0."""
+    waves = np.stack([f(w * column) for w in FREQUENCIES for f in (np.sin, np.cos)], 1)
+    return np.linalg.qr(waves - waves.mean(0))[0]
+
+
+def _evidence(z: np.ndarray, columns: np.ndarray, seed: int, groups: int) -> SubspaceEvidence:
+    tree = merge_tree(z, seed)
+    p = min(_dips(z, tree), default=1.0)
+    return SubspaceEvidence(columns, tree, p, tree.hills > 1 and p <= LEVEL / groups)
+
+
+def _dips(z: np.ndarray, tree: MergeTree) -> Iterator[float]:
+    """p-values of the dips of each two clusters that a deep valley separates, along the direction
+    that does so best.
+    """
+    component = tree.mixture.predict(z)
+    for k in range(2, 2 + int((tree.heights < DEEP).sum())):
+        first, second = (np.isin(component, each) for each in tree.joined_at(k))
+        if min(first.sum(), second.sum()) >= FEWEST:
+            rows = first | second
+            line = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-6)
+            line.fit(z[rows], first[rows])
+            yield dip_p_value(line.decision_function(z[rows]))
+
+
+def dip_p_value(values: np.ndarray) -> float:
+    """The probability of so large a dip in draws of a uniform distribution, the unimodal one that
+    is hardest to tell (Hartigan and Hartigan, 1985, section 3).
+
+    Its logarithm is interpolated, and continued, in the square of root N times the dip.
+    """
+    values = values[:: -(-len(values) // MAX_ROWS)]
+    size = len(values) * dip(values) ** 2
+    square, log_p = np.square(DIPS), np.log(DIP_LEVELS)
+    slope = (log_p[-1] - log_p[-2]) / (square[-1] - square[-2])
+    beyond = slope * max(0.0, size - square[-1])
+    return float(np.exp(np.interp(size, square, log_p) + beyond))
+
+
+def dip(values: np.ndarray) -> float:
+    """How far the empirical distribution of ``values`` ``[N]`` is from the nearest unimodal one:
+    the largest difference of the two distribution functions, between 1 / (2 N) and 1 / 4.
+
+    The greatest convex minorant and the least concave majorant of the distribution function are
+    compared on an interval, which shrinks to the mode (Hartigan and Hartigan, 1985, section 4).
+    Ranks take the place of the function's values.
+    """
+    x = np.sort(values)
+    low, high, largest = 0, len(x) - 1, 1.0
+    while True:
+        convex, concave = _hull(x, low, high, 1), _hull(x, low, high, -1)
+        above = np.interp(x[convex], x[concave], concave.astype(float)) - convex + 1
+        below = concave - np.interp(x[concave], x[convex], convex.astype(float)) + 1
+        if above.max() >= below.max():
+            left = int(convex[above.argmax()])
+            right = max(left, int(concave[np.searchsorted(x[concave], x[left])]))
+        else:
+            right = int(concave[below.argmax()])
+            left = min(right, int(convex[np.searchsorted(x[convex], x[right], side="right") - 1]))
+        if max(above.max(), below.max()) <= largest:
+            break
+        before, after = np.arange(low, left + 1), np.arange(right, high + 1)
+        minorant = np.interp(x[before], x[convex], convex.astype(float))
+        majorant = np.interp(x[after], x[concave], concave.astype(float))
+        largest = max(
+            largest, (before - minorant + 1).max(initial=0), (majorant - after + 1).max(initial=0)
+        )
+        if left >= right or (left == low and right == high):
+            break
+        low, high = left, right
+    return float(largest / (2 * len(x)))
+
+
+def _hull(x: np.ndarray, low: int, high: int, sign: int) -> np.ndarray:
+    """Ranks at which the lower (``sign`` 1) or upper (-1) hull of the points (x, rank) bends."""
+    hull = [low]
+    for i in range(low + 1, high + 1):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if sign * (b - a) * (x[i] - x[a]) < sign * (i - a) * (x[b] - x[a]):
+                break
+            hull.pop()
+        hull.append(i)
+    return np.array(hull)

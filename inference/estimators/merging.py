@@ -1,0 +1,164 @@
+"""How many clusters latents have: the components of a mixture, merged where they share a hill.
+
+BIC chooses a mixture that describes the density; a cluster that is not normal takes several of its
+components (Baudry et al., 2010, *Combining mixture components for clustering*; Hennig, 2010,
+*Methods for merging Gaussian mixture components*). Here two components are one cluster unless a
+valley of the whole mixture's density lies between them. It is sought along the ridge line of the
+two, which holds every stationary point of the density of a pair (Ray and Lindsay, 2005, Eq. 4), and
+along the straight line between their means; another component on the way fills the valley.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+__all__ = ["MergeTree", "merge_tree", "mixtures_by_bic"]
+
+# Components whose density at the lowest point between them is at least this share of the lower of
+# their hills are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
+# drawn tables shares from 0.6 to 0.9 give the same numbers (`benchmarks/numbers_found.py`).
+VALLEY = 0.8
+# Points at which the density is computed along each line.
+STEPS = 21
+# Numbers of components to try, and how many in a row without a lower BIC end the search.
+COMPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 21, 25)
+PATIENCE = 3
+# Fewest data for each component, and most data that a mixture is fitted to.
+ROWS_PER_COMPONENT, MAX_ROWS = 15, 5000
+
+
+@dataclass(frozen=True)
+class MergeTree:
+    """The M components of a mixture, joined two clusters at a time; those with the shallowest
+    valley between them come first.
+
+    :ivar mixture: the fitted mixture (scikit-learn's).
+    :ivar joins: ``[M - 1, 2]``, the clusters that are joined at each step, each by the number of
+        its first component.
+    :ivar heights: ``[M - 1]``, the density in the valley between the two, as a share of that on
+        the lower of their hills: 1 if there is no valley. They never increase.
+    """
+
+    mixture: GaussianMixture
+    joins: np.ndarray
+    heights: np.ndarray
+
+    @property
+    def hills(self) -> int:
+        """The number of clusters: components between which the density falls below ``VALLEY``."""
+        return 1 + int((self.heights < VALLEY).sum())
+
+    def clusters_at(self, k: int) -> np.ndarray:
+        """The cluster of each component ``[M]``, numbered from 0, if there are ``k`` clusters.
+
+        :raises ValueError: if ``k`` is not between 1 and M.
+        """
+        M = len(self.joins) + 1
+        if not 1 <= k <= M:
+            raise ValueError(
+                f"k must be between 1 and {M}, the mixture's number of components, got {k!r}"
+            )
+        cluster = np.arange(M)
+        for kept, joined in self.joins[: M - k]:
+            cluster[cluster == joined] = kept
+        return np.unique(cluster, return_inverse=True)[1]
+
+    def labels(self, z: np.ndarray, k: int) -> np.ndarray:
+        """The most probable of ``k`` clusters for latents ``[N, d]``: integers ``[N]``."""
+        members = np.eye(k)[self.clusters_at(k)]
+        return (self.mixture.predict_proba(z) @ members).argmax(1)
+
+    def joined_at(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The components of the two clusters, of ``k`` (at least 2), that are joined next."""
+        cluster = self.clusters_at(k)
+        first, second = (cluster[each] for each in self.joins[len(cluster) - k])
+        return np.flatnonzero(cluster == first), np.flatnonzero(cluster == second)
+
+    @property
+    def evidence(self) -> str:
+        """What was found, in words."""
+        M, k = len(self.joins) + 1, self.hills
+        lost, kept = self.heights[: M - k], self.heights[M - k :]
+        parts = [f"{k} of {M} components by BIC, the others merged" if k < M else f"{k} by BIC"]
+        if len(kept):
+            parts.append(f"valleys of {kept.max():.2f} or less between them")
+        if len(lost):
+            parts.append(f"{lost.min():.2f} or more between merged ones")
+        return "; ".join(parts)
+
+
+def merge_tree(z: np.ndarray, seed: int, covariance: str = "full") -> MergeTree:
+    """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge.
+
+    A pair's height is the lowest density on the better of two lines between their means, and a
+    cluster's hill is the highest density at the means of its components.
+    """
+    fitted = mixtures_by_bic(z, seed, covariance)
+    mixture = fitted[min(fitted, key=lambda k: fitted[k][0])][1]
+    hill, pass_ = mixture.score_samples(mixture.means_), _passes(mixture)
+    alive, joins, heights = list(range(len(hill))), [], []
+    while len(alive) > 1:
+        height, a, b = max(
+            (min(0.0, pass_[a, b] - min(hill[a], hill[b])), a, b) for a, b in combinations(alive, 2)
+        )
+        joins.append((a, b))
+        heights.append(np.exp(height))
+        pass_[a] = pass_[:, a] = np.maximum(pass_[a], pass_[b])
+        hill[a] = max(hill[a], hill[b])
+        alive.remove(b)
+    return MergeTree(mixture, np.array(joins, int).reshape(-1, 2), np.array(heights, float))
+
+
+def mixtures_by_bic(
+    z: np.ndarray, seed: int, covariance: str = "full"
+) -> dict[int, tuple[float, GaussianMixture]]:
+    """BIC and mixture by number of components, until BIC has not fallen for several."""
+    z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
+    fitted: dict[int, tuple[float, GaussianMixture]] = {}
+    for k in COMPONENTS:
+        if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls(
+            [bic for bic, _ in fitted.values()]
+        ):
+            break
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
+            mixture = GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed)
+            mixture.fit(z)
+        fitted[k] = float(mixture.bic(z)), mixture
+    return fitted
+
+
+def _no_longer_falls(values: Sequence[float]) -> bool:
+    return len(values) > PATIENCE and min(values[-PATIENCE:]) >= min(values[:-PATIENCE])
+
+
+def _passes(mixture: GaussianMixture) -> np.ndarray:
+    """The lowest log-density on the way between the means of each pair ``[M, M]``, on the higher
+    of the two lines.
+    """
+    mean, precision = mixture.means_, _precisions(mixture)
+    M = len(mean)
+    lowest = np.full((M, M), -np.inf)
+    step = np.linspace(0, 1, STEPS)[:, None]
+    for a, b in combinations(range(M), 2):
+        weight = (1 - step[..., None]) * precision[a] + step[..., None] * precision[b]
+        pull = (1 - step) * (precision[a] @ mean[a]) + step * (precision[b] @ mean[b])
+        ridge = np.linalg.solve(weight, pull[..., None])[..., 0]
+        straight = mean[a] + step * (mean[b] - mean[a])
+        density = mixture.score_samples(np.concatenate([ridge, straight])).reshape(2, STEPS)
+        lowest[a, b] = lowest[b, a] = density.min(1).max()
+    return lowest
+
+
+def _precisions(mixture: GaussianMixture) -> np.ndarray:
+    """Inverse covariances ``[M, d, d]``, for components of either kind."""
+    if mixture.covariance_type == "full":
+        return mixture.precisions_
+    return np.stack([np.diag(each) for each in mixture.precisions_])
