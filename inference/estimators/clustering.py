@@ -53,10 +53,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     from independent subspaces of the data, one for each facet (ICA of the principal components that
     exceed chance). For images and values within [0, 1] the network is a ladder, convolutional for
     ``[N, C, H, W]``, and facets are faded in one after the other, the deepest first, under a
-    standard normal prior. Then mixtures are fitted to the latents, with numbers of clusters chosen
-    by BIC. Finally everything is trained together, until the line through the last five values of
-    the ELBO of a held-out tenth of the data, or of the training objective if that is fewer than 20
-    rows, no longer rises; ``settings_["ended"]`` says when.
+    standard normal prior. Then mixtures are fitted to the latents. Their numbers of clusters are
+    those with the lowest BIC; with subspaces, those of its components between which the density has
+    a valley, since BIC alone takes several components for a cluster that is not normal.
+    ``settings_["counted"]`` says why. Finally everything is trained together, until the line
+    through the last five values of the ELBO of a held-out tenth of the data, or of the training
+    objective if that is fewer than 20 rows, no longer rises; ``settings_["ended"]`` says when.
 
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
@@ -86,6 +88,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         the largest to the smallest, without the empty ones; in a facet with known labels, by these
         labels.
     :ivar clusters_: the mixture component of each cluster, an array for each facet.
+    :ivar merge_trees_: by facet whose number of clusters was found in a subspace, how its
+        components merge (:class:`~inference.estimators.merging.MergeTree`); of the latents before
+        the last phase.
 
     Example:
         >>> import numpy as np
@@ -153,12 +158,19 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
         latents = recipe.latents(part, label)
         check_trained(latents, part, self.learning_rate)
-        found = recipe.numbers(part, latents, numbers)
+        counts = recipe.numbers(part, latents, numbers)
+        found = {name: count.number for name, count in counts.items()}
+        self.merge_trees_ = {name: count.tree for name, count in counts.items() if count.tree}
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         start = type(recipe).__name__
         self._state_settings(
-            recipe.chosen, start=start, n_clusters=found, n_latents=dims, epochs=epochs
+            recipe.chosen,
+            start=start,
+            n_clusters=found,
+            counted={name: count.why for name, count in counts.items()},
+            n_latents=dims,
+            epochs=epochs,
         )
         runner = recipe.mixtures(part, latents, found, label)
         others = None if held_out is None else x[held_out]

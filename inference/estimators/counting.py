@@ -276,6 +276,8 @@ def dip(values: np.ndarray) -> float:
     Ranks take the place of the function's values.
     """
     x = np.sort(values)
+    if x[0] == x[-1]:
+        return 1 / (2 * len(x))
     low, high, largest = 0, len(x) - 1, 1.0
     while True:
         convex, concave = _hull(x, low, high, 1), _hull(x, low, high, -1)

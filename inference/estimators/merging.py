@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-__all__ = ["MergeTree", "merge_tree", "mixtures_by_bic"]
+__all__ = ["ClusterCount", "MergeTree", "merge_tree", "merged_number", "mixtures_by_bic"]
 
 # Components whose density at the lowest point between them is at least this share of the lower of
 # their hills are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
@@ -85,13 +85,33 @@ class MergeTree:
     def evidence(self) -> str:
         """What was found, in words."""
         M, k = len(self.joins) + 1, self.hills
-        lost, kept = self.heights[: M - k], self.heights[M - k :]
-        parts = [f"{k} of {M} components by BIC, the others merged" if k < M else f"{k} by BIC"]
-        if len(kept):
-            parts.append(f"valleys of {kept.max():.2f} or less between them")
-        if len(lost):
-            parts.append(f"{lost.min():.2f} or more between merged ones")
-        return "; ".join(parts)
+        said = f"{k} clusters of {M} components by BIC"
+        if k > 1:
+            said += f", valleys between them at most {self.heights[M - k]:.2f} of the lower hill"
+        return said
+
+
+@dataclass(frozen=True)
+class ClusterCount:
+    """How many clusters a facet is fitted with, and why.
+
+    :ivar tree: ``None`` if the number does not come from one.
+    """
+
+    number: int
+    why: str
+    tree: MergeTree | None = None
+
+
+def merged_number(z: np.ndarray, seed: int, covariance: str = "full") -> ClusterCount:
+    """The number of clusters of latents ``[N, d]`` that valleys separate; 2, the fewest that a
+    facet is fitted with, if there are none.
+    """
+    tree = merge_tree(z, seed, covariance)
+    why = tree.evidence
+    if tree.hills < 2:
+        why += "; a facet has 2 or more"
+    return ClusterCount(max(2, tree.hills), why, tree)
 
 
 def merge_tree(z: np.ndarray, seed: int, covariance: str = "full") -> MergeTree:

@@ -18,6 +18,7 @@ from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
+from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.subspaces import independent_subspaces, teach
 from inference.initialization.mixtures import fit_mixtures
 from inference.randomness import seeded
@@ -95,17 +96,18 @@ class FitStrategy(ABC):
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
-    ) -> dict[str, int]:
-        """How many clusters each facet has: the requested number, or the likeliest one given the
-        latents.
-        """
+    ) -> dict[str, ClusterCount]:
+        """How many clusters each facet has: the requested number, or one found in the latents."""
         z = latents.embed(x)
         return {
-            name: k
-            if k is not None
-            else likeliest_number(z[name], self.covariance, self.chosen.seed)
+            name: self.clusters_in(z[name]) if k is None else ClusterCount(k, "as given")
             for name, k in chosen.items()
         }
+
+    def clusters_in(self, z: np.ndarray) -> ClusterCount:
+        """How many clusters latents ``[N, d]`` have."""
+        number = likeliest_number(z, self.covariance, self.chosen.seed)
+        return ClusterCount(number, "lowest BIC")
 
     def _runner(self, facets: Mapping[str, Any], schedule: Schedule | None = None) -> SVIRunner:
         return self.chosen.runner(
@@ -183,3 +185,6 @@ class SubspaceStrategy(FitStrategy):
                 self.chosen,
             )
         return guide
+
+    def clusters_in(self, z: np.ndarray) -> ClusterCount:
+        return merged_number(z, self.chosen.seed, self.covariance)

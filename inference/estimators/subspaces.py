@@ -42,6 +42,9 @@ MAX_ROWS = 2000
 # Two coordinates depend on each other if their dependence exceeds that of independent ones by this
 # many standard deviations.
 SIGNIFICANT = 4.0
+# How far the products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
+# with one source that is a sum of others, in which a direction of the data is lost.
+NOT_ORTHOGONAL = 0.1
 # Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
 # Rate of the networks' training at its first epoch, in learning rates.
@@ -135,9 +138,15 @@ def independent_sources(
             "ignore", ConvergenceWarning
         )  # expected if only normal noise remains, which has no preferred rotation
         sources = ica.fit_transform(white)
-    turned = ica.components_ @ (
+    rotation = ica.components_
+    if np.abs(rotation @ rotation.T - np.eye(dim)).max() > NOT_ORTHOGONAL:
+        left, _, right = np.linalg.svd(rotation)
+        rotation = left @ right
+        sources = white @ rotation.T
+    whitening = (
         pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None]
     )
+    turned = rotation @ whitening
     return sources, turned, pca.mean_
 
 
