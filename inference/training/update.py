@@ -132,7 +132,7 @@ class Update:
             return None
         if has not in self.state:
             parameters = [p for p, each in zip(self.tracker.parameters, has, strict=True) if each]
-            states = [self.run.optimizer.state[p] for p in parameters]
+            states = [self.run.optimizer.state.get(p, {}) for p in parameters]
             if not states or not all(states):
                 return None
             moments = [state[name] for name in ("exp_avg", "exp_avg_sq") for state in states]
