@@ -8,14 +8,14 @@ NR-Kmeans (Mautz et al. 2018), AutoNR (Leiber et al. 2022), ENRC (Miklautz et al
 its name is given the number of labellings and of each one's classes; "ours" and AutoNR are given
 nothing. VaDE, GaussianMixture and KMeans, which find one clustering, are always told; the last two
 get a fit for each number of classes, and the best of these counts. NR-Kmeans, GaussianMixture and
-KMeans have ten starts; all else is as the methods have it by default. ENRC is slow and has to be
-named.
+KMeans have ten starts, and NR-Kmeans a noise space; all else is as the methods have it by default.
+ENRC is slow and has to be named.
 
 Rivals see standardised columns where units differ (wine, breast cancer, iris) and others as they
-are, which suits them better than standardising all; MultiFacetClustering always sees the data as
-they are. A labelling's score is its normalised mutual information with the facet that it shares
-most with; two labellings may share a facet, and the scores with every facet are kept. Labels choose
-nothing else. Drawn data differ from seed to seed.
+are, as in ClustPy's examples; MultiFacetClustering always sees the data as they are. A labelling's
+score is its normalised mutual information with the facet that it shares most with; two labellings
+may share a facet, and the scores with every facet are kept. Labels choose nothing else. Drawn data
+differ from seed to seed.
 
 In the folder of --out, fits.jsonl has a line for each fit, and rivals.json every seed's figures.
 Called again, fits that are there are not run again: not those that failed either, unless their
@@ -155,7 +155,8 @@ def ours_told(data: Data, seed: int) -> np.ndarray:
 
 
 def nr_kmeans(data: Data, seed: int) -> np.ndarray:
-    found = clustpy("alternative").NrKmeans(data.numbers, n_init=STARTS, random_state=seed)
+    # A space of a single cluster takes what belongs to no labelling.
+    found = clustpy("alternative").NrKmeans([*data.numbers, 1], n_init=STARTS, random_state=seed)
     return found.fit(data.for_rivals).labels_
 
 
