@@ -36,7 +36,9 @@ def reuse_memory(graph: Graph) -> None:
     own = {node for node in graph.nodes if _has_memory_of_its_own(node)}
     for node in graph.nodes:
         first = node.args[0] if node.args else None
-        if first not in own or not _may_be_written(node, first, place):
+        if not isinstance(first, Node) or first not in own:
+            continue
+        if not _may_be_written(node, first, place):
             continue
         if node.target in IN_PLACE:
             node.target = IN_PLACE[node.target]
@@ -47,16 +49,17 @@ def reuse_memory(graph: Graph) -> None:
 
 def _may_be_written(node: Node, operand: Node, place: dict[Node, int]) -> bool:
     """Whether the result fits into the operand's memory, and nothing reads that any more."""
-    before, after = operand.meta.get("val"), node.meta.get("val")
-    if not (_is_large(after) and _is_large(before)):
+    layout = _layout_if_large(node)
+    if layout is None or layout != _layout_if_large(operand):
         return False
-    layouts = [(each.shape, each.stride(), each.dtype) for each in (before, after)]
-    read = (shares_memory(user) or place[user] > place[node] for user in operand.users)
-    return layouts[0] == layouts[1] and not any(read)
+    return not any(shares_memory(user) or place[user] > place[node] for user in operand.users)
 
 
-def _is_large(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() >= LARGE_RESULT
+def _layout_if_large(node: Node) -> tuple[Any, ...] | None:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.numel() < LARGE_RESULT:
+        return None
+    return value.shape, value.stride(), value.dtype
 
 
 def _has_memory_of_its_own(node: Node) -> bool:
