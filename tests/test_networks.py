@@ -26,7 +26,7 @@ from ppl_models import (
     StandardNormal,
 )
 from ppl_models.modes import evaluating
-from ppl_models.networks import Architecture
+from ppl_models.networks import Architecture, Ladder
 from ppl_models.networks.resnet import _Block
 
 
@@ -458,3 +458,13 @@ def test_labels_are_planes_only_where_images_are_read(network: Architecture, ima
         assert torch.equal(joined[:, 2:, 1, 3], features)
     else:
         assert torch.equal(joined[:, 32:], features)
+
+
+def test_a_ladder_of_ones_own_needs_no_layer_after_the_merge() -> None:
+    """Unless it is asked for one; it is then named."""
+    parts = {name: getattr(MLPLadder, name) for name in ("up", "head", "rung", "down")}
+    own = type("Own", (Ladder,), parts)
+    decoder = own((8, 9)).decoder((6,), (2, 3))
+    assert decoder([torch.zeros(4, 2), torch.zeros(4, 3)], torch.ones(2)).shape == (4, 6)
+    with pytest.raises(NotImplementedError, match="Own has no layer for layers_after_merge=1"):
+        own((8, 9), layers_after_merge=1).decoder((6,), (2, 3))

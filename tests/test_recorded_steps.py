@@ -26,7 +26,15 @@ from inference.training import products
 from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given, network_relaxed, two_facets
+from tests.catalogue import (
+    BUILDERS,
+    OBJECTIVES,
+    PAIRS,
+    given,
+    mlvae,
+    network_relaxed,
+    two_facets,
+)
 from tests.test_contract import data
 
 # Pairs whose objective reads values back to the host, which cannot be recorded.
@@ -88,12 +96,13 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 def test_a_replayed_run_ends_as_one_through_pyro(
     build: Callable[[], FacetGuide], recorders: list[Recorder]
 ) -> None:
-    """The same draws, up to rounding; batches of groups, of many sizes, are not recorded."""
+    """The same draws, up to rounding."""
     assert_same(trained(build, None, None), trained(build, None, "replay"))
     (recorder,) = recorders
     assert recorder.refused is None
-    grouped = "group" in given(start(build, None).guide, 12)
-    assert len(recorder.programs) == (0 if grouped else 1)
+    group = given(start(build, None).guide, 12).get("group", torch.zeros(1, dtype=torch.long))
+    equal = len(group.unique(return_counts=True)[1].unique()) == 1
+    assert len(recorder.programs) == equal
 
 
 @pytest.mark.parametrize(
@@ -249,6 +258,25 @@ def test_a_replayed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
         small(None).fit(X, 5, checkpoints=again, **SIZES)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "programs"), [((4,) * 6, 1), ((4,) * 5, 2), ((2, 7, 3, 5, 1, 6), 0)], ids=str
+)
+def test_batches_of_equal_groups_are_recorded(
+    sizes: tuple[int, ...], programs: int, recorders: list[Recorder]
+) -> None:
+    """In batches of two groups, with a program of its own for a single last one."""
+    group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    x = data(start(mlvae, None).guide, len(group))
+    one, other = (
+        start(lambda: mlvae().double(), None, compile=mode).fit(
+            x, 3, 8, group=group, progress=False
+        )
+        for mode in (None, "replay")
+    )
+    assert_same(one, other)
+    assert len(recorders[-1].programs) == programs
+
+
 class CountsSteps(torch.optim.Adam):
     """Another optimiser, whose own step must be called."""
 
@@ -332,7 +360,9 @@ def test_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
         products.use_faster_products(faster.graph)
         faster.recompile()
         product = torch.ops.mkldnn._linear_pointwise.default
-        assert sum(node.target is product for node in faster.graph.nodes) == taken
+        found = [node for node in faster.graph.nodes if node.target is product]
+        assert len(found) == taken
+        assert [node.args[3] for node in found] == ["relu", "none"][:taken]
         torch.manual_seed(0)
         expected = program(*examples)
         for run in (faster, replay(program, examples)):

@@ -56,7 +56,7 @@ def cold_start(
     posterior is far wider than the spread of its means, so that means fitted to draws lie as far
     apart as the draws do, while the data, whose clusters are read at the posterior means, all lie
     between them. On MNIST (Table 3's sizes, before the first step) the data use all 25 clusters of
-    a facet after a fit to means, and effectively one or two after a fit to draws.
+    a facet after a fit to means, and effectively one to three after a fit to draws.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
     :param max_rows: most rows of ``x`` to use, chosen at random; by default all, as in the paper.

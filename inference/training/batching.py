@@ -39,6 +39,10 @@ class Batching(Options):
     def subset(self, data: Observed, at_most: int) -> Observed:
         """About ``at_most`` data as one batch; the same ones for the same data."""
 
+    def full(self, data: Observed, batch_size: int) -> int | None:
+        """Rows of every batch but a smaller last one; ``None`` if they vary."""
+        return None if "group" in data.given else min(batch_size, len(data))
+
 
 class Rows(Batching):
     """Batches of rows: ``batch_size`` rows each; the last batch of a pass may be smaller.
@@ -104,6 +108,12 @@ class Groups(Batching):
     def steps(self, data: Observed, batch_size: int) -> int:
         sizes = self.parts(data.given["group"].bincount())
         return -(-len(sizes) // self.per_batch(sizes, batch_size))
+
+    def full(self, data: Observed, batch_size: int) -> int | None:
+        sizes = self.parts(data.given["group"].bincount())
+        equal = bool((sizes == sizes[0]).all())
+        groups = min(self.per_batch(sizes, batch_size), len(sizes))
+        return groups * int(sizes[0]) if equal else None
 
     def parts(self, sizes: Tensor) -> Tensor:
         """Sizes of the parts of groups of these sizes, group by group, as equal as possible."""

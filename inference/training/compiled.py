@@ -56,9 +56,13 @@ class Recording:
     last: bool = True
     asked_for: bool = False
 
-    def covers(self, batch: Observed, rows: int, batch_size: int) -> bool:
-        """Whether a batch of so many rows gets a program; groups would need too many."""
-        return "group" not in batch.given and (self.last or rows == batch_size)
+    def covers(self, rows: int, full: int | None) -> bool:
+        """Whether a batch of so many rows gets a program.
+
+        :param full: of every batch but a smaller last one; ``None`` if they vary, as those of
+            unequal groups, which would need too many programs.
+        """
+        return full is not None and (self.last or rows == full)
 
 
 class RecordingWarning(UserWarning):
@@ -97,11 +101,11 @@ class Recorder:
     def __call__(self, step: Tensor, batch: Observed) -> Gradient | None:
         """The objectives and the gradient; ``None`` if they cannot be recorded."""
         inputs = (step, batch.x, *batch.given.values())
-        key = tuple((each.shape, each.dtype) for each in inputs)
+        key = (batch.size, *((each.shape, each.dtype) for each in inputs))
         program = self.programs.get(key)
         if program is None and self.refused is None:
             try:
-                program = self.programs[key] = self._program(inputs, list(batch.given))
+                program = self.programs[key] = self._program(inputs, batch)
             except Exception as error:  # of a user's own model, or of a compiler
                 self._refuse(str(error).strip().partition("\n")[0])
         return None if program is None else program(*self.tensors, *inputs)
@@ -117,9 +121,9 @@ class Recorder:
                 stacklevel=2,
             )
 
-    def _program(self, inputs: Sequence[Tensor], given: Sequence[str]) -> Callable[..., Gradient]:
+    def _program(self, inputs: Sequence[Tensor], batch: Observed) -> Callable[..., Gradient]:
         def objectives(*tensors: Tensor) -> Tensor:
-            return self._objectives(tensors, given)
+            return self._objectives(tensors, batch)
 
         has: list[bool] = []
         function = with_gradient(objectives, self.learning, has)
@@ -158,14 +162,15 @@ class Recorder:
                 failure = error
         raise failure
 
-    def _objectives(self, tensors: Sequence[Tensor], given: Sequence[str]) -> Tensor:
+    def _objectives(self, tensors: Sequence[Tensor], batch: Observed) -> Tensor:
+        """:param batch: like the one in ``tensors``, for what is not a tensor."""
         P, B = len(self.names), len(self.buffers)
         step, x, *rest = tensors[P + B :]
         return self.objectives(
             dict(zip(self.names, tensors[:P], strict=True)),
             dict(zip(self.buffers, tensors[P : P + B], strict=True)),
             step,
-            Observed(x, dict(zip(given, rest, strict=True))),
+            Observed(x, dict(zip(batch.given, rest, strict=True)), batch.size),
         )
 
 

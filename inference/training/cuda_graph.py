@@ -28,19 +28,21 @@ class CUDAGraphStep(SingleRunStep):
     pass if one of them has changed since the last pass (a callback halved a rate, or put new
     tensors in a prior).
 
-    :raises ValueError: if no batch would have the recorded size, as with batches of groups.
+    :raises ValueError: if no batch would have the recorded size, as with those of unequal groups.
     :raises RuntimeError: in the fourth step, if CUDA cannot record it.
     """
 
     def prepare(self) -> None:
         super().prepare()
         source = self.source
-        if isinstance(source, InMemorySource) and (
-            "group" in source.data.given or len(source.data) < source.batch_size
+        if source.full is None or (
+            isinstance(source, InMemorySource) and len(source.data) < source.batch_size
         ):
+            how = getattr(source, "batching", source)
             raise ValueError(
-                f"compile='cuda graph' needs batches of one size, but {source.batching!r} gives "
-                f"none of {source.batch_size} rows here: leave it out, or give a smaller batch_size"
+                f"compile='cuda graph' needs batches of one size, but {how!r} gives "
+                f"none of {source.batch_size} rows here: leave it out, or give a "
+                "smaller batch_size"
             )
         self.warm = 0
         self.replay: Callable[[], None] | None = None
@@ -50,7 +52,7 @@ class CUDAGraphStep(SingleRunStep):
         self.warm, self.replay = 0, None
 
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        if len(batch) != self.source.batch_size:
+        if len(batch) != self.source.full:
             return super().__call__(batch, step)
         device = self.run.device
         if self.warm < WARM_UP:
@@ -83,7 +85,7 @@ class CUDAGraphStep(SingleRunStep):
     def _record(self, batch: Observed, step: Tensor) -> None:
         """Record the step on its own copies of a batch and a step number."""
         given = {name: values.clone() for name, values in batch.given.items()}
-        self.batch, self.step = Observed(batch.x.clone(), given), step.clone()
+        self.batch, self.step = Observed(batch.x.clone(), given, batch.size), step.clone()
         groups = self.run.optimizer.param_groups
         for group in groups:
             group["capturable"] = True

@@ -40,10 +40,12 @@ class DataSource(ABC):
 
     :ivar steps: number of batches in a pass.
     :ivar batch_size: rows in a batch, at most or on average.
+    :ivar full: rows of every batch but a smaller last one; ``None`` if they vary.
     """
 
     steps: int
     batch_size: int
+    full: int | None
 
     @abstractmethod
     def batches(self, seed: int) -> Iterator[Observed]:
@@ -83,6 +85,7 @@ class InMemorySource(DataSource):
         self.mapped = mapped
         batching.check(self.data)
         self.steps = batching.steps(self.data, batch_size)
+        self.full = batching.full(self.data, batch_size)
 
     def generator(self, seed: int) -> Generator:
         """The generator for the order of a pass."""
@@ -143,6 +146,7 @@ class LoaderSource(DataSource):
             )
         self.held = self._held(HELD_ROWS)
         self.batch_size = len(self.held[0])
+        self.full = None if "group" in self.held[0].given else self.batch_size
 
     def batches(self, seed: int) -> Iterator[Observed]:
         batched = self.loader.batch_sampler

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def use_faster_products(graph: Graph) -> None:
-    """Take the large products in a program by oneDNN, where that is faster."""
+    """Take the large products in a program by oneDNN, where that is faster, and ReLUs with them."""
     if not mkl_is_slower():
         return
     for node in list(graph.nodes):
@@ -30,6 +30,9 @@ def use_faster_products(graph: Graph) -> None:
             continue
         if _is_large(node, rows):
             _replace(node, rows, _transposed(node, columns), bias)
+    operation = torch.ops.mkldnn._linear_pointwise.default
+    for product in graph.find_nodes(op="call_function", target=operation):
+        _join_relu(product)
 
 
 def _replace(node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
@@ -40,6 +43,15 @@ def _replace(node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
     faster.meta = dict(node.meta)
     node.replace_all_uses_with(faster)
     node.graph.erase_node(node)
+
+
+def _join_relu(product: Node) -> None:
+    """Let a product take the ReLU of its result, if nothing else uses it."""
+    users = list(product.users)
+    if len(users) == 1 and users[0].target is aten.relu.default:
+        product.args = (*product.args[:3], "relu", [], "")
+        users[0].replace_all_uses_with(product)
+        product.graph.erase_node(users[0])
 
 
 def _transposed(node: Node, columns: Node) -> Node:

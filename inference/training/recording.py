@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from inference.randomness import seeded
+from inference.training.in_place import reuse_memory
 from inference.training.products import use_faster_products
 from inference.training.simplify import has_an_effect, simplify
 from inference.training.torchscript import torchscript
@@ -92,6 +93,7 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
     program = copy.deepcopy(program)
     use_faster_products(program.graph)
     program.graph.eliminate_dead_code(has_an_effect)
+    reuse_memory(program.graph)
     program.recompile()
     try:
         script = torchscript(program)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-__all__ = ["has_an_effect", "simplify"]
+__all__ = ["has_an_effect", "mutates", "shares_memory", "simplify"]
 
 aten = torch.ops.aten
 # Give back their argument: the program is not differentiated any more.
@@ -68,7 +68,7 @@ def has_an_effect(node: Node) -> bool:
 
 def _operations(program: GraphModule, fixed: set[Node]) -> Iterator[Node]:
     for node in list(program.graph.nodes):
-        if node.op == "call_function" and node not in fixed and not _mutates(node):
+        if node.op == "call_function" and node not in fixed and not mutates(node):
             yield node
 
 
@@ -83,21 +83,21 @@ def _replace(node: Node, same: Node) -> None:
 def _mutated(program: GraphModule) -> set[Node]:
     """Tensors that are changed in place, and all that share memory with them."""
     fixed: set[Node] = set()
-    waiting = [each for n in program.graph.nodes if _mutates(n) for each in n.all_input_nodes]
+    waiting = [each for n in program.graph.nodes if mutates(n) for each in n.all_input_nodes]
     while waiting:
         node = waiting.pop()
         if node not in fixed:
             fixed.add(node)
-            waiting += [user for user in node.users if _shares_memory(user)]
-            waiting += node.all_input_nodes if _shares_memory(node) else []
+            waiting += [user for user in node.users if shares_memory(user)]
+            waiting += node.all_input_nodes if shares_memory(node) else []
     return fixed
 
 
-def _mutates(node: Node) -> bool:
+def mutates(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _shares_memory(node: Node) -> bool:
+def shares_memory(node: Node) -> bool:
     """Whether an operation gives views of its argument, or an element of them."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -246,7 +246,7 @@ def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
     for node in list(program.graph.nodes):
         if node.op not in ("call_function", "get_attr") or node in fixed:
             continue
-        if _mutates(node) or _is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
+        if mutates(node) or _is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
             continue
         if (same := seen.setdefault(_key(node), node)) is not node:
             _replace(node, same)

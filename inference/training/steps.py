@@ -117,8 +117,8 @@ class Steps(ABC):
 
         :param rows: of the batch of all processes, of which ``batch`` is this one's part.
         """
-        recorded, size = None, self.source.batch_size
-        if self.recorder is not None and self.recording.covers(batch, rows, size):
+        recorded = None
+        if self.recorder is not None and self.recording.covers(rows, self.source.full):
             recorded = self.recorder(step, batch)
         return self.computed(step, batch) if recorded is None else recorded
 

@@ -95,9 +95,14 @@ class Ladder(Architecture):
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         """Layers from a latent of length ``dim`` to :meth:`rung_width` features of ``level``."""
 
-    @abstractmethod
     def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
-        """Hidden layer from ``width`` features of ``level`` to :meth:`rung_width` of the same."""
+        """Hidden layer from ``width`` features of ``level`` to :meth:`rung_width` of the same; only
+        for ladders that may have ``layers_after_merge``.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no layer for layers_after_merge={self.layers_after_merge}: "
+            "define after_merge, or give 0"
+        )
 
     @abstractmethod
     def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
