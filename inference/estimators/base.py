@@ -215,6 +215,8 @@ class FacetEstimator(BaseEstimator):
     def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
         """Store the chosen settings, and print them if asked to."""
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
+        if self.encoding_.unskewed is not None:
+            encoding["unskewed"] = True  # see encoding_.unskewed.power
         self.settings_ = encoding | settings | chosen.settings()
         if self.verbose:
             print(

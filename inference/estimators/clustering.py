@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
+from inference.estimators.counting import FacetCount, number_of_facets
 from inference.estimators.defaults import (
     default_dims,
     default_network,
@@ -105,7 +106,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def __init__(
         self,
-        facets: int | Sequence[str] = 2,
+        facets: int | Sequence[str] | None = None,
         *,
         n_clusters: int | Sequence[int | None] | None = None,
         n_latents: int | Sequence[int | None] | None = None,
@@ -146,20 +147,24 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             than clusters.
         :raises FloatingPointError: if training diverges.
         """
-        names = _facet_names(self.facets)
+        names = None if self.facets is None else _facet_names(self.facets)
         x = self._new_data(X)
+        found = self._counted(x) if names is None else None
+        if names is None:
+            names = _facet_names(2 if found is None else max(1, found.number))
         known = _known(labels, names, len(x))
         numbers = _for_each(names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
             numbers[name] = _at_least(int(theirs.max()) + 1, name, numbers[name])
         _check_enough(len(x), numbers)
-        recipe = self._recipe(x, names)
+        recipe = self._recipe(x, names) if found is None else self._found(x, names, found)
         kept, held_out = self._split(x, known, recipe.chosen.seed)
-        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
+        taught = known if found is None else found.taught(names) | known
+        part, label = x[kept], {name: theirs[kept] for name, theirs in taught.items()}
         latents = recipe.latents(part, label)
         check_trained(latents, part, self.learning_rate)
         counts = recipe.numbers(part, latents, numbers)
-        found = {name: count.number for name, count in counts.items()}
+        K = {name: count.number for name, count in counts.items()}
         self.merge_trees_ = {name: count.tree for name, count in counts.items() if count.tree}
         epochs = (*recipe.lengths.alone, recipe.lengths.together)
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
@@ -167,12 +172,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._state_settings(
             recipe.chosen,
             start=start,
-            n_clusters=found,
+            facets="as given" if found is None else found.evidence,
+            n_clusters=K,
             counted={name: count.why for name, count in counts.items()},
             n_latents=dims,
             epochs=epochs,
         )
-        runner = recipe.mixtures(part, latents, found, label)
+        runner = recipe.mixtures(part, latents, K, label)
         others = None if held_out is None else x[held_out]
         self._state_ended(recipe.together(runner, part, others, label, self.early_stopping))
         self.runner_, self.facet_names_ = self._check_trained(runner, x), names
@@ -267,6 +273,20 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             p = model.decode(z)
             x = p.sample() if noise else p.mean
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
+
+    def _counted(self, x: np.ndarray) -> FacetCount | None:
+        """The facets of columns of real numbers; ``None`` for other data, and if nothing varies."""
+        if self.encoding_.values != "real" or x.ndim > 2 or self.network is not None:
+            return None
+        count = number_of_facets(np.nan_to_num(x).astype(float))
+        return count if count.groups else None
+
+    def _found(self, x: np.ndarray, names: Sequence[str], found: FacetCount) -> SubspaceStrategy:
+        assert found.subspaces is not None
+        dim, shape = sum(found.subspaces.dims), x.shape[1:]
+        chosen = self._chosen(x, dim, default_plain_network(shape))
+        length = chosen.lengths(len(x), SUBSPACE_STEPS)
+        return SubspaceStrategy(shape, names, chosen, length, dim, found)
 
     def _recipe(self, x: np.ndarray, names: Sequence[str]) -> FitStrategy:
         shape, J = x.shape[1:], len(names)

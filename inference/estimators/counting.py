@@ -1,4 +1,4 @@
-"""How many facets a table of real numbers has, from its linear subspaces and before any training.
+"""How many facets a table of real numbers has, before any training.
 
 1. Principal components, in two numbers: those that exceed chance (parallel analysis, Horn, 1965);
    and all of a narrow table, of a wide one those that exceed chance once the earlier components are
@@ -12,21 +12,29 @@
 4. A group is a facet if its density has two hills or more (:mod:`~inference.estimators.merging`),
    and the data of two of its clusters are not unimodal along the line that separates these best
    (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill.
+5. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`). They tell
+   every combination of all labellings, however curved. If they are more than twice as many as the
+   facets' clusters combined, linear subspaces do not show them, and they are a single facet.
+6. If there are such clusters, but neither of these finds a facet, the components that exceed chance
+   are one: few rows may show a grouping there that no single group of coordinates does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
+from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from inference.estimators.defaults import principal_dimensions
-from inference.estimators.merging import MergeTree, merge_tree
+from inference.estimators.defaults import principal_dimensions, rank
+from inference.estimators.merging import ClusterCount, MergeTree, merge_tree
 from inference.estimators.subspaces import Subspaces, independent_sources
+from inference.initialization.neighbors import neighbor_clusters
 
 __all__ = ["FacetCount", "SubspaceEvidence", "dip", "dip_p_value", "number_of_facets"]
 
@@ -47,8 +55,8 @@ LEVEL = 0.05
 # bounded supports show at random is less deep, and where the two do not touch, the line between
 # them has a gap in which others lie.
 DEEP = 0.5
-# Fewest rows of a cluster whose dip is tested.
-FEWEST = 5
+# Fewest rows of a cluster whose dip is tested, and of a table whose neighbours are.
+FEWEST, FEWEST_NEIGHBORS = 5, 30
 # Root N times the dip of draws of a uniform distribution, and how often it is exceeded: from 7,774
 # draws of 500 values.
 DIPS = (0.2842, 0.3675, 0.4442, 0.4874, 0.5287, 0.5765, 0.61, 0.6347, 0.6646, 0.7101)
@@ -81,12 +89,16 @@ class FacetCount:
     """The facets of a table.
 
     :ivar groups: evidence for each group of coordinates.
-    :ivar subspaces: of the facets, the one with the clearest clusters last; ``None`` if there are
-        no facets.
+    :ivar subspaces: of the facets, the one with the clearest clusters last; if there are none, of
+        all principal components that exceed chance; ``None`` if nothing varies.
+    :ivar combined: number of clusters of neighbouring data, 1 if there are none.
+    :ivar neighbors: these clusters ``[N]``, if they are the facet.
     """
 
     groups: Sequence[SubspaceEvidence]
     subspaces: Subspaces | None
+    combined: int = 1
+    neighbors: np.ndarray | None = None
 
     @property
     def facets(self) -> list[SubspaceEvidence]:
@@ -95,16 +107,42 @@ class FacetCount:
 
     @property
     def number(self) -> int:
-        return len(self.facets)
+        return len(self.numbers)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of clusters, one of each facet."""
+        if self.neighbors is not None:
+            return [self.combined]
+        return [each.tree.hills for each in self.facets]
+
+    @property
+    def counts(self) -> list[ClusterCount]:
+        """Clusters of each facet; of one facet with a single cluster, if there are none."""
+        if self.neighbors is not None:
+            return [ClusterCount(self.combined, "clusters of neighbours")]
+        trees = [each.tree for each in self.facets]
+        counted = [ClusterCount(tree.hills, tree.evidence, tree) for tree in trees]
+        return counted or [ClusterCount(1, "no clusters beyond chance")]
+
+    def taught(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The clusters that the model learns, by the facet's name, if it does not find them."""
+        return {} if self.neighbors is None else {names[0]: self.neighbors}
 
     @property
     def evidence(self) -> str:
         """Why, in words."""
         facets = self.facets
+        graph = f"{self.combined} cluster(s) of neighbours"
+        if self.neighbors is not None:
+            return f"{graph}, which linear subspaces do not show"
+        if not facets:
+            return f"no clusters beyond chance; {graph}"
         others = len(self.groups) - len(facets)
         said = [f"{len(facets)} of {len(self.groups)} groups of coordinates have clusters"]
         said += [str(each) for each in facets]
-        return "; ".join(said + [f"{others} with one hill or no dip"] * (others > 0))
+        said += [f"{others} with one hill or no dip"] * (others > 0)
+        return "; ".join([*said, graph])
 
 
 def _clearness(group: SubspaceEvidence) -> float:
@@ -129,13 +167,19 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
         >>> number_of_facets((x - x.mean(0)) / x.std(0)).number
         2
     """
-    if not np.ptp(x, axis=0).any():
+    most = min(NARROW, rank(x))
+    if most < 1:
         return FacetCount([], None)
-    by_shuffling = principal_dimensions(x, 1, min(NARROW, *x.shape), seed)
+    near = _neighbors(x, seed)
+    combined = int(near.max()) + 1
+    by_shuffling = principal_dimensions(x, 1, most, seed)
     dims = {by_shuffling, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
     counts = [_count_in(x, dim, seed) for dim in sorted(dims, reverse=True)]
-    return max(counts, key=lambda count: count.number)
+    best = max(counts, key=lambda count: count.number)
+    if best.number and combined <= 2 * prod(best.numbers):
+        return replace(best, combined=combined)
+    return _count_whole(x, by_shuffling, near, seed)
 
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
@@ -149,6 +193,26 @@ def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
     if not count.number:
         return count
     return FacetCount(found, Subspaces(loc, [turned[each.columns] for each in count.facets]))
+
+
+def _neighbors(x: np.ndarray, seed: int) -> np.ndarray:
+    if len(x) < FEWEST_NEIGHBORS:
+        return np.zeros(len(x), int)
+    found = neighbor_clusters(x, max_rows=len(x), seed=seed)
+    return np.unique(found, return_inverse=True)[1]
+
+
+def _count_whole(x: np.ndarray, dim: int, near: np.ndarray, seed: int) -> FacetCount:
+    """All principal components as one group, the first with variance 1."""
+    pca = PCA(dim, random_state=seed).fit(x)
+    maps = pca.components_ / np.sqrt(pca.explained_variance_[0])
+    group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
+    combined = int(near.max()) + 1
+    hills = group.tree.hills
+    group = replace(group, is_facet=min(hills, combined) > 1)
+    curved = combined > (2 * hills if hills > 1 else 1)
+    subspaces = Subspaces(pca.mean_, [maps])
+    return FacetCount([group], subspaces, combined, near if curved else None)
 
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:

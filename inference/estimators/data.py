@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, prod
 
 import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 
+from inference.estimators.skewness import Unskewed, unskewed_if_better
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 
 __all__ = [
@@ -49,6 +50,7 @@ class Encoding:
     :ivar scale: what the data are then divided by; both are arrays that broadcast against a datum.
     :ivar missing: share of the entries that are missing.
     :ivar exponent: 0 unless values are so large or small that their squares exceed float64.
+    :ivar unskewed: what is then done to skewed columns.
     """
 
     values: str
@@ -57,6 +59,7 @@ class Encoding:
     scale: np.ndarray
     missing: float
     exponent: np.ndarray | int = 0
+    unskewed: Unskewed | None = None
 
     def encode(self, X: np.ndarray) -> np.ndarray:
         """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.
@@ -68,11 +71,13 @@ class Encoding:
             return X
         if self.values in ("real", "8-bit"):
             with np.errstate(over="ignore"):  # refused below
-                X = (_shifted(X, -self.exponent) - self.loc) / self.scale
-        return _single(X)
+                X = self._standardized(X)
+        return _single(X if self.unskewed is None else self.unskewed.apply(X))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """A model's output in the user's units, at most the largest float."""
+        if self.unskewed is not None:
+            x = self.unskewed.undo(x)
         with np.errstate(over="ignore"):
             values = np.ldexp(x * self.scale + self.loc, self.exponent)
         return representable(values, np.dtype(float))
@@ -82,14 +87,20 @@ class Encoding:
         ``[N]``.
         """
         each = np.broadcast_to(np.log(self.scale) + self.exponent * log(2), X.shape)
+        if self.unskewed is not None:
+            each = each - self.unskewed.log_slope(self._standardized(X))
         return np.where(is_missing(X), 0.0, each).reshape(len(X), -1).sum(1)
+
+    def _standardized(self, X: np.ndarray) -> np.ndarray:
+        return (_shifted(X, -self.exponent) - self.loc) / self.scale
 
 
 def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
     """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only 8-bit values are
     converted.
 
-    Real columns are standardised one by one, real images by a common mean and deviation.
+    Real columns are standardised one by one, without their skewness if the data are then more
+    likely; real images by a common mean and deviation.
     """
     observed = X[~is_missing(X)]
     values = _kind(X, observed)
@@ -100,7 +111,10 @@ def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
         scale = np.full(1, 255.0)
     elif values == "real":
         loc, scale, exponent = _moments(X, 0 if X.ndim == 2 else None)
-    return Encoding(values, X.shape[1:], loc, scale, 1 - len(observed) / X.size, exponent)
+    encoding = Encoding(values, X.shape[1:], loc, scale, 1 - len(observed) / X.size, exponent)
+    if values != "real" or X.ndim > 2:
+        return encoding
+    return replace(encoding, unskewed=unskewed_if_better(encoding.encode(X).astype(float)))
 
 
 def _moments(X: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-__all__ = ["ClusterCount", "MergeTree", "merge_tree", "merged_number", "mixtures_by_bic"]
+__all__ = ["ClusterCount", "MergeTree", "likeliest_mixture", "merge_tree", "merged_number"]
 
 # Components whose density at the lowest point between them is at least this share of the lower of
 # their hills are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
@@ -30,6 +30,8 @@ STEPS = 21
 # Numbers of components to try, and how many in a row without a lower BIC end the search.
 COMPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 21, 25)
 PATIENCE = 3
+# Covariances of the components: one for each, or one for all, which few rows suffice for.
+COVARIANCES = ("full", "tied")
 # Fewest data for each component, and most data that a mixture is fitted to.
 ROWS_PER_COMPONENT, MAX_ROWS = 15, 5000
 
@@ -103,25 +105,24 @@ class ClusterCount:
     tree: MergeTree | None = None
 
 
-def merged_number(z: np.ndarray, seed: int, covariance: str = "full") -> ClusterCount:
+def merged_number(z: np.ndarray, seed: int) -> ClusterCount:
     """The number of clusters of latents ``[N, d]`` that valleys separate; 2, the fewest that a
     facet is fitted with, if there are none.
     """
-    tree = merge_tree(z, seed, covariance)
+    tree = merge_tree(z, seed)
     why = tree.evidence
     if tree.hills < 2:
         why += "; a facet has 2 or more"
     return ClusterCount(max(2, tree.hills), why, tree)
 
 
-def merge_tree(z: np.ndarray, seed: int, covariance: str = "full") -> MergeTree:
+def merge_tree(z: np.ndarray, seed: int) -> MergeTree:
     """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge.
 
     A pair's height is the lowest density on the better of two lines between their means, and a
     cluster's hill is the highest density at the means of its components.
     """
-    fitted = mixtures_by_bic(z, seed, covariance)
-    mixture = fitted[min(fitted, key=lambda k: fitted[k][0])][1]
+    mixture = likeliest_mixture(z, seed)
     hill, pass_ = mixture.score_samples(mixture.means_), _passes(mixture)
     alive, joins, heights = list(range(len(hill))), [], []
     while len(alive) > 1:
@@ -136,22 +137,26 @@ def merge_tree(z: np.ndarray, seed: int, covariance: str = "full") -> MergeTree:
     return MergeTree(mixture, np.array(joins, int).reshape(-1, 2), np.array(heights, float))
 
 
-def mixtures_by_bic(
-    z: np.ndarray, seed: int, covariance: str = "full"
-) -> dict[int, tuple[float, GaussianMixture]]:
-    """BIC and mixture by number of components, until BIC has not fallen for several."""
+def likeliest_mixture(z: np.ndarray, seed: int) -> GaussianMixture:
+    """The mixture with the lowest BIC in ``[N, d]``, of any number of components and either kind of
+    covariances.
+    """
     z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
-    fitted: dict[int, tuple[float, GaussianMixture]] = {}
+    fitted = [each for kind in COVARIANCES for each in _mixtures(z, seed, kind)]
+    return min(fitted, key=lambda each: each[0])[1]
+
+
+def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, GaussianMixture]]:
+    """BIC and mixture by number of components, until BIC has not fallen for several."""
+    fitted: list[tuple[float, GaussianMixture]] = []
     for k in COMPONENTS:
-        if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls(
-            [bic for bic, _ in fitted.values()]
-        ):
+        if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls([bic for bic, _ in fitted]):
             break
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
             mixture = GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed)
             mixture.fit(z)
-        fitted[k] = float(mixture.bic(z)), mixture
+        fitted.append((float(mixture.bic(z)), mixture))
     return fitted
 
 
@@ -178,7 +183,6 @@ def _passes(mixture: GaussianMixture) -> np.ndarray:
 
 
 def _precisions(mixture: GaussianMixture) -> np.ndarray:
-    """Inverse covariances ``[M, d, d]``, for components of either kind."""
-    if mixture.covariance_type == "full":
-        return mixture.precisions_
-    return np.stack([np.diag(each) for each in mixture.precisions_])
+    """Inverse covariances ``[M, d, d]``."""
+    precision = mixture.precisions_
+    return np.broadcast_to(precision, (len(mixture.means_), *precision.shape[-2:]))

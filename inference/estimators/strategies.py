@@ -15,11 +15,12 @@ import torch
 from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
 from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
+from inference.estimators.counting import FacetCount
 from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.merging import ClusterCount, merged_number
-from inference.estimators.subspaces import independent_subspaces, teach
+from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.initialization.mixtures import fit_mixtures
 from inference.randomness import seeded
 from inference.runner import SVIRunner
@@ -163,15 +164,18 @@ class SubspaceStrategy(FitStrategy):
     """Facets are independent subspaces of the data.
 
     :param dim: length of all facets' latents together.
+    :param found: the facets, if they were counted.
     """
 
     covariance = "full"
     dim: int
+    found: FacetCount | None = None
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
-        found = independent_subspaces(complete, self.dim, len(self.names), self.chosen.seed)
-        subspaces = found.given_to([label.get(name) for name in self.names], complete)
+        subspaces = self._subspaces(complete)
+        if label:
+            subspaces = subspaces.given_to([label.get(name) for name in self.names], complete)
         dims = zip(self.names, subspaces.dims, strict=True)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
         seen = torch.as_tensor(complete, device=guide.model.gates.device)
@@ -186,5 +190,19 @@ class SubspaceStrategy(FitStrategy):
             )
         return guide
 
+    def numbers(
+        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
+    ) -> dict[str, ClusterCount]:
+        if self.found is None:
+            return super().numbers(x, latents, chosen)
+        counted = dict(zip(self.names, self.found.counts, strict=True))
+        given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}
+        return counted | given
+
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
-        return merged_number(z, self.chosen.seed, self.covariance)
+        return merged_number(z, self.chosen.seed)
+
+    def _subspaces(self, x: np.ndarray) -> Subspaces:
+        if self.found is not None and self.found.subspaces is not None:
+            return self.found.subspaces
+        return independent_subspaces(x, self.dim, len(self.names), self.chosen.seed)

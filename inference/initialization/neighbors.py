@@ -32,11 +32,16 @@ REGULARIZER = 0.1
 TOLERANCE = 1e-3
 # Restarts of k-means.
 RESTARTS = 5
+# Rows on which clusters are counted, the most clusters, and samples of a normal to compare with.
+COUNTED_ROWS, MOST_CLUSTERS, NORMAL_SAMPLES = 3000, 40, 3
+# How far an eigenvalue is above those of normal samples, as a share of the way to the largest one:
+# data with bounds or tails, which have one cluster, are a little above.
+ABOVE_CHANCE = 0.25
 
 
 def neighbor_clusters(
     x: ArrayLike | Tensor,
-    num_clusters: int,
+    num_clusters: int | None = None,
     num_neighbors: int = 10,
     dim: int = 50,
     max_rows: int = 60_000,
@@ -58,7 +63,9 @@ def neighbor_clusters(
     clustering*, 2001).
 
     :param x: complete data ``[N, ...]``, with entries on one scale. Every pair of data is compared.
-    :param num_clusters: K, below N.
+    :param num_clusters: K, below N. ``None`` to count them, up to 40: as many as the graph has
+        eigenvalues well above the second one of graphs of normal samples with the same covariance,
+        which have a single cluster.
     :param num_neighbors: of each datum, below N.
     :param dim: most principal components to use.
     :param max_rows: most data to use, chosen at random.
@@ -79,6 +86,8 @@ def neighbor_clusters(
     if data.ndim < 2 or not data.numel():
         raise ValueError(f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty")
     sizes = {"num_clusters": num_clusters, "num_neighbors": num_neighbors}
+    if num_clusters is None:
+        del sizes["num_clusters"]
     for name, size in (*sizes.items(), ("dim", dim), ("max_rows", max_rows)):
         check_size(name, size)
     looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]
@@ -88,7 +97,10 @@ def neighbor_clusters(
                 f"{name}={size} is too many for {len(looked_at)} data: it must be less than that"
             )
     rows, copy_of = _distinct(_rows(data, looked_at), more_than=max(sizes.values()))
-    affinity = _affinity(_principal(rows, dim, seed), num_neighbors)
+    rows = _principal(rows, dim, seed)
+    if num_clusters is None:
+        num_clusters = _number_of_clusters(rows[:COUNTED_ROWS], num_neighbors, seed)
+    affinity = _affinity(rows, num_neighbors)
     clusters = np.full(len(data), -1)
     clusters[looked_at] = _spectral_clusters(affinity, num_clusters, seed)[copy_of]
     return clusters
@@ -214,15 +226,32 @@ def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
     return (one_way + one_way.T) / 2
 
 
-def _spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
-    """k-means in the leading eigenvectors of the graph's normalised affinity.
+def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
+    """How many eigenvalues of the graph are well above all but the first of a normal sample's."""
+    most = min(MOST_CLUSTERS, len(rows) - 2)
+    if most < 2:
+        return 1
+    rng, scale = np.random.default_rng(seed), rows.std(0)
+    normal = [rng.normal(size=rows.shape) * scale for _ in range(NORMAL_SAMPLES)]
+    chance = max(_leading(_affinity(each, num_neighbors), 2, seed)[0].min() for each in normal)
+    values, _ = _leading(_affinity(rows, num_neighbors), most, seed)
+    return max(1, int((values > chance + ABOVE_CHANCE * (values.max() - chance)).sum()))
 
-    scikit-learn's ``SpectralClustering`` finds the same eigenvectors by factorising the matrix, so
-    it is not used here.
+
+def _spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
+    """k-means in the leading eigenvectors of the graph's normalised affinity."""
+    _, vectors = _leading(affinity, num_clusters, seed)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(np.finfo(vectors.dtype).tiny)
+    return KMeans(num_clusters, n_init=RESTARTS, random_state=seed).fit_predict(vectors)
+
+
+def _leading(affinity: csr_matrix, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues and eigenvectors of the normalised affinity.
+
+    scikit-learn's ``SpectralClustering`` finds the same ones by factorising the matrix, so it is
+    not used here.
     """
     degree = affinity.sum(1).A1
     root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)
     start = np.random.default_rng(seed).standard_normal(len(degree))
-    _, vectors = eigsh(root @ affinity @ root, num_clusters, which="LA", tol=TOLERANCE, v0=start)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(np.finfo(vectors.dtype).tiny)
-    return KMeans(num_clusters, n_init=RESTARTS, random_state=seed).fit_predict(vectors)
+    return eigsh(root @ affinity @ root, number, which="LA", tol=TOLERANCE, v0=start)
