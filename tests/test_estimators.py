@@ -726,3 +726,27 @@ def test_groups_go_through_a_pipeline() -> None:
     x = StandardScaler().fit_transform(columns())
     np.testing.assert_array_equal(z, clone(step).fit(x, groups=groups).transform(x, groups=groups))
     assert len(np.unique(z[:, :2], axis=0)) == 6
+
+
+def test_facets_are_counted_by_default() -> None:
+    """Two labellings, one, and none."""
+    rng = np.random.default_rng(0)
+    options = {"epochs": 20, "random_state": 0}
+    two = MultiFacetClustering(**options).fit(drawn().x)
+    assert sorted(len(each) for each in two.clusters_) == [3, 5]
+    assert two.settings_["found"].startswith("2 of")
+    groups = rng.integers(3, size=300)
+    x = 6 * np.eye(3)[groups] @ rng.normal(size=(3, 8)) + rng.normal(size=(300, 8))
+    one = MultiFacetClustering(**options).fit(x)
+    assert one.labels_.shape == (300, 1)
+    assert nmi(groups, one.labels_[:, 0]) > 0.9
+    none = MultiFacetClustering(**options).fit(rng.normal(size=(300, 4)))
+    assert not none.labels_.any()
+    assert none.settings_["n_clusters"] == {"facet_0": 1}
+    assert none.settings_["counted"] == {"facet_0": "no clusters beyond chance"}
+    assert none.predict(x[:5, :4]).shape == (5, 1)
+    assert FacetClustering(MultiFacetClustering(**options)).fit(drawn().x).labels_.shape == (
+        len(drawn().x),
+    )
+    images = np.random.default_rng(0).random((40, 6))
+    assert MultiFacetClustering(n_clusters=2, epochs=2).fit(images).labels_.shape == (40, 2)

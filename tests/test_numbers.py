@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
-from benchmarks.numbers_found import NONE, linear, standardised, table
+from benchmarks.numbers_found import NONE, curved, linear, standardised, table
 from examples.sources import labellings
 from inference.estimators.counting import dip, dip_p_value, number_of_facets
 from inference.estimators.merging import VALLEY, merge_tree, merged_number
+from inference.estimators.skewness import unskewed_if_better
 from inference.estimators.subspaces import independent_sources
 
 pytestmark = pytest.mark.slow(40)
@@ -158,4 +160,31 @@ def test_constant_data_have_no_facets() -> None:
     found = number_of_facets(np.zeros((50, 4)))
     assert found.number == 0
     assert found.subspaces is None
-    assert found.evidence == "0 of 0 groups of coordinates have clusters"
+    assert found.evidence == "no clusters beyond chance; 1 cluster(s) of neighbours"
+
+
+def test_curved_labellings_are_one_facet_of_their_combinations() -> None:
+    """Six and two clusters, mixed by a network: no subspace shows either."""
+    drawn = curved(1)
+    x = standardised(drawn.x)[:2000]
+    found = number_of_facets(x)
+    assert found.number == 1
+    assert found.combined == pytest.approx(12, abs=2)
+    assert found.subspaces is not None
+    each = found.groups[0].tree.labels(found.subspaces.sources(x), found.numbers[0])
+    combined = 2 * drawn.labels[0][:2000] + drawn.labels[1][:2000]
+    assert nmi(combined, each) > 0.9
+
+
+def test_a_grouping_of_all_coordinates_together() -> None:
+    """As in scikit-learn's table of breast cancers: hills that no group of coordinates shows."""
+    data = load_breast_cancer()
+    x = standardised(data.data)
+    unskewed = unskewed_if_better(x)
+    assert unskewed is not None
+    found = number_of_facets(unskewed.apply(x))
+    assert found.numbers == [2]
+    assert found.subspaces is not None
+    assert len(found.groups) == 1
+    z = found.subspaces.sources(unskewed.apply(x))
+    assert nmi(data.target, found.groups[0].tree.labels(z, 2)) > 0.6

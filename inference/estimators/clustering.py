@@ -35,6 +35,8 @@ __all__ = ["FacetClustering", "MultiFacetClustering"]
 
 # Share of the data that is held out to stop the last phase early, and the fewest such data.
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
+# Facets of data in which they are not counted.
+FACETS = 2
 # A facet is a level of a network: more are a mistake.
 MOST_FACETS = 1000
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
@@ -50,22 +52,26 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     Settings that are not given are chosen from the data and stored in ``settings_``. The likelihood
     follows the values: Bernoulli for binary ones, else a normal whose scale is that of the residual
     of an equal number of linear latents (probabilistic PCA). 8-bit values are scaled to [0, 1];
-    values outside [0, 1] are standardised, each column by itself. Columns of real numbers start
-    from independent subspaces of the data, one for each facet (ICA of the principal components that
-    exceed chance). For images and values within [0, 1] the network is a ladder, convolutional for
-    ``[N, C, H, W]``, and facets are faded in one after the other, the deepest first, under a
-    standard normal prior. Then mixtures are fitted to the latents. Their numbers of clusters are
-    those with the lowest BIC; with subspaces, those of its components between which the density has
-    a valley, since BIC alone takes several components for a cluster that is not normal.
-    ``settings_["counted"]`` says why. Finally everything is trained together, until the line
-    through the last five values of the ELBO of a held-out tenth of the data, or of the training
-    objective if that is fewer than 20 rows, no longer rises; ``settings_["ended"]`` says when.
+    values outside [0, 1] are standardised, each column by itself, and skewed columns transformed
+    where the data are then more likely (Yeo and Johnson's powers).
+
+    Columns of real numbers start from independent subspaces of the data, one for each facet. They
+    are counted (:func:`~inference.estimators.counting.number_of_facets`): a facet has clusters that
+    a valley of the density separates. If there is none, one facet with a single cluster is fitted.
+    For images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``,
+    and facets are faded in one after the other, the deepest first, under a standard normal prior.
+    Then mixtures are fitted to the latents. Their numbers of clusters are those with the lowest
+    BIC; with subspaces, those of its components between which the density has a valley, since BIC
+    alone takes several components for a cluster that is not normal. ``settings_`` says why, as
+    ``"found"`` and ``"counted"``. Finally everything is trained together, until the line through
+    the last five values of the ELBO of a held-out tenth of the data, or of the training objective
+    if that is fewer than 20 rows, no longer rises; ``settings_["ended"]`` says when.
 
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
-        features.
+        features. ``None`` to count them in columns of real numbers; other data get two.
     :param n_clusters: one number for all facets, or one for each; ``None`` to choose from the data.
     :param n_latents: length of each facet's latent vector, in the same form; if facets are found as
         subspaces, only the sum counts.
@@ -151,7 +157,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = self._new_data(X)
         found = self._counted(x) if names is None else None
         if names is None:
-            names = _facet_names(2 if found is None else max(1, found.number))
+            names = _facet_names(FACETS if found is None else max(1, found.number))
         known = _known(labels, names, len(x))
         numbers = _for_each(names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
@@ -159,8 +165,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         _check_enough(len(x), numbers)
         recipe = self._recipe(x, names) if found is None else self._found(x, names, found)
         kept, held_out = self._split(x, known, recipe.chosen.seed)
-        taught = known if found is None else found.taught(names) | known
-        part, label = x[kept], {name: theirs[kept] for name, theirs in taught.items()}
+        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
         latents = recipe.latents(part, label)
         check_trained(latents, part, self.learning_rate)
         counts = recipe.numbers(part, latents, numbers)
@@ -172,7 +177,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._state_settings(
             recipe.chosen,
             start=start,
-            facets="as given" if found is None else found.evidence,
+            found="facets as given" if found is None else found.evidence,
             n_clusters=K,
             counted={name: count.why for name, count in counts.items()},
             n_latents=dims,
@@ -408,8 +413,10 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         estimator = clone(self._template())
         if self.random_state is not None:
             estimator.set_params(random_state=self.random_state)
-        facet = _facet_index(_facet_names(estimator.facets), self.facet)
-        self._view(estimator.fit(X, labels=labels), facet)
+        if estimator.facets is not None:
+            _facet_index(_facet_names(estimator.facets), self.facet)
+        fitted = estimator.fit(X, labels=labels)
+        self._view(fitted, _facet_index(fitted.facet_names_, self.facet))
         return self
 
     def predict(self, X: Any) -> np.ndarray:

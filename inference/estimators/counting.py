@@ -13,10 +13,10 @@
    and the data of two of its clusters are not unimodal along the line that separates these best
    (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill.
 5. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`). They tell
-   every combination of all labellings, however curved. If they are more than twice as many as the
-   facets' clusters combined, linear subspaces do not show them, and they are a single facet.
-6. If there are such clusters, but neither of these finds a facet, the components that exceed chance
-   are one: few rows may show a grouping there that no single group of coordinates does.
+   every combination of all labellings, however curved. Where there is only one, there is no facet.
+6. If there are several, but no group of coordinates is a facet, or the facets' clusters combined
+   are fewer than half of them, the components that exceed chance are one facet: few rows may show a
+   grouping there that no single group of coordinates does, and curved ones need all.
 """
 
 from __future__ import annotations
@@ -92,13 +92,11 @@ class FacetCount:
     :ivar subspaces: of the facets, the one with the clearest clusters last; if there are none, of
         all principal components that exceed chance; ``None`` if nothing varies.
     :ivar combined: number of clusters of neighbouring data, 1 if there are none.
-    :ivar neighbors: these clusters ``[N]``, if they are the facet.
     """
 
     groups: Sequence[SubspaceEvidence]
     subspaces: Subspaces | None
     combined: int = 1
-    neighbors: np.ndarray | None = None
 
     @property
     def facets(self) -> list[SubspaceEvidence]:
@@ -112,30 +110,20 @@ class FacetCount:
     @property
     def numbers(self) -> list[int]:
         """Of clusters, one of each facet."""
-        if self.neighbors is not None:
-            return [self.combined]
         return [each.tree.hills for each in self.facets]
 
     @property
     def counts(self) -> list[ClusterCount]:
         """Clusters of each facet; of one facet with a single cluster, if there are none."""
-        if self.neighbors is not None:
-            return [ClusterCount(self.combined, "clusters of neighbours")]
         trees = [each.tree for each in self.facets]
         counted = [ClusterCount(tree.hills, tree.evidence, tree) for tree in trees]
         return counted or [ClusterCount(1, "no clusters beyond chance")]
-
-    def taught(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The clusters that the model learns, by the facet's name, if it does not find them."""
-        return {} if self.neighbors is None else {names[0]: self.neighbors}
 
     @property
     def evidence(self) -> str:
         """Why, in words."""
         facets = self.facets
         graph = f"{self.combined} cluster(s) of neighbours"
-        if self.neighbors is not None:
-            return f"{graph}, which linear subspaces do not show"
         if not facets:
             return f"no clusters beyond chance; {graph}"
         others = len(self.groups) - len(facets)
@@ -170,16 +158,15 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
     most = min(NARROW, rank(x))
     if most < 1:
         return FacetCount([], None)
-    near = _neighbors(x, seed)
-    combined = int(near.max()) + 1
+    combined = _clusters_of_neighbors(x, seed)
     by_shuffling = principal_dimensions(x, 1, most, seed)
     dims = {by_shuffling, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
     counts = [_count_in(x, dim, seed) for dim in sorted(dims, reverse=True)]
     best = max(counts, key=lambda count: count.number)
-    if best.number and combined <= 2 * prod(best.numbers):
+    if best.number and 1 < combined <= 2 * prod(best.numbers):
         return replace(best, combined=combined)
-    return _count_whole(x, by_shuffling, near, seed)
+    return _count_whole(x, by_shuffling, combined, seed)
 
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
@@ -195,24 +182,19 @@ def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
     return FacetCount(found, Subspaces(loc, [turned[each.columns] for each in count.facets]))
 
 
-def _neighbors(x: np.ndarray, seed: int) -> np.ndarray:
+def _clusters_of_neighbors(x: np.ndarray, seed: int) -> int:
     if len(x) < FEWEST_NEIGHBORS:
-        return np.zeros(len(x), int)
-    found = neighbor_clusters(x, max_rows=len(x), seed=seed)
-    return np.unique(found, return_inverse=True)[1]
+        return 1
+    return len(np.unique(neighbor_clusters(x[:: -(-len(x) // MAX_ROWS)], seed=seed)))
 
 
-def _count_whole(x: np.ndarray, dim: int, near: np.ndarray, seed: int) -> FacetCount:
+def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCount:
     """All principal components as one group, the first with variance 1."""
     pca = PCA(dim, random_state=seed).fit(x)
     maps = pca.components_ / np.sqrt(pca.explained_variance_[0])
     group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
-    combined = int(near.max()) + 1
-    hills = group.tree.hills
-    group = replace(group, is_facet=min(hills, combined) > 1)
-    curved = combined > (2 * hills if hills > 1 else 1)
-    subspaces = Subspaces(pca.mean_, [maps])
-    return FacetCount([group], subspaces, combined, near if curved else None)
+    found = replace(group, is_facet=min(group.tree.hills, combined) > 1)
+    return FacetCount([found], Subspaces(pca.mean_, [maps]), combined)
 
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from sklearn.decomposition import PCA
-from sklearn.preprocessing import PowerTransformer, StandardScaler
+from sklearn.preprocessing import PowerTransformer
 
 from inference.estimators.defaults import principal_dimensions
 from inference.estimators.merging import likeliest_mixture
@@ -25,7 +25,7 @@ MAX_ROWS, MAX_DIM, FITTED = 1500, 10, 2
 # Fewest rows to judge by.
 FEWEST = 30
 # By how many standard errors the transformed data must be more likely.
-SIGNIFICANT = 2.0
+SIGNIFICANT = 3.0
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,15 @@ def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
 
 
 def _fitted_to(x: np.ndarray) -> Unskewed:
-    varies = np.nanmax(x, 0, initial=-np.inf) > np.nanmin(x, 0, initial=np.inf)
-    power = np.ones(x.shape[1])
-    fitted = PowerTransformer(standardize=False).fit(x[:, varies])
-    power[varies] = fitted.lambdas_.clip(LOWEST, HIGHEST)
-    identity = Unskewed(power, np.zeros(len(power)), np.ones(len(power)))
-    moments = StandardScaler().fit(identity.apply(x))
-    return Unskewed(power, moments.mean_, moments.scale_)
+    """Constant and empty columns stay as they are."""
+    varies = np.fmax.reduce(x) > np.fmin.reduce(x)
+    power, loc, scale = np.ones(x.shape[1]), np.zeros(x.shape[1]), np.ones(x.shape[1])
+    if varies.any():
+        fitted = PowerTransformer(standardize=False).fit(x[:, varies])
+        power[varies] = fitted.lambdas_.clip(LOWEST, HIGHEST)
+        columns = Unskewed(power, loc, scale).apply(x)[:, varies]
+        loc[varies], scale[varies] = np.nanmean(columns, 0), np.nanstd(columns, 0)
+    return Unskewed(power, loc, scale)
 
 
 def _log_density(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:

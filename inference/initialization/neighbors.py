@@ -85,9 +85,9 @@ def neighbor_clusters(
     data = as_numbers(x)
     if data.ndim < 2 or not data.numel():
         raise ValueError(f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty")
-    sizes = {"num_clusters": num_clusters, "num_neighbors": num_neighbors}
-    if num_clusters is None:
-        del sizes["num_clusters"]
+    sizes = {"num_neighbors": num_neighbors}
+    if num_clusters is not None:
+        sizes["num_clusters"] = num_clusters
     for name, size in (*sizes.items(), ("dim", dim), ("max_rows", max_rows)):
         check_size(name, size)
     looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]

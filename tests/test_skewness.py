@@ -1,0 +1,101 @@
+"""Skewed columns: the transformation, its density, and when it is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import yeojohnson
+
+from benchmarks.numbers_found import linear, standardised
+from inference.estimators import MultiFacetClustering
+from inference.estimators.data import encoding_of
+from inference.estimators.skewness import Unskewed, unskewed_if_better
+
+NAN = float("nan")
+
+
+def amounts(n: int = 400, columns: int = 6) -> np.ndarray:
+    """Logarithms are normal and depend on each other."""
+    rng = np.random.default_rng(0)
+    return np.exp(rng.normal(size=(n, columns)) @ rng.normal(size=(columns, columns)) / 2)
+
+
+def example() -> Unskewed:
+    return Unskewed(np.array([0.0, 0.5, 1.0, 2.0]), np.full(4, 0.3), np.full(4, 1.7))
+
+
+def test_powers_are_those_of_yeo_and_johnson() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 4))
+    columns = zip(x.T, example().power, strict=True)
+    expected = np.stack([yeojohnson(column, power) for column, power in columns], 1)
+    np.testing.assert_allclose(example().apply(x), (expected - 0.3) / 1.7, atol=1e-12)
+    np.testing.assert_allclose(example().undo(example().apply(x)), x, atol=1e-12)
+
+
+def test_slopes_by_differences() -> None:
+    x, h = np.random.default_rng(1).normal(size=(50, 4)), 1e-6
+    slope = (example().apply(x + h) - example().apply(x - h)) / (2 * h)
+    np.testing.assert_allclose(example().log_slope(x), np.log(slope), atol=1e-6)
+
+
+def test_missing_entries_stay_missing_and_any_output_has_a_counterpart() -> None:
+    x = np.array([[NAN, 1.0, NAN, -2.0]])
+    assert (np.isnan(example().apply(x)) == np.isnan(x)).all()
+    far = np.array([[-1e3], [1e3]]) * np.ones(4)
+    assert not np.isnan(example().undo(far)).any()
+
+
+def test_amounts_are_transformed_and_what_is_linear_is_not() -> None:
+    found = unskewed_if_better(standardised(amounts()))
+    assert found is not None
+    assert found.power.max() < 0.5
+    rng = np.random.default_rng(0)
+    for x in (
+        rng.normal(size=(400, 5)),
+        rng.uniform(size=(400, 5)),
+        rng.standard_t(4, (400, 5)),
+        *(linear(seed).x[:1000] for seed in (1, 3, 5)),
+    ):
+        assert unskewed_if_better(standardised(x)) is None
+    assert unskewed_if_better(standardised(amounts(20))) is None, "too few rows to tell"
+
+
+def test_constant_and_empty_columns_stay() -> None:
+    x = np.concatenate([standardised(amounts()), np.zeros((400, 1)), np.full((400, 1), NAN)], 1)
+    found = unskewed_if_better(x)
+    assert found is not None
+    assert (found.power[6:] == 1).all()
+    np.testing.assert_array_equal(found.apply(x)[:, 6:], x[:, 6:])
+
+
+def test_densities_are_those_of_the_users_values() -> None:
+    """The log of the Jacobian's determinant, by differences of the encoding."""
+    X = amounts()
+    encoding = encoding_of(X, None)
+    assert encoding.unskewed is not None
+    h = 1e-5 * X[:3]
+    high, low = (encoding._standardized(X[:3] + sign * h) for sign in (1, -1))
+    slope = (encoding.unskewed.apply(high) - encoding.unskewed.apply(low)) / (2 * h)
+    np.testing.assert_allclose(encoding.log_volume(X[:3]), -np.log(slope).sum(1), rtol=1e-6)
+    np.testing.assert_allclose(encoding.decode(encoding.encode(X)), X, rtol=1e-4)
+
+
+def test_an_estimator_of_amounts_speaks_their_units() -> None:
+    X = amounts(200)
+    found = MultiFacetClustering(1, n_clusters=2, epochs=20, random_state=0).fit(X)
+    assert found.settings_["unskewed"]
+    assert found.sample(500)[0].min() > X.min() - 3 * X.std()
+    holes = X.copy()
+    holes[::7, 0] = NAN
+    found = MultiFacetClustering(1, n_clusters=2, epochs=60, random_state=0).fit(holes)
+    filled = found.impute(holes)[::7, 0]
+    error = np.abs(np.log(filled.clip(1e-3)) - np.log(X[::7, 0])).mean()
+    blind = np.abs(np.log(X[:, 0].mean()) - np.log(X[::7, 0])).mean()
+    assert error < blind
+
+
+@pytest.mark.parametrize("power", [0.0, 2.0])
+def test_bounds(power: float) -> None:
+    one = Unskewed(np.array([power]), np.zeros(1), np.ones(1))
+    x = np.linspace(-5, 5, 11)[:, None]
+    np.testing.assert_allclose(one.undo(one.apply(x)), x, atol=1e-9)
