@@ -750,3 +750,24 @@ def test_facets_are_counted_by_default() -> None:
     )
     images = np.random.default_rng(0).random((40, 6))
     assert MultiFacetClustering(n_clusters=2, epochs=2).fit(images).labels_.shape == (40, 2)
+
+
+def test_several_starts_tell_how_stable_a_facet_is() -> None:
+    """Labellings are found again, the halves of a normal are not."""
+    options = {"epochs": 30, "random_state": 0, "n_init": 3}
+    two = MultiFacetClustering(**options).fit(drawn().x)
+    assert two.stability_.shape == (2,)
+    assert two.stability_.min() > 0.7
+    noise = np.random.default_rng(0).normal(size=(400, 5))
+    found = MultiFacetClustering(1, n_clusters=3, **options).fit(noise)
+    assert found.stability_[0] < 0.5
+    assert np.isnan(fitted().stability_).all()
+
+
+def test_the_start_with_the_best_bound_is_kept() -> None:
+    options = {"n_clusters": 3, "epochs": 10, "random_state": 0, "early_stopping": False}
+    one = MultiFacetClustering(2, **options).fit(drawn().x)
+    several = MultiFacetClustering(2, n_init=3, **options).fit(drawn().x)
+    assert several.score(drawn().x) >= one.score(drawn().x)
+    again = MultiFacetClustering(2, n_init=3, **options).fit(drawn().x)
+    np.testing.assert_array_equal(several.labels_, again.labels_)

@@ -22,8 +22,9 @@ from inference.estimators.defaults import (
     rank,
 )
 from inference.estimators.divergence import check_trained
+from inference.estimators.starts import Start, likeliest, part_of_rows, stability
 from inference.estimators.strategies import FitStrategy, LadderStrategy, SubspaceStrategy
-from inference.randomness import seeded
+from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood
 from ppl_models.arrays import as_labels
 from ppl_models.checks import check_kind, check_size, is_index
@@ -71,10 +72,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     dimensions than the subspaces need are treated like images.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
-        features. ``None`` to count them in columns of real numbers; other data get two.
+        features. ``None`` to count them in columns of real numbers, unless ``n_latents`` is given;
+        other data get two.
     :param n_clusters: one number for all facets, or one for each; ``None`` to choose from the data.
     :param n_latents: length of each facet's latent vector, in the same form; if facets are found as
         subspaces, only the sum counts.
+    :param n_init: number of starts; those after the first are fitted to six tenths of the rows,
+        drawn anew, and have other networks. The one with the best ELBO of held-out data is kept,
+        among those with as many facets as the first; the others tell how stable it is.
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged (8-bit
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
@@ -94,6 +99,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
         the largest to the smallest, without the empty ones; in a facet with known labels, by these
         labels.
+    :ivar stability_: for each facet, the mean over the other starts of the best adjusted Rand index
+        with one of their facets ``[J]``: about 0 if no other start finds it; NaN if ``n_init=1``.
     :ivar clusters_: the mixture component of each cluster, an array for each facet.
     :ivar merge_trees_: by facet whose number of clusters was found in a subspace, how its
         components merge (:class:`~inference.estimators.merging.MergeTree`); of the latents before
@@ -116,6 +123,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         *,
         n_clusters: int | Sequence[int | None] | None = None,
         n_latents: int | Sequence[int | None] | None = None,
+        n_init: int = 1,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
         epochs: int | None = None,
@@ -129,6 +137,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.facets = facets
         self.n_clusters = n_clusters
         self.n_latents = n_latents
+        self.n_init = n_init
         self.likelihood = likelihood
         self.network = network
         self.epochs = epochs
@@ -154,42 +163,64 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :raises FloatingPointError: if training diverges.
         """
         names = None if self.facets is None else _facet_names(self.facets)
+        check_size("n_init", self.n_init)
         x = self._new_data(X)
-        found = self._counted(x) if names is None else None
-        if names is None:
-            names = _facet_names(FACETS if found is None else max(1, found.number))
-        known = _known(labels, names, len(x))
-        numbers = _for_each(names, "n_clusters", self.n_clusters)
+        recipe = self._recipe(x, names)
+        known = _known(labels, recipe.names, len(x))
+        numbers = _for_each(recipe.names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
             numbers[name] = _at_least(int(theirs.max()) + 1, name, numbers[name])
         _check_enough(len(x), numbers)
-        recipe = self._recipe(x, names) if found is None else self._found(x, names, found)
         kept, held_out = self._split(x, known, recipe.chosen.seed)
-        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
-        latents = recipe.latents(part, label)
-        check_trained(latents, part, self.learning_rate)
-        counts = recipe.numbers(part, latents, numbers)
-        K = {name: count.number for name, count in counts.items()}
-        self.merge_trees_ = {name: count.tree for name, count in counts.items() if count.tree}
-        epochs = (*recipe.lengths.alone, recipe.lengths.together)
-        dims = {name: prior.dim for name, prior in latents.model.priors.items()}
-        start = type(recipe).__name__
-        self._state_settings(
-            recipe.chosen,
-            start=start,
-            found="facets as given" if found is None else found.evidence,
-            n_clusters=K,
-            counted={name: count.why for name, count in counts.items()},
-            n_latents=dims,
-            epochs=epochs,
-        )
-        runner = recipe.mixtures(part, latents, K, label)
         others = None if held_out is None else x[held_out]
-        self._state_ended(recipe.together(runner, part, others, label, self.early_stopping))
-        self.runner_, self.facet_names_ = self._check_trained(runner, x), names
+        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
+        starts = [self._start(recipe, part, others, numbers, label)]
+        for i in range(1, self.n_init):
+            some = part_of_rows(len(part), label, derive_seed(recipe.chosen.seed, i))
+            told = {name: each[some] for name, each in label.items()}
+            again = recipe.again(part[some], i)
+            starts.append(self._start(again, part[some], others, numbers, told))
+        best = likeliest(starts, part if others is None else others)
+        self._keep(best)
+        self.runner_ = self._check_trained(best.runner, x)
         self._number_clusters(x, known)
         self.labels_ = self._predicted(x)
+        self.stability_ = stability(self.labels_, [s.runner for s in starts if s is not best], x)
         return self
+
+    def _start(
+        self,
+        recipe: FitStrategy,
+        x: np.ndarray,
+        held_out: np.ndarray | None,
+        numbers: Mapping[str, int | None],
+        label: Mapping[str, np.ndarray],
+    ) -> Start:
+        """One fit from the beginning to the end."""
+        latents = recipe.latents(x, label)
+        check_trained(latents, x, self.learning_rate)
+        wanted = {name: numbers.get(name) for name in recipe.names}
+        counts = recipe.numbers(x, latents, wanted)
+        found = {name: count.number for name, count in counts.items()}
+        runner = recipe.mixtures(x, latents, found, label)
+        ended = recipe.together(runner, x, held_out, label, self.early_stopping)
+        return Start(recipe, counts, runner, ended)
+
+    def _keep(self, start: Start) -> None:
+        """Store what was chosen in a start, and print it if asked to."""
+        recipe, counts = start.recipe, start.counts
+        self.facet_names_ = list(recipe.names)
+        self.merge_trees_ = {name: count.tree for name, count in counts.items() if count.tree}
+        self._state_settings(
+            recipe.chosen,
+            start=type(recipe).__name__,
+            found=recipe.found_as,
+            n_clusters={name: count.number for name, count in counts.items()},
+            counted={name: count.why for name, count in counts.items()},
+            n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
+            epochs=(*recipe.lengths.alone, recipe.lengths.together),
+        )
+        self._state_ended(start.ended)
 
     def facet(self, name: str | int) -> FacetClustering:
         """One facet as a clusterer, which shares this estimator's model.
@@ -279,50 +310,37 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             x = p.sample() if noise else p.mean
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
 
-    def _counted(self, x: np.ndarray) -> FacetCount | None:
-        """The facets of columns of real numbers; ``None`` for other data, and if nothing varies."""
-        if self.encoding_.values != "real" or x.ndim > 2 or self.network is not None:
-            return None
-        count = number_of_facets(np.nan_to_num(x).astype(float))
-        return count if count.groups else None
-
-    def _found(self, x: np.ndarray, names: Sequence[str], found: FacetCount) -> SubspaceStrategy:
-        assert found.subspaces is not None
-        dim, shape = sum(found.subspaces.dims), x.shape[1:]
-        chosen = self._chosen(x, dim, default_plain_network(shape))
-        length = chosen.lengths(len(x), SUBSPACE_STEPS)
-        return SubspaceStrategy(shape, names, chosen, length, dim, found)
-
-    def _recipe(self, x: np.ndarray, names: Sequence[str]) -> FitStrategy:
+    def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
+        columns = self.encoding_.values == "real" and x.ndim == 2 and self.network is None
+        if names is None and columns and self.n_latents is None:
+            found = number_of_facets(np.nan_to_num(x).astype(float))
+            if found.groups:
+                return self._subspaces(x, _facet_names(max(1, found.number)), found=found)
+        names = _facet_names(FACETS) if names is None else names
         shape, J = x.shape[1:], len(names)
         asked = _for_each(names, "n_latents", self.n_latents)
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
-        if (
-            self.encoding_.values == "real"
-            and x.ndim == 2
-            and x.shape[1] >= J
-            and self.network is None
-        ):
-            dim = (
-                principal_dimensions(x, J, sum(dims.values()))
-                if None in asked.values()
-                else sum(dims.values())
-            )
+        if columns and x.shape[1] >= J:
+            dim = sum(dims.values())
+            if None in asked.values():
+                dim = principal_dimensions(x, J, dim)
             if dim <= rank(x):
-                chosen = self._chosen(x, dim, default_plain_network(shape))
-                return SubspaceStrategy(
-                    shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim
-                )
+                return self._subspaces(x, names, dim)
         network = default_network(shape, J) if self.network is None else self.network
         chosen = self._chosen(x, sum(dims.values()), network)
         alone, further, together = STEPS
-        return LadderStrategy(
-            shape,
-            names,
-            chosen,
-            chosen.lengths(len(x), (alone, *[further] * (J - 1), together)),
-            dims,
-        )
+        lengths = chosen.lengths(len(x), (alone, *[further] * (J - 1), together))
+        return LadderStrategy(shape, names, chosen, lengths, dims)
+
+    def _subspaces(
+        self, x: np.ndarray, names: Sequence[str], dim: int = 0, found: FacetCount | None = None
+    ) -> SubspaceStrategy:
+        if found is not None and found.subspaces is not None:
+            dim = sum(found.subspaces.dims)
+        shape = x.shape[1:]
+        chosen = self._chosen(x, dim, default_plain_network(shape))
+        lengths = chosen.lengths(len(x), SUBSPACE_STEPS)
+        return SubspaceStrategy(shape, names, chosen, lengths, dim, found)
 
     def _split(
         self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -15,14 +15,14 @@ import torch
 from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
 from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
-from inference.estimators.counting import FacetCount
+from inference.estimators.counting import FacetCount, number_of_facets
 from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.initialization.mixtures import fit_mixtures
-from inference.randomness import seeded
+from inference.randomness import derive_seed, seeded
 from inference.runner import SVIRunner
 from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training.loop import DeadFacetWarning
@@ -49,6 +49,16 @@ class FitStrategy(ABC):
     names: Sequence[str]
     chosen: Chosen
     lengths: Lengths
+
+    @property
+    def found_as(self) -> str:
+        """Where the facets come from, in words."""
+        return "facets as given"
+
+    def again(self, x: np.ndarray, number: int) -> Self:
+        """Another start of the same kind, for other data and from another seed."""
+        seed = derive_seed(self.chosen.seed, number) % 2**31
+        return replace(self, chosen=replace(self.chosen, seed=seed))
 
     @abstractmethod
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
@@ -189,6 +199,21 @@ class SubspaceStrategy(FitStrategy):
                 self.chosen,
             )
         return guide
+
+    @property
+    def found_as(self) -> str:
+        return super().found_as if self.found is None else self.found.evidence
+
+    def again(self, x: np.ndarray, number: int) -> SubspaceStrategy:
+        """Facets that were counted are counted again."""
+        other = super().again(x, number)
+        if self.found is None:
+            return other
+        found = number_of_facets(np.nan_to_num(x).astype(float), other.chosen.seed)
+        if found.subspaces is None:
+            return other
+        names = [f"facet_{j}" for j in range(max(1, found.number))]
+        return replace(other, names=names, dim=sum(found.subspaces.dims), found=found)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]

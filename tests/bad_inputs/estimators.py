@@ -51,7 +51,7 @@ def estimators() -> dict[type, Any]:
 
 
 def facets(**options: Any) -> Callable[[], Any]:
-    return lambda: estimated(MultiFacetClustering, **options)
+    return lambda: estimated(MultiFacetClustering, **{"facets": 2, **options})
 
 
 def classifier(**options: Any) -> Callable[[], Any]:
@@ -175,6 +175,7 @@ ESTIMATORS = [
         ),
         ("huge: facets", facets(facets=HUGE), f"facets must be at most 100000000, got {HUGE}"),
         ("range: facets 1001", facets(facets=1001), "facets must be at most 1000, got 1001"),
+        ("range: n_init", facets(n_init=0), f"n_init {COUNT}, got 0"),
         ("range: n_clusters", facets(n_clusters=0), f"n_clusters of 'facet_0' {COUNT}, got 0"),
         (
             "type: n_clusters",
