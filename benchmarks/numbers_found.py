@@ -161,7 +161,7 @@ def timed_count(x: np.ndarray) -> tuple[FacetCount, list[np.ndarray], float]:
     started = time.perf_counter()
     found = number_of_facets(x)
     seconds = time.perf_counter() - started
-    if found.subspaces is None or not found.number:
+    if not found.number:
         return found, [], seconds
     sources = found.subspaces.sources(x)
     return found, np.split(sources, np.cumsum(found.subspaces.dims)[:-1], 1), seconds

@@ -38,11 +38,13 @@ from inference.estimators import (
     FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
+    UnstableFacetWarning,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
 from inference.estimators.convergence import LOOKS, Convergence
 from inference.estimators.data import RESIDUAL_SHARE, encoding_of, residual_scale
 from inference.estimators.defaults import default_plain_network, lengths, principal_dimensions, rank
+from inference.estimators.outliers import Outliers
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
@@ -571,7 +573,7 @@ def test_a_facet_gets_the_subspace_that_its_labels_lie_apart_in(facet: int, labe
     found = MultiFacetClustering(2, n_clusters=5, epochs=8, learning_rate=2e-3, random_state=0)
     found.fit(drawn().x, labels={f"facet_{facet}": label})
     assert (found.labels_[:, facet] == truth).mean() > 0.6, "by chance a third at most"
-    kept, held_out = found._split(drawn().x, {"a": label}, 0)
+    kept, held_out = found._split({"a": label}, 0)
     assert held_out is not None
     assert len(held_out) == 80
     assert (label[held_out] == -1).all()
@@ -753,17 +755,25 @@ def test_facets_are_counted_by_default() -> None:
 
 
 def test_several_starts_tell_how_stable_a_facet_is() -> None:
-    """Labellings are found again, the halves of a normal are not."""
+    """Labellings are found again."""
     options = {"epochs": 30, "random_state": 0, "n_init": 3}
     two = MultiFacetClustering(**options).fit(drawn().x)
     assert two.stability_.shape == (2,)
     assert two.stability_.min() > 0.7
-    noise = np.random.default_rng(0).normal(size=(400, 5))
-    found = MultiFacetClustering(1, n_clusters=3, **options).fit(noise)
-    assert found.stability_[0] < 0.5
     assert np.isnan(fitted().stability_).all()
 
 
+def test_a_facet_that_no_other_start_finds_is_reported() -> None:
+    noise = np.random.default_rng(0).normal(size=(400, 5))
+    short_fit = MultiFacetClustering(1, n_clusters=3, n_init=3, epochs=30, random_state=0)
+    with pytest.warns(UnstableFacetWarning, match=r"'facet_0' \(adjusted Rand index 0\.\d"):
+        short_fit.fit(noise)
+    assert short_fit.settings_["unstable"] == ["facet_0"]
+    two = MultiFacetClustering(epochs=30, random_state=0, n_init=3).fit(drawn().x)
+    assert two.settings_["unstable"] == []
+
+
+@pytest.mark.filterwarnings("ignore::inference.estimators.UnstableFacetWarning")
 def test_the_start_with_the_best_bound_is_kept() -> None:
     options = {"n_clusters": 3, "epochs": 10, "random_state": 0, "early_stopping": False}
     one = MultiFacetClustering(2, **options).fit(drawn().x)
@@ -771,3 +781,84 @@ def test_the_start_with_the_best_bound_is_kept() -> None:
     assert several.score(drawn().x) >= one.score(drawn().x)
     again = MultiFacetClustering(2, n_init=3, **options).fit(drawn().x)
     np.testing.assert_array_equal(several.labels_, again.labels_)
+
+
+def with_outliers(share: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
+    """The drawn table, in which some rows are spread over twice its range; and which they are."""
+    x, rng = drawn().x.copy(), np.random.default_rng(0)
+    which = rng.random(len(x)) < share
+    middle, half = (x.max(0) + x.min(0)) / 2, (x.max(0) - x.min(0)) / 2
+    x[which] = middle + 2 * half * rng.uniform(-1, 1, (which.sum(), x.shape[1]))
+    return x, which
+
+
+def test_outlying_rows_are_left_out_and_marked_on_request() -> None:
+    x, which = with_outliers()
+    found = MultiFacetClustering(epochs=40, random_state=0, mark_outliers=True).fit(x)
+    np.testing.assert_array_equal(found.outliers_, which)
+    np.testing.assert_array_equal(found.labels_ == -1, np.stack([which, which], 1))
+    np.testing.assert_array_equal(found.predict(x), found.labels_)
+    assert [len(each) for each in found.clusters_] in ([3, 5], [5, 3])
+    for truth in drawn().labels:
+        assert max(nmi(truth[~which], found.labels_[~which, j]) for j in range(2)) > 0.9
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(again.predict(x), found.labels_)
+
+
+def test_outlying_rows_have_clusters_unless_they_are_to_be_marked() -> None:
+    x, which = with_outliers()
+    found = MultiFacetClustering(epochs=4, random_state=0).fit(x)
+    assert found.labels_.min() == 0
+    assert found.settings_["outliers"] == which.sum()
+    # A label makes a row one to learn from.
+    label = np.where(which, 0, -1)
+    told = MultiFacetClustering(("a", "b"), n_clusters=2, epochs=4, random_state=0)
+    assert not told.fit(x, labels={"a": label}).outliers_.any()
+
+
+@pytest.mark.parametrize("values", ["copies", "few", "integers"])
+def test_rows_among_others_are_no_outliers(values: str) -> None:
+    rng = np.random.default_rng(0)
+    x = {
+        "copies": np.repeat(rng.normal(size=(60, 4)), 30, 0),
+        "few": rng.standard_cauchy((40, 3)),
+        "integers": rng.poisson(3.0, (500, 4)).astype(float),
+    }[values]
+    assert Outliers(x).among(x).mean() < 0.01
+
+
+def test_outliers_are_found_in_many_rows() -> None:
+    """Most are not compared with each other, but with a part of the rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(25_000, 3))
+    x[:100] += 40 * rng.normal(size=(100, 3))
+    far = np.linalg.norm(x, axis=1) > 12
+    found = Outliers(x).among(x)
+    assert found[far].all()
+    assert found[~far].mean() < 0.01
+
+
+def test_what_facets_leave_has_a_latent_of_its_own() -> None:
+    """Two sources without clusters."""
+    rng = np.random.default_rng(0)
+    extra = rng.normal(size=(800, 2)) @ rng.normal(size=(2, 10))
+    x = drawn().x + extra
+    found = MultiFacetClustering(epochs=30, random_state=0).fit(x[:600])
+    assert found.facet_names_ == ["facet_0", "facet_1"]
+    dims = found.settings_["n_latents"]
+    assert dims["rest"] >= 2
+    assert found.transform(x).shape[1] == sum(dims.values()) - dims["rest"]
+    drawn_x, clusters = found.sample(300, noise=False)
+    assert clusters.shape == (300, 2)
+    # Without the rest, a draw's mean would lie in the facets' dimensions alone.
+    kept = np.linalg.svd(drawn_x - drawn_x.mean(0), compute_uv=False)
+    assert kept[sum(dims.values()) - dims["rest"]] > 0.05 * kept[0]
+
+
+def test_facets_that_are_asked_for_are_those_with_clusters() -> None:
+    """One of two labellings, the one with the clearer clusters, and not both mixed."""
+    one = MultiFacetClustering(("only",), epochs=30, random_state=0).fit(drawn().x)
+    assert one.settings_["start"] == "CountedStrategy"
+    assert max(nmi(truth, one.labels_[:, 0]) for truth in drawn().labels) > 0.95
+    three = MultiFacetClustering(3, n_clusters=2, epochs=4, random_state=0).fit(drawn().x)
+    assert three.settings_["start"] == "SubspaceStrategy"

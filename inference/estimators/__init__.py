@@ -3,10 +3,12 @@
 from inference.estimators.classifier import SemiSupervisedClassifier
 from inference.estimators.clustering import FacetClustering, MultiFacetClustering
 from inference.estimators.grouped import ContentStyleTransformer
+from inference.estimators.starts import UnstableFacetWarning
 
 __all__ = [
     "ContentStyleTransformer",
     "FacetClustering",
     "MultiFacetClustering",
     "SemiSupervisedClassifier",
+    "UnstableFacetWarning",
 ]

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
-from inference.estimators.counting import FacetCount, number_of_facets
+from inference.estimators.data import encoding_of
 from inference.estimators.defaults import (
     default_dims,
     default_network,
@@ -22,11 +22,26 @@ from inference.estimators.defaults import (
     rank,
 )
 from inference.estimators.divergence import check_trained
-from inference.estimators.starts import Start, likeliest, part_of_rows, stability
-from inference.estimators.strategies import FitStrategy, LadderStrategy, SubspaceStrategy
+from inference.estimators.facets import (
+    at_least,
+    check_enough,
+    facet_index,
+    facet_names,
+    for_each,
+    known_labels,
+)
+from inference.estimators.outliers import Outliers
+from inference.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
+from inference.estimators.strategies import (
+    CountedStrategy,
+    FitStrategy,
+    LadderStrategy,
+    SubspaceStrategy,
+    facets_found,
+    numbered,
+)
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood
-from ppl_models.arrays import as_labels
 from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture
@@ -38,8 +53,6 @@ __all__ = ["FacetClustering", "MultiFacetClustering"]
 HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
 # Facets of data in which they are not counted.
 FACETS = 2
-# A facet is a level of a network: more are a mistake.
-MOST_FACETS = 1000
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
 # mixtures; and if facets are subspaces: training the networks on these, and all with their
 # mixtures.
@@ -56,9 +69,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     values outside [0, 1] are standardised, each column by itself, and skewed columns transformed
     where the data are then more likely (Yeo and Johnson's powers).
 
-    Columns of real numbers start from independent subspaces of the data, one for each facet. They
-    are counted (:func:`~inference.estimators.counting.number_of_facets`): a facet has clusters that
-    a valley of the density separates. If there is none, one facet with a single cluster is fitted.
+    Columns of real numbers start from independent subspaces of the data that have clusters
+    (:func:`~inference.estimators.counting.number_of_facets`), one for each facet: a valley of the
+    density separates two clusters. What these leave of the data gets a latent without clusters,
+    ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
+    least on each other; if none is, and no number was given, one facet with a single cluster is
+    fitted. Rows that lie far from all others are left out of the fit (``outliers_``).
     For images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``,
     and facets are faded in one after the other, the deepest first, under a standard normal prior.
     Then mixtures are fitted to the latents. Their numbers of clusters are those with the lowest
@@ -72,14 +88,18 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     dimensions than the subspaces need are treated like images.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
-        features. ``None`` to count them in columns of real numbers, unless ``n_latents`` is given;
-        other data get two.
+        features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
+        is given; other data get two.
     :param n_clusters: one number for all facets, or one for each; ``None`` to choose from the data.
-    :param n_latents: length of each facet's latent vector, in the same form; if facets are found as
-        subspaces, only the sum counts.
+    :param n_latents: length of each facet's latent vector, in the same form. In columns of real
+        numbers only the sum counts, and facets are not looked for by their clusters.
     :param n_init: number of starts; those after the first are fitted to six tenths of the rows,
         drawn anew, and have other networks. The one with the best ELBO of held-out data is kept,
         among those with as many facets as the first; the others tell how stable it is.
+    :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
+        ``predict``. They are those that are more than 2.5 times as far from their neighbours as
+        these are from theirs (local outlier factor). In columns of real numbers they are left out
+        of the fit in any case; in other data they are not.
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged (8-bit
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
@@ -99,8 +119,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
         the largest to the smallest, without the empty ones; in a facet with known labels, by these
         labels.
+    :ivar outliers_: which rows of the training data ``[N]`` were left out of the fit.
     :ivar stability_: for each facet, the mean over the other starts of the best adjusted Rand index
-        with one of their facets ``[J]``: about 0 if no other start finds it; NaN if ``n_init=1``.
+        with one of their facets ``[J]``: about 0 if no other start finds it, of which fit warns;
+        NaN if ``n_init=1``.
     :ivar clusters_: the mixture component of each cluster, an array for each facet.
     :ivar merge_trees_: by facet whose number of clusters was found in a subspace, how its
         components merge (:class:`~inference.estimators.merging.MergeTree`); of the latents before
@@ -124,6 +146,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         n_clusters: int | Sequence[int | None] | None = None,
         n_latents: int | Sequence[int | None] | None = None,
         n_init: int = 1,
+        mark_outliers: bool = False,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
         epochs: int | None = None,
@@ -138,6 +161,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.n_clusters = n_clusters
         self.n_latents = n_latents
         self.n_init = n_init
+        self.mark_outliers = mark_outliers
         self.likelihood = likelihood
         self.network = network
         self.epochs = epochs
@@ -162,16 +186,18 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             than clusters.
         :raises FloatingPointError: if training diverges.
         """
-        names = None if self.facets is None else _facet_names(self.facets)
+        names = None if self.facets is None else facet_names(self.facets)
         check_size("n_init", self.n_init)
         x = self._new_data(X)
-        recipe = self._recipe(x, names)
-        known = _known(labels, recipe.names, len(x))
-        numbers = _for_each(recipe.names, "n_clusters", self.n_clusters)
+        recipe = self._recipe(x[~self.outliers_], names)
+        known = known_labels(labels, recipe.names, len(x))
+        for theirs in known.values():
+            self.outliers_ &= theirs < 0
+        numbers = for_each(recipe.names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
-            numbers[name] = _at_least(int(theirs.max()) + 1, name, numbers[name])
-        _check_enough(len(x), numbers)
-        kept, held_out = self._split(x, known, recipe.chosen.seed)
+            numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
+        kept, held_out = self._split(known, recipe.chosen.seed)
+        check_enough(len(kept), len(x), numbers)
         others = None if held_out is None else x[held_out]
         part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
         starts = [self._start(recipe, part, others, numbers, label)]
@@ -184,8 +210,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._keep(best)
         self.runner_ = self._check_trained(best.runner, x)
         self._number_clusters(x, known)
-        self.labels_ = self._predicted(x)
-        self.stability_ = stability(self.labels_, [s.runner for s in starts if s is not best], x)
+        found = self._predicted(x)
+        others_found = [start.runner for start in starts if start is not best]
+        self.stability_ = stability(found, others_found, x)
+        self.settings_["unstable"] = unstable(self.facet_names_, self.stability_)
+        self.labels_ = self._marked(found, x)
         return self
 
     def _start(
@@ -197,6 +226,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         label: Mapping[str, np.ndarray],
     ) -> Start:
         """One fit from the beginning to the end."""
+        recipe = recipe.given(x, label)
         latents = recipe.latents(x, label)
         check_trained(latents, x, self.learning_rate)
         wanted = {name: numbers.get(name) for name in recipe.names}
@@ -215,6 +245,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             recipe.chosen,
             start=type(recipe).__name__,
             found=recipe.found_as,
+            outliers=int(self.outliers_.sum()),
             n_clusters={name: count.number for name, count in counts.items()},
             counted={name: count.why for name, count in counts.items()},
             n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
@@ -230,12 +261,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         check_is_fitted(self)
         view = FacetClustering(self, name, self.random_state)
-        view._view(self, _facet_index(self.facet_names_, name))
+        view._view(self, facet_index(self.facet_names_, name))
         return view
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable cluster of each facet: ``[N, J]``."""
-        return self._predicted(self._encoded(X))
+        """The most probable cluster of each facet: ``[N, J]``; -1 for outlying rows if they were
+        to be marked.
+        """
+        x = self._encoded(X)
+        return self._marked(self._predicted(x), x)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
@@ -283,7 +317,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 f"give facet and cluster together, or neither; got facet={facet!r}, "
                 f"cluster={cluster!r}"
             )
-        chosen = None if facet is None else _facet_index(self.facet_names_, facet)
+        chosen = None if facet is None else facet_index(self.facet_names_, facet)
         if chosen is not None and not is_index(cluster, len(self.clusters_[chosen])):
             raise ValueError(
                 f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got "
@@ -295,7 +329,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             torch.no_grad(),
             evaluating(model),
         ):
-            numbers, z = [], {}
+            numbers = []
+            z = {
+                name: prior.latent().sample((n_samples,))
+                for name, prior in model.priors.items()
+                if name not in model.mixtures
+            }
             for j, (name, prior) in enumerate(model.mixtures.items()):
                 ours = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
                 weights = prior.component().probs[ours]
@@ -310,22 +349,44 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             x = p.sample() if noise else p.mean
         return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
 
+    def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
+        """Outlying rows are found, and have no say in how columns are scaled."""
+        x = super()._newly_encoded(X)
+        self.outliers_, self.usual_ = np.zeros(len(x), bool), None
+        if self.encoding_.values == "real" and x.ndim == 2:
+            self.outliers_ = Outliers(x).among(x)
+        if self.outliers_.any():
+            encoding = encoding_of(X[~self.outliers_], self.likelihood)
+            if encoding.values == "real":
+                self.encoding_ = encoding
+                x = encoding.encode(X)
+        if self.mark_outliers:
+            self.usual_ = Outliers(x[~self.outliers_])
+        return x
+
+    def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """-1 instead of the clusters of outlying rows, if that is wanted."""
+        if self.usual_ is not None:
+            clusters[self.usual_.among(x)] = -1
+        return clusters
+
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
         columns = self.encoding_.values == "real" and x.ndim == 2 and self.network is None
-        if names is None and columns and self.n_latents is None:
-            found = number_of_facets(np.nan_to_num(x).astype(float))
-            if found.groups:
-                return self._subspaces(x, _facet_names(max(1, found.number)), found=found)
-        names = _facet_names(FACETS) if names is None else names
+        if columns and self.n_latents is None and (found := facets_found(x, names, 0)):
+            options = {"found": found, "named": names is not None}
+            return self._subspaces(
+                CountedStrategy, x, names or numbered(found), len(found.maps), **options
+            )
+        names = facet_names(FACETS) if names is None else names
         shape, J = x.shape[1:], len(names)
-        asked = _for_each(names, "n_latents", self.n_latents)
+        asked = for_each(names, "n_latents", self.n_latents)
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
         if columns and x.shape[1] >= J:
             dim = sum(dims.values())
             if None in asked.values():
                 dim = principal_dimensions(x, J, dim)
             if dim <= rank(x):
-                return self._subspaces(x, names, dim)
+                return self._subspaces(SubspaceStrategy, x, names, dim)
         network = default_network(shape, J) if self.network is None else self.network
         chosen = self._chosen(x, sum(dims.values()), network)
         alone, further, together = STEPS
@@ -333,24 +394,28 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return LadderStrategy(shape, names, chosen, lengths, dims)
 
     def _subspaces(
-        self, x: np.ndarray, names: Sequence[str], dim: int = 0, found: FacetCount | None = None
+        self,
+        kind: type[SubspaceStrategy],
+        x: np.ndarray,
+        names: Sequence[str],
+        dim: int,
+        **how: Any,
     ) -> SubspaceStrategy:
-        if found is not None and found.subspaces is not None:
-            dim = sum(found.subspaces.dims)
         shape = x.shape[1:]
         chosen = self._chosen(x, dim, default_plain_network(shape))
-        lengths = chosen.lengths(len(x), SUBSPACE_STEPS)
-        return SubspaceStrategy(shape, names, chosen, lengths, dim, found)
+        return kind(shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim, **how)
 
     def _split(
-        self, x: np.ndarray, known: Mapping[str, np.ndarray], seed: int
+        self, known: Mapping[str, np.ndarray], seed: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to train on, including all that have a label, and rows to hold out if there are
-        enough.
+        enough; outlying rows are neither.
         """
-        rows = np.arange(len(x))
-        free = rows[np.all([label < 0 for label in known.values()], axis=0)] if known else rows
-        n = int(HELD_OUT * len(x))
+        rows = np.flatnonzero(~self.outliers_)
+        free = (
+            rows[np.all([label[rows] < 0 for label in known.values()], axis=0)] if known else rows
+        )
+        n = int(HELD_OUT * len(rows))
         if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
@@ -378,6 +443,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 .cpu()
                 .numpy()
                 for name, z in guide.embed(x).items()
+                if name in guide.model.mixtures
             }
 
     def _probabilities(self, x: np.ndarray) -> np.ndarray:
@@ -432,9 +498,9 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         if self.random_state is not None:
             estimator.set_params(random_state=self.random_state)
         if estimator.facets is not None:
-            _facet_index(_facet_names(estimator.facets), self.facet)
+            facet_index(facet_names(estimator.facets), self.facet)
         fitted = estimator.fit(X, labels=labels)
-        self._view(fitted, _facet_index(fitted.facet_names_, self.facet))
+        self._view(fitted, facet_index(fitted.facet_names_, self.facet))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -494,113 +560,3 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags = self._template().__sklearn_tags__().input_tags
         return tags
-
-
-def _facet_names(facets: int | Sequence[str]) -> list[str]:
-    """Names of the facets, shallow to deep.
-
-    :raises ValueError: if ``facets`` is neither a number nor names.
-    """
-    if (
-        isinstance(facets, Sequence)
-        and not isinstance(facets, str)
-        and all(isinstance(name, str) for name in facets)
-    ):
-        names = list(facets)
-    else:
-        number = check_size("facets", facets)
-        if number > MOST_FACETS:
-            raise ValueError(f"facets must be at most {MOST_FACETS}, got {number}")
-        names = [f"facet_{j}" for j in range(number)]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(
-            "facets must be a number, or names that differ, such as ('style', 'digit'), got "
-            f"{facets!r}"
-        )
-    return names
-
-
-def _facet_index(names: Sequence[str], facet: str | int) -> int:
-    """:raises ValueError: if the facet is unknown."""
-    if facet in names:
-        return list(names).index(str(facet))
-    if (
-        isinstance(facet, int | np.integer)
-        and not isinstance(facet, bool)
-        and -len(names) <= facet < len(names)
-    ):
-        return int(facet) % len(names)
-    raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
-
-
-def _for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
-    """The option's value for each facet, ``None`` if it was not given.
-
-    :raises ValueError: if it is neither one number nor one for each facet.
-    """
-    each = (
-        list(value)
-        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-        else [value] * len(names)
-    )
-    if len(each) != len(names):
-        raise ValueError(
-            f"{option} must be one number, or one for each of the {len(names)} facets, got "
-            f"{value!r}"
-        )
-    return {
-        n: None if v is None else check_size(f"{option} of {n!r}", v)
-        for n, v in zip(names, each, strict=True)
-    }
-
-
-def _at_least(classes: int, facet: str, number: int | None) -> int:
-    """The number of clusters of a facet with labels.
-
-    :raises ValueError: if fewer are requested than there are classes.
-    """
-    if number is not None and number < classes:
-        raise ValueError(
-            f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give "
-            f"{classes}"
-        )
-    return number or classes
-
-
-def _check_enough(n: int, numbers: Mapping[str, int | None]) -> None:
-    """Check that there are enough data for the clusters.
-
-    :raises ValueError: if there are more clusters than training data, of which some of the ``n``
-        are held out.
-    """
-    most = n - int(HELD_OUT * n)
-    for name, number in numbers.items():
-        if number is not None and number > most:
-            raise ValueError(
-                f"facet {name!r} cannot have {number} clusters: only {most} of {n} data are used "
-                "for training; give fewer clusters"
-            )
-
-
-def _known(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
-    """Known clusters, by name of the facets that have any.
-
-    :raises ValueError: if they do not fit the data or the facets.
-    """
-    if labels is None:
-        return {}
-    if not isinstance(labels, Mapping):
-        if len(names) > 1:
-            raise ValueError(
-                f"there are {len(names)} facets: give labels by name, such as {{{names[-1]!r}: "
-                f"labels}}"
-            )
-        labels = {names[0]: labels}
-    if unknown := [name for name in labels if name not in names]:
-        raise ValueError(f"labels are given for {unknown[0]!r}, but the facets are {list(names)}")
-    largest = np.iinfo(np.int32).max
-    checked = {
-        name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy()
-        for name, each in labels.items()
-    }
-    return {name: label for name, label in checked.items() if (label >= 0).any()}

@@ -44,6 +44,9 @@ NARROW = 15
 MAX_ROWS = 2000
 # How far a component exceeds the largest of the shuffled tables, and how many of these there are.
 EXCESS, SHUFFLES = 1.2, 5
+# Starts of ICA, of which the one with the most groups counts: a rotation that has not come apart
+# makes one group of two.
+STARTS = 3
 # Frequencies of the sines and cosines, in one over the deviation of a coordinate.
 FREQUENCIES = (0.8, 1.6)
 # Two coordinates depend on each other if the sum of the squared canonical correlations is this far
@@ -88,20 +91,22 @@ class SubspaceEvidence:
 class FacetCount:
     """The facets of a table.
 
-    :ivar groups: evidence for each group of coordinates.
-    :ivar subspaces: of the facets, the one with the clearest clusters last; if there are none, of
-        all principal components that exceed chance; ``None`` if nothing varies.
+    :ivar groups: evidence for each group of coordinates, the one with the clearest clusters last;
+        none if nothing varies.
+    :ivar loc: mean of the data ``[D]``.
+    :ivar maps: from data less their mean to the coordinates ``[m, D]``.
     :ivar combined: number of clusters of neighbouring data, 1 if there are none.
     """
 
     groups: Sequence[SubspaceEvidence]
-    subspaces: Subspaces | None
+    loc: np.ndarray
+    maps: np.ndarray
     combined: int = 1
 
     @property
     def facets(self) -> list[SubspaceEvidence]:
-        """The groups with clusters, in the order of ``subspaces``."""
-        return sorted((each for each in self.groups if each.is_facet), key=_clearness)
+        """The groups with clusters."""
+        return [each for each in self.groups if each.is_facet]
 
     @property
     def number(self) -> int:
@@ -118,6 +123,32 @@ class FacetCount:
         trees = [each.tree for each in self.facets]
         counted = [ClusterCount(tree.hills, tree.evidence, tree) for tree in trees]
         return counted or [ClusterCount(1, "no clusters beyond chance")]
+
+    @property
+    def subspaces(self) -> Subspaces:
+        """Of the facets; of all coordinates together if there are none."""
+        facets = self.facets
+        return Subspaces(self.loc, [self.maps[f.columns] for f in facets] or [self.maps])
+
+    @property
+    def rest(self) -> np.ndarray:
+        """Maps of the coordinates without clusters ``[d, D]``; none if no coordinate has any."""
+        others = [each.columns for each in self._others] if self.number else []
+        return self.maps[np.concatenate([np.zeros(0, int), *others])]
+
+    def clearest(self, number: int) -> FacetCount:
+        """The last facets; the others count as coordinates without clusters."""
+        left = self.number - number
+        facets = [replace(each, is_facet=i >= left) for i, each in enumerate(self.facets)]
+        return replace(self, groups=[*self._others, *facets])
+
+    def reordered(self, order: Sequence[int]) -> FacetCount:
+        """With the facets in another order, given by their places in this one."""
+        return replace(self, groups=[*self._others, *(self.facets[place] for place in order)])
+
+    @property
+    def _others(self) -> list[SubspaceEvidence]:
+        return [each for each in self.groups if not each.is_facet]
 
     @property
     def evidence(self) -> str:
@@ -157,7 +188,7 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
     """
     most = min(NARROW, rank(x))
     if most < 1:
-        return FacetCount([], None)
+        return FacetCount([], x.mean(0), np.zeros((0, x.shape[1])))
     combined = _clusters_of_neighbors(x, seed)
     by_shuffling = principal_dimensions(x, 1, most, seed)
     dims = {by_shuffling, components_beyond_chance(x, seed)} - {0}
@@ -171,15 +202,20 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
     """The facets in so many principal components."""
-    sources, turned, loc = independent_sources(x, dim, seed)
-    sources, turned = _farthest_from_normal(sources, turned)
-    group = dependent_groups(sources)
+    turns = [_independent(x, dim, seed + i) for i in range(STARTS)]
+    group, sources, turned, loc = max(turns, key=lambda each: each[0].max())
     groups = [np.flatnonzero(group == each) for each in range(group.max() + 1)]
     found = [_evidence(sources[:, columns], columns, seed, len(groups)) for columns in groups]
-    count = FacetCount(found, None)
-    if not count.number:
-        return count
-    return FacetCount(found, Subspaces(loc, [turned[each.columns] for each in count.facets]))
+    return FacetCount(sorted(found, key=_clearness), loc, turned)
+
+
+def _independent(
+    x: np.ndarray, dim: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Coordinates and the group of each ``[m]``: groups, sources, maps and the data's mean."""
+    sources, turned, loc = independent_sources(x, dim, seed)
+    sources, turned = _farthest_from_normal(sources, turned)
+    return dependent_groups(sources), sources, turned, loc
 
 
 def _clusters_of_neighbors(x: np.ndarray, seed: int) -> int:
@@ -194,7 +230,7 @@ def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCoun
     maps = pca.components_ / np.sqrt(pca.explained_variance_[0])
     group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
     found = replace(group, is_facet=min(group.tree.hills, combined) > 1)
-    return FacetCount([found], Subspaces(pca.mean_, [maps]), combined)
+    return FacetCount([found], pca.mean_, maps, combined)
 
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,18 @@ from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 
-__all__ = ["Start", "likeliest", "part_of_rows", "stability"]
+__all__ = ["Start", "UnstableFacetWarning", "likeliest", "part_of_rows", "stability", "unstable"]
 
 # Draws of the latents in a bound.
 DRAWS = 10
 # Share of the rows of a further start: all rows would give every start what is there by chance.
 PART = 0.6
+# A facet whose stability is below this is not found again.
+FOUND_AGAIN = 0.5
+
+
+class UnstableFacetWarning(UserWarning):
+    """Other starts do not find a facet: it may be one of many equally good groupings, or none."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,19 @@ def stability(labels: np.ndarray, others: Sequence[SVIRunner], x: np.ndarray) ->
     )
 
 
+def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:
+    """Names of the facets that other starts do not find, of which it warns; none without others."""
+    found = {name: s for name, s in zip(names, stability, strict=True) if s < FOUND_AGAIN}
+    for name, agreement in found.items():
+        warnings.warn(
+            f"other starts do not find facet {name!r} (adjusted Rand index {agreement:.2f}): its "
+            "clusters are not to be relied on; give fewer clusters or facets, or more data",
+            UnstableFacetWarning,
+            stacklevel=3,
+        )
+    return list(found)
+
+
 def _clusters(runner: SVIRunner, x: np.ndarray) -> list[np.ndarray]:
     """The most probable component of each mixture, at the means of the latents."""
     guide = runner.guide
@@ -90,4 +110,5 @@ def _clusters(runner: SVIRunner, x: np.ndarray) -> list[np.ndarray]:
             .cpu()
             .numpy()
             for name, z in guide.embed(x).items()
+            if name in guide.model.mixtures
         ]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from inference.estimators.counting import FacetCount, number_of_facets
 from inference.estimators.data import residual_scale
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
+from inference.estimators.facets import facet_names
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.initialization.mixtures import fit_mixtures
@@ -28,10 +29,19 @@ from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training.loop import DeadFacetWarning
 from ppl_models import MFCVAE, GaussianMixture, StandardNormal
 
-__all__ = ["FitStrategy", "LadderStrategy", "SubspaceStrategy"]
+__all__ = [
+    "CountedStrategy",
+    "FitStrategy",
+    "LadderStrategy",
+    "SubspaceStrategy",
+    "facets_found",
+    "numbered",
+]
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
+# Name of the latent without clusters that describes what the facets leave of the data.
+REST = "rest"
 
 
 @dataclass(frozen=True)
@@ -55,10 +65,14 @@ class FitStrategy(ABC):
         """Where the facets come from, in words."""
         return "facets as given"
 
-    def again(self, x: np.ndarray, number: int) -> Self:
+    def again(self, x: np.ndarray, number: int) -> FitStrategy:
         """Another start of the same kind, for other data and from another seed."""
         seed = derive_seed(self.chosen.seed, number) % 2**31
         return replace(self, chosen=replace(self.chosen, seed=seed))
+
+    def given(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Self:
+        """The strategy in view of known clusters, by facet; -1 where unknown."""
+        return self
 
     @abstractmethod
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
@@ -79,6 +93,8 @@ class FitStrategy(ABC):
         with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
             priors = {
                 name: GaussianMixture(numbers[name], dim, self.covariance)
+                if name in numbers
+                else StandardNormal(dim)
                 for name, dim in dims.items()
             }
         runner = self._runner(priors)
@@ -171,22 +187,18 @@ class LadderStrategy(FitStrategy):
 
 @dataclass(frozen=True)
 class SubspaceStrategy(FitStrategy):
-    """Facets are independent subspaces of the data.
+    """Facets are independent subspaces of the data, which together hold ``dim`` dimensions.
 
-    :param dim: length of all facets' latents together.
-    :param found: the facets, if they were counted.
+    :param dim: length of all latents together.
     """
 
     covariance = "full"
     dim: int
-    found: FacetCount | None = None
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
-        subspaces = self._subspaces(complete)
-        if label:
-            subspaces = subspaces.given_to([label.get(name) for name in self.names], complete)
-        dims = zip(self.names, subspaces.dims, strict=True)
+        subspaces = self._subspaces(complete, label)
+        dims = zip([*self.names, REST], subspaces.dims, strict=False)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
         seen = torch.as_tensor(complete, device=guide.model.gates.device)
         with blaming_divergence(guide, complete, self.chosen.learning_rate):
@@ -200,34 +212,76 @@ class SubspaceStrategy(FitStrategy):
             )
         return guide
 
+    def clusters_in(self, z: np.ndarray) -> ClusterCount:
+        return merged_number(z, self.chosen.seed)
+
+    def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
+        """One for each facet, and one more of what they leave if there is such."""
+        found = independent_subspaces(x, self.dim, len(self.names), self.chosen.seed)
+        return found.reordered(self._order(found, x, label)) if label else found
+
+    def _order(
+        self, subspaces: Subspaces, x: np.ndarray, label: Mapping[str, np.ndarray]
+    ) -> list[int]:
+        return subspaces.order_for([label.get(name) for name in self.names], x)
+
+
+@dataclass(frozen=True)
+class CountedStrategy(SubspaceStrategy):
+    """Facets are the subspaces in which clusters were found; a further latent without clusters
+    describes the data's other coordinates.
+
+    :param found: the facets and the evidence for them.
+    :param named: whether the user gave the facets' number or names.
+    """
+
+    found: FacetCount
+    named: bool
+
     @property
     def found_as(self) -> str:
-        return super().found_as if self.found is None else self.found.evidence
+        return self.found.evidence
 
-    def again(self, x: np.ndarray, number: int) -> SubspaceStrategy:
-        """Facets that were counted are counted again."""
-        other = super().again(x, number)
-        if self.found is None:
-            return other
-        found = number_of_facets(np.nan_to_num(x).astype(float), other.chosen.seed)
-        if found.subspaces is None:
-            return other
-        names = [f"facet_{j}" for j in range(max(1, found.number))]
-        return replace(other, names=names, dim=sum(found.subspaces.dims), found=found)
+    def given(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> CountedStrategy:
+        if not label:
+            return self
+        order = self._order(self.found.subspaces, np.nan_to_num(x), label)
+        return replace(self, found=self.found.reordered(order))
+
+    def again(self, x: np.ndarray, number: int) -> FitStrategy:
+        """Facets are looked for once more; if fewer are found, the data are merely split."""
+        other = cast(CountedStrategy, super().again(x, number))
+        names = self.names if self.named else None
+        if found := facets_found(x, names, other.chosen.seed):
+            dim = len(found.maps)
+            return replace(other, names=names or numbered(found), dim=dim, found=found)
+        return SubspaceStrategy(self.x_shape, self.names, other.chosen, self.lengths, self.dim)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
     ) -> dict[str, ClusterCount]:
-        if self.found is None:
-            return super().numbers(x, latents, chosen)
         counted = dict(zip(self.names, self.found.counts, strict=True))
         given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}
         return counted | given
 
-    def clusters_in(self, z: np.ndarray) -> ClusterCount:
-        return merged_number(z, self.chosen.seed)
+    def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
+        rest = self.found.rest
+        facets = self.found.subspaces
+        return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
 
-    def _subspaces(self, x: np.ndarray) -> Subspaces:
-        if self.found is not None and self.found.subspaces is not None:
-            return self.found.subspaces
-        return independent_subspaces(x, self.dim, len(self.names), self.chosen.seed)
+
+def facets_found(x: np.ndarray, names: Sequence[str] | None, seed: int) -> FacetCount | None:
+    """The facets of columns ``[N, D]``, the clearest if there are more than names.
+
+    :param names: of the facets that are wanted; ``None`` for as many as there are.
+    :returns: ``None`` if there are fewer, or nothing varies.
+    """
+    found = number_of_facets(np.nan_to_num(x).astype(float), seed)
+    if names is None:
+        return found if found.groups else None
+    return found.clearest(len(names)) if len(names) <= found.number else None
+
+
+def numbered(found: FacetCount) -> list[str]:
+    """Names of the facets that were found; of one with a single cluster, if none were."""
+    return facet_names(max(1, found.number))

@@ -70,8 +70,8 @@ class Subspaces:
         """All facets' latents side by side."""
         return (x - self.loc) @ np.concatenate(self.maps).T
 
-    def given_to(self, labels: Sequence[np.ndarray | None], x: np.ndarray) -> Subspaces:
-        """The subspaces reordered: each facet that has labels gets the subspace in which its
+    def order_for(self, labels: Sequence[np.ndarray | None], x: np.ndarray) -> list[int]:
+        """For each facet, the place of its subspace: those with labels get the one in which their
         classes are best separated.
 
         :param labels: for each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet
@@ -84,6 +84,9 @@ class Subspaces:
         ]
         # Keep the given order if nothing suggests another.
         _, order = linear_sum_assignment(np.array(apart) + 1e-6 * np.eye(len(parts)), maximize=True)
+        return order.tolist()
+
+    def reordered(self, order: Sequence[int]) -> Subspaces:
         return Subspaces(self.loc, [self.maps[place] for place in order])
 
     def variances(self, scale: float) -> np.ndarray:

@@ -1,0 +1,125 @@
+"""What users give of facets: names, numbers of clusters, known labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ppl_models.arrays import as_labels
+from ppl_models.checks import check_size
+
+__all__ = ["at_least", "check_enough", "facet_index", "facet_names", "for_each", "known_labels"]
+
+# A facet is a level of a network: more are a mistake.
+MOST_FACETS = 1000
+
+
+def facet_names(facets: int | Sequence[str]) -> list[str]:
+    """Names of the facets, shallow to deep.
+
+    :raises ValueError: if ``facets`` is neither a number nor names.
+    """
+    if (
+        isinstance(facets, Sequence)
+        and not isinstance(facets, str)
+        and all(isinstance(name, str) for name in facets)
+    ):
+        names = list(facets)
+    else:
+        number = check_size("facets", facets)
+        if number > MOST_FACETS:
+            raise ValueError(f"facets must be at most {MOST_FACETS}, got {number}")
+        names = [f"facet_{j}" for j in range(number)]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            "facets must be a number, or names that differ, such as ('style', 'digit'), got "
+            f"{facets!r}"
+        )
+    return names
+
+
+def facet_index(names: Sequence[str], facet: str | int) -> int:
+    """:raises ValueError: if the facet is unknown."""
+    if facet in names:
+        return list(names).index(str(facet))
+    if (
+        isinstance(facet, int | np.integer)
+        and not isinstance(facet, bool)
+        and -len(names) <= facet < len(names)
+    ):
+        return int(facet) % len(names)
+    raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
+
+
+def for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
+    """The option's value for each facet, ``None`` if it was not given.
+
+    :raises ValueError: if it is neither one number nor one for each facet.
+    """
+    each = (
+        list(value)
+        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+        else [value] * len(names)
+    )
+    if len(each) != len(names):
+        raise ValueError(
+            f"{option} must be one number, or one for each of the {len(names)} facets, got "
+            f"{value!r}"
+        )
+    return {
+        n: None if v is None else check_size(f"{option} of {n!r}", v)
+        for n, v in zip(names, each, strict=True)
+    }
+
+
+def at_least(classes: int, facet: str, number: int | None) -> int:
+    """The number of clusters of a facet with labels.
+
+    :raises ValueError: if fewer are requested than there are classes.
+    """
+    if number is not None and number < classes:
+        raise ValueError(
+            f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give "
+            f"{classes}"
+        )
+    return number or classes
+
+
+def check_enough(most: int, n: int, numbers: Mapping[str, int | None]) -> None:
+    """Check that there are enough data for the clusters.
+
+    :param most: how many of the ``n`` data are used for training.
+    :raises ValueError: if there are more clusters.
+    """
+    for name, number in numbers.items():
+        if number is not None and number > most:
+            raise ValueError(
+                f"facet {name!r} cannot have {number} clusters: only {most} of {n} data are used "
+                "for training; give fewer clusters"
+            )
+
+
+def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
+    """Known clusters, by name of the facets that have any.
+
+    :raises ValueError: if they do not fit the data or the facets.
+    """
+    if labels is None:
+        return {}
+    if not isinstance(labels, Mapping):
+        if len(names) > 1:
+            raise ValueError(
+                f"there are {len(names)} facets: give labels by name, such as {{{names[-1]!r}: "
+                f"labels}}"
+            )
+        labels = {names[0]: labels}
+    if unknown := [name for name in labels if name not in names]:
+        raise ValueError(f"labels are given for {unknown[0]!r}, but the facets are {list(names)}")
+    largest = np.iinfo(np.int32).max
+    checked = {
+        name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy()
+        for name, each in labels.items()
+    }
+    return {name: label for name, label in checked.items() if (label >= 0).any()}
