@@ -319,25 +319,30 @@ def append(path: Path, fit: Mapping[str, Any]) -> None:
 def show(heading: str, fits: Sequence[Mapping[str, Any]]) -> None:
     """Mean, sample deviation, worst and best over the seeds."""
     print(f"\n{heading}", flush=True)
-    if done := [figures(fit) for fit in fits if "failed" not in fit]:
+    if done := common([figures(fit) for fit in fits if "failed" not in fit]):
         print_table(done)
     for fit in fits:
         if "failed" in fit:
             print(f"  seed {fit['seed']} failed: {fit['failed']}", flush=True)
 
 
+def common(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """Rows with the figures that all have: some tables have three labellings, others two."""
+    return [{name: row[name] for name in row if all(name in r for r in rows)} for row in rows]
+
+
 def by_seed(fits: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """By data and method, each figure of the fits that did not fail, a list over their seeds."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for fit in sorted(fits, key=lambda fit: fit["seed"]):
-        lists = found.setdefault(fit["data"], {}).setdefault(
-            fit["method"], {"seeds": [], "failed": {}}
-        )
-        if "failed" in fit:
-            lists["failed"][str(fit["seed"])] = fit["failed"]
-            continue
-        for name, value in {"seeds": fit["seed"], **figures(fit)}.items():
-            lists.setdefault(name, []).append(value)
+    ordered = sorted(fits, key=lambda fit: fit["seed"])
+    for data, method in dict.fromkeys((fit["data"], fit["method"]) for fit in ordered):
+        own = [fit for fit in ordered if (fit["data"], fit["method"]) == (data, method)]
+        done = [fit for fit in own if "failed" not in fit]
+        lists: dict[str, Any] = {"seeds": [fit["seed"] for fit in done]}
+        rows = common([figures(fit) for fit in done])
+        lists |= {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        lists["failed"] = {str(fit["seed"]): fit["failed"] for fit in own if "failed" in fit}
+        found.setdefault(data, {})[method] = lists
     return found
 
 

@@ -236,8 +236,9 @@ def test_few_or_poor_data_are_taken() -> None:
     ):
         found = short(facets).fit(x)
         assert np.isfinite(found.transform(x)).all()
-    assert short().fit(line).settings_["start"] == "LadderStrategy"
-    assert short(n_latents=3).fit(columns()).settings_["start"] == "LadderStrategy"
+    assert short().fit(line).settings_["start"] == "NeighborStrategy"
+    assert short(n_latents=3).fit(columns()).settings_["start"] == "NeighborStrategy"
+    assert short().fit(columns()[:20] / 1e4 + 0.5).settings_["start"] == "LadderStrategy"
     assert fitted().settings_["start"] == "SubspaceStrategy"
     assert rank(line) == 1
     assert rank(columns()) == 5
@@ -862,3 +863,53 @@ def test_facets_that_are_asked_for_are_those_with_clusters() -> None:
     assert max(nmi(truth, one.labels_[:, 0]) for truth in drawn().labels) > 0.95
     three = MultiFacetClustering(3, n_clusters=2, epochs=4, random_state=0).fit(drawn().x)
     assert three.settings_["start"] == "SubspaceStrategy"
+
+
+def test_new_data_keep_the_clusters_numbers() -> None:
+    x = drawn().x
+    found = MultiFacetClustering(epochs=40, random_state=0).fit(x[:500])
+    before, centres = found.predict(x), [each.copy() for each in found.clusters_]
+    rng = np.random.default_rng(0)
+    drift = 0.3 * x.std(0) * rng.normal(size=x.shape[1])
+    new = x[500:] + drift
+    lost = (found.predict(new) != before[500:]).mean()
+    score = found.score(new)
+    found.partial_fit(new, epochs=20)
+    assert found.labels_.shape == (300, 2)
+    assert (found.labels_ != before[500:]).mean() < max(0.05, lost)
+    assert found.score(new) > score
+    for kept, now in zip(centres, found.clusters_, strict=True):
+        np.testing.assert_array_equal(kept, now)
+
+
+def test_new_labels_are_of_the_clusters_that_there_are() -> None:
+    found = MultiFacetClustering(("a", "b"), n_clusters=2, epochs=4, random_state=0)
+    found.partial_fit(columns())  # the first call fits
+    with pytest.raises(ValueError, match=r"'a' has the clusters 0 to \d, but labels up to 7"):
+        found.partial_fit(columns(), labels={"a": np.full(60, 7)})
+    with pytest.raises(ValueError, match="epochs must be"):
+        found.partial_fit(columns(), epochs=0)
+    label = found.labels_[:, 0]
+    again = found.partial_fit(columns(), labels={"a": label}, epochs=3)
+    assert (again.labels_[:, 0] == label).mean() > 0.8
+
+
+def test_the_deepest_facet_of_images_starts_from_neighbours() -> None:
+    """Three kinds of bars: neighbours tell them, and their number is theirs."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(3, size=300)
+    x = np.full((300, 8, 8), 0.1)
+    for row, k in enumerate(kind):
+        x[row, 2 * k + 1 : 2 * k + 3] = 0.8
+    x = (x + 0.05 * rng.normal(size=x.shape)).clip(0, 1)
+    found = MultiFacetClustering(2, epochs=30, random_state=0).fit(x)
+    assert found.settings_["start"] == "NeighborStrategy"
+    assert found.settings_["n_clusters"]["facet_1"] == 3
+    assert found.settings_["counted"]["facet_1"] == "clusters of neighbours"
+    assert nmi(kind, found.labels_[:, 1]) > 0.9
+    told = MultiFacetClustering(2, n_clusters=(2, 4), epochs=4, random_state=0).fit(x)
+    assert told.settings_["n_clusters"] == {"facet_0": 2, "facet_1": 4}
+    assert told.settings_["counted"]["facet_1"] == "as given"
+    label = np.where(np.arange(300) % 10, -1, kind)
+    known = MultiFacetClustering(2, epochs=4, random_state=0).fit(x, labels={"facet_1": label})
+    assert known.settings_["start"] == "LadderStrategy"

@@ -139,6 +139,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         (60,)
     """
 
+    outliers_: np.ndarray
+    usual_: Outliers | None
+
     def __init__(
         self,
         facets: int | Sequence[str] | None = None,
@@ -217,6 +220,56 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.labels_ = self._marked(found, x)
         return self
 
+    @exclusive()
+    def partial_fit(
+        self, X: Any, y: Any = None, *, labels: Any = None, epochs: int = 1
+    ) -> MultiFacetClustering:
+        """Train on with new data; facets and clusters keep their numbers, and none is added.
+
+        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``.
+
+        :param X: new data of the same shape; give old rows, too, if they still count.
+        :param y: not used.
+        :param labels: known clusters, as for :meth:`fit`.
+        :param epochs: passes over ``X``.
+        :raises ValueError: before training, if an argument does not fit.
+        :raises FloatingPointError: if training diverges.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, labels=labels)
+        check_size("epochs", epochs)
+        x = self._encoded(X)
+        known = known_labels(labels, self.facet_names_, len(x))
+        label = {name: self._components(name, theirs) for name, theirs in known.items()}
+        self.outliers_ = self._outlying(x)
+        for theirs in known.values():
+            self.outliers_ &= theirs < 0
+        rows = ~self.outliers_
+        self.runner_.fit(
+            x[rows],
+            epochs,
+            self.settings_["batch_size"],
+            log_every=epochs,
+            progress=False,
+            label={name: theirs[rows] for name, theirs in label.items()} or None,
+        )
+        self._check_trained(self.runner_, x[rows])
+        self.labels_ = self._marked(self._predicted(x), x)
+        return self
+
+    def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
+        """The mixture components of known clusters ``[N]``, -1 where unknown.
+
+        :raises ValueError: if there are no such clusters.
+        """
+        components = self.clusters_[self.facet_names_.index(facet)]
+        if label.max() >= len(components):
+            raise ValueError(
+                f"facet {facet!r} has the clusters 0 to {len(components) - 1}, but labels up to "
+                f"{label.max()} are given"
+            )
+        return np.where(label < 0, -1, components[label])
+
     def _start(
         self,
         recipe: FitStrategy,
@@ -226,10 +279,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         label: Mapping[str, np.ndarray],
     ) -> Start:
         """One fit from the beginning to the end."""
-        recipe = recipe.given(x, label)
+        wanted = {name: numbers.get(name) for name in recipe.names}
+        recipe = recipe.given(x, label, wanted)
         latents = recipe.latents(x, label)
         check_trained(latents, x, self.learning_rate)
-        wanted = {name: numbers.get(name) for name in recipe.names}
         counts = recipe.numbers(x, latents, wanted)
         found = {name: count.number for name, count in counts.items()}
         runner = recipe.mixtures(x, latents, found, label)
@@ -352,9 +405,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
         x = super()._newly_encoded(X)
-        self.outliers_, self.usual_ = np.zeros(len(x), bool), None
-        if self.encoding_.values == "real" and x.ndim == 2:
-            self.outliers_ = Outliers(x).among(x)
+        self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
             encoding = encoding_of(X[~self.outliers_], self.likelihood)
             if encoding.values == "real":
@@ -363,6 +414,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self.mark_outliers:
             self.usual_ = Outliers(x[~self.outliers_])
         return x
+
+    def _outlying(self, x: np.ndarray) -> np.ndarray:
+        """Rows ``[N]`` to leave out of training: none but in columns of real numbers."""
+        columns = self.encoding_.values == "real" and x.ndim == 2
+        return Outliers(x).among(x) if columns else np.zeros(len(x), bool)
 
     def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
         """-1 instead of the clusters of outlying rows, if that is wanted."""

@@ -83,6 +83,19 @@ class MergeTree:
         first, second = (cluster[each] for each in self.joins[len(cluster) - k])
         return np.flatnonzero(cluster == first), np.flatnonzero(cluster == second)
 
+    def linkage(self) -> np.ndarray:
+        """The tree in SciPy's form ``[M - 1, 4]``; the distance of two clusters is the depth of the
+        valley between them, 1 - height.
+        """
+        M = len(self.joins) + 1
+        at, size = np.arange(M), np.ones(M, int)
+        rows = []
+        for i, (kept, joined) in enumerate(self.joins):
+            size[kept] += size[joined]
+            rows.append([at[kept], at[joined], 1 - self.heights[i], size[kept]])
+            at[kept] = M + i
+        return np.array(rows, float).reshape(-1, 4)
+
     @property
     def evidence(self) -> str:
         """What was found, in words."""

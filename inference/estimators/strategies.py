@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
 from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.counting import FacetCount, number_of_facets
-from inference.estimators.data import residual_scale
+from inference.estimators.data import is_missing, residual_scale
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import facet_names
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.initialization.mixtures import fit_mixtures
+from inference.initialization.neighbors import neighbor_clusters
 from inference.randomness import derive_seed, seeded
 from inference.runner import SVIRunner
 from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
@@ -33,6 +34,7 @@ __all__ = [
     "CountedStrategy",
     "FitStrategy",
     "LadderStrategy",
+    "NeighborStrategy",
     "SubspaceStrategy",
     "facets_found",
     "numbered",
@@ -42,6 +44,10 @@ __all__ = [
 RESTARTS = 10
 # Name of the latent without clusters that describes what the facets leave of the data.
 REST = "rest"
+# Weight of the neighbours' clusters while they are learned.
+LABEL_WEIGHT = 30.0
+# With fewer rows neighbours say nothing.
+FEWEST_FOR_NEIGHBORS = 30
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,14 @@ class FitStrategy(ABC):
         seed = derive_seed(self.chosen.seed, number) % 2**31
         return replace(self, chosen=replace(self.chosen, seed=seed))
 
-    def given(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Self:
-        """The strategy in view of known clusters, by facet; -1 where unknown."""
+    def given(
+        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
+    ) -> FitStrategy:
+        """The strategy in view of the data.
+
+        :param label: known clusters, by facet; -1 where unknown.
+        :param numbers: of clusters, by facet; ``None`` where unknown.
+        """
         return self
 
     @abstractmethod
@@ -136,10 +148,11 @@ class FitStrategy(ABC):
         number = likeliest_number(z, self.covariance, self.chosen.seed)
         return ClusterCount(number, "lowest BIC")
 
-    def _runner(self, facets: Mapping[str, Any], schedule: Schedule | None = None) -> SVIRunner:
-        return self.chosen.runner(
-            partial(MFCVAE, self.x_shape, facets), VaDEGuide, schedule=schedule
-        )
+    def _runner(
+        self, facets: Mapping[str, Any], schedule: Schedule | None = None, **options: Any
+    ) -> SVIRunner:
+        model, guide = partial(MFCVAE, self.x_shape, facets), partial(VaDEGuide, **options)
+        return self.chosen.runner(model, guide, schedule=schedule)
 
     def _fit(
         self,
@@ -153,13 +166,13 @@ class FitStrategy(ABC):
             x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options
         )
 
-    def _start(self, runner: SVIRunner, x: np.ndarray) -> FacetGuide:
+    def _start(self, runner: SVIRunner, x: np.ndarray, **options: Any) -> FacetGuide:
         with warnings.catch_warnings():
             # Expected with few epochs, which the user asked for; the last phase warns if a facet is
             # dead.
             for expected in (AbruptFadeInWarning, DeadFacetWarning):
                 warnings.simplefilter("ignore", expected)
-            self._fit(runner, x, sum(self.lengths.alone))
+            self._fit(runner, x, sum(self.lengths.alone), **options)
         return runner.guide
 
 
@@ -174,15 +187,66 @@ class LadderStrategy(FitStrategy):
     dims: Mapping[str, int]
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        schedule = (
-            ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps)
-            if len(self.names) > 1
-            else None
+        priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
+        return self._start(self._runner(priors, self._schedule), x)
+
+    def given(
+        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
+    ) -> FitStrategy:
+        deepest = self.names[-1]
+        if deepest in label or is_missing(x).any() or len(x) <= FEWEST_FOR_NEIGHBORS:
+            return self
+        found = neighbor_clusters(x, numbers[deepest], seed=self.chosen.seed)
+        if found.max() < 1:
+            return self
+        return NeighborStrategy(
+            self.x_shape, self.names, self.chosen, self.lengths, self.dims, found
         )
-        return self._start(
-            self._runner({name: StandardNormal(dim) for name, dim in self.dims.items()}, schedule),
-            x,
-        )
+
+    @property
+    def _schedule(self) -> Schedule | None:
+        if len(self.names) == 1:
+            return None
+        return ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps)
+
+
+@dataclass(frozen=True)
+class NeighborStrategy(LadderStrategy):
+    """The same, while the deepest facet learns the clusters of neighbouring data
+    (:func:`~inference.neighbor_clusters`), which are let go when all facets are trained together.
+
+    :param neighbors: clusters ``[N]``, -1 where there is none.
+    """
+
+    neighbors: np.ndarray
+
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        known = {self.names[-1]: self.neighbors}
+        priors: dict[str, Any] = {n: StandardNormal(dim) for n, dim in self.dims.items()}
+        priors |= {
+            name: GaussianMixture(found.max() + 1, self.dims[name], self.covariance)
+            for name, found in known.items()
+        }
+        runner = self._runner(priors, self._schedule, label_weight=LABEL_WEIGHT)
+        fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=known, n_init=RESTARTS)
+        return self._start(runner, x, label=known)
+
+    def mixtures(
+        self,
+        x: np.ndarray,
+        latents: FacetGuide,
+        numbers: Mapping[str, int],
+        label: Mapping[str, np.ndarray],
+    ) -> SVIRunner:
+        return super().mixtures(x, latents, numbers, {**label, self.names[-1]: self.neighbors})
+
+    def numbers(
+        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
+    ) -> dict[str, ClusterCount]:
+        deepest, K = self.names[-1], int(self.neighbors.max()) + 1
+        found = super().numbers(x, latents, {**chosen, deepest: K})
+        why = "as given" if chosen[deepest] else "clusters of neighbours"
+        return found | {deepest: ClusterCount(K, why)}
 
 
 @dataclass(frozen=True)
@@ -242,7 +306,9 @@ class CountedStrategy(SubspaceStrategy):
     def found_as(self) -> str:
         return self.found.evidence
 
-    def given(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> CountedStrategy:
+    def given(
+        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
+    ) -> CountedStrategy:
         if not label:
             return self
         order = self._order(self.found.subspaces, np.nan_to_num(x), label)
