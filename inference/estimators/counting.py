@@ -13,7 +13,8 @@
    and the data of two of its clusters are not unimodal along the line that separates these best
    (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill.
 5. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`). They tell
-   every combination of all labellings, however curved. Where there is only one, there is no facet.
+   every combination of all labellings, however curved. Where there is only one, there is no facet
+   without a deep valley: if few rows have many combinations, neighbours cannot tell these.
 6. If there are several, but no group of coordinates is a facet, or the facets' clusters combined
    are fewer than half of them, the components that exceed chance are one facet: few rows may show a
    grouping there that no single group of coordinates does, and curved ones need all.
@@ -58,6 +59,8 @@ LEVEL = 0.05
 # bounded supports show at random is less deep, and where the two do not touch, the line between
 # them has a gap in which others lie.
 DEEP = 0.5
+# The same where neighbours tell no clusters: bounded supports show 0.36 and more.
+CLEAR = 1 / 3
 # Fewest rows of a cluster whose dip is tested, and of a table whose neighbours are.
 FEWEST, FEWEST_NEIGHBORS = 5, 30
 # Root N times the dip of draws of a uniform distribution, and how often it is exceeded: from 7,774
@@ -195,7 +198,8 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
     counts = [_count_in(x, dim, seed) for dim in sorted(dims, reverse=True)]
     best = max(counts, key=lambda count: count.number)
-    if best.number and 1 < combined <= 2 * prod(best.numbers):
+    clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
+    if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
         return replace(best, combined=combined)
     return _count_whole(x, by_shuffling, combined, seed)
 
