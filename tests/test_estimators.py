@@ -861,6 +861,12 @@ def test_facets_that_are_asked_for_are_those_with_clusters() -> None:
     one = MultiFacetClustering(("only",), epochs=30, random_state=0).fit(drawn().x)
     assert one.settings_["start"] == "CountedStrategy"
     assert max(nmi(truth, one.labels_[:, 0]) for truth in drawn().labels) > 0.95
+    for numbers in ((3, 5), (5, 3)):
+        both = MultiFacetClustering(2, n_clusters=numbers, epochs=30, random_state=0)
+        found = both.fit(drawn().x).labels_
+        for j, K in enumerate(numbers):
+            truth = drawn().labels[0 if K == 3 else 1]
+            assert nmi(truth, found[:, j]) > 0.95, "the facet with as many clusters"
     three = MultiFacetClustering(3, n_clusters=2, epochs=4, random_state=0).fit(drawn().x)
     assert three.settings_["start"] == "SubspaceStrategy"
 

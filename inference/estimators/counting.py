@@ -45,8 +45,7 @@ NARROW = 15
 MAX_ROWS = 2000
 # How far a component exceeds the largest of the shuffled tables, and how many of these there are.
 EXCESS, SHUFFLES = 1.2, 5
-# Starts of ICA, of which the one with the most groups counts: a rotation that has not come apart
-# makes one group of two.
+# Starts of ICA: a rotation that has not come apart makes one group of two.
 STARTS = 3
 # Frequencies of the sines and cosines, in one over the deviation of a coordinate.
 FREQUENCIES = (0.8, 1.6)
@@ -196,7 +195,7 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
     by_shuffling = principal_dimensions(x, 1, most, seed)
     dims = {by_shuffling, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
-    counts = [_count_in(x, dim, seed) for dim in sorted(dims, reverse=True)]
+    counts = [count for dim in sorted(dims, reverse=True) for count in _count_in(x, dim, seed)]
     best = max(counts, key=lambda count: count.number)
     clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
@@ -204,13 +203,18 @@ def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
     return _count_whole(x, by_shuffling, combined, seed)
 
 
-def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
-    """The facets in so many principal components."""
-    turns = [_independent(x, dim, seed + i) for i in range(STARTS)]
-    group, sources, turned, loc = max(turns, key=lambda each: each[0].max())
-    groups = [np.flatnonzero(group == each) for each in range(group.max() + 1)]
-    found = [_evidence(sources[:, columns], columns, seed, len(groups)) for columns in groups]
-    return FacetCount(sorted(found, key=_clearness), loc, turned)
+def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
+    """The facets in so many principal components, for each number of groups that ICA ends with."""
+    turns = {
+        turn[0].max(): turn for turn in (_independent(x, dim, seed + i) for i in range(STARTS))
+    }
+    for group, sources, turned, loc in turns.values():
+        groups = [np.flatnonzero(group == each) for each in range(group.max() + 1)]
+        found = [
+            _evidence(sources[:, columns], columns, seed, len(groups) * len(turns))
+            for columns in groups
+        ]
+        yield FacetCount(sorted(found, key=_clearness), loc, turned)
 
 
 def _independent(

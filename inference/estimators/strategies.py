@@ -282,12 +282,8 @@ class SubspaceStrategy(FitStrategy):
     def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
         """One for each facet, and one more of what they leave if there is such."""
         found = independent_subspaces(x, self.dim, len(self.names), self.chosen.seed)
-        return found.reordered(self._order(found, x, label)) if label else found
-
-    def _order(
-        self, subspaces: Subspaces, x: np.ndarray, label: Mapping[str, np.ndarray]
-    ) -> list[int]:
-        return subspaces.order_for([label.get(name) for name in self.names], x)
+        labels = [label.get(name) for name in self.names]
+        return found.reordered(found.order_for(labels, x)) if label else found
 
 
 @dataclass(frozen=True)
@@ -309,10 +305,12 @@ class CountedStrategy(SubspaceStrategy):
     def given(
         self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
     ) -> CountedStrategy:
-        if not label:
-            return self
-        order = self._order(self.found.subspaces, np.nan_to_num(x), label)
-        return replace(self, found=self.found.reordered(order))
+        """Facets with a given number of clusters get the subspace whose own number is nearest."""
+        hills = np.array([each.number for each in self.found.counts])
+        misfit = [np.zeros(len(hills)) if k is None else abs(hills - k) for k in numbers.values()]
+        labels = [label.get(name) for name in self.names]
+        order = self.found.subspaces.order_for(labels, np.nan_to_num(x), misfit)
+        return replace(self, found=self.found.reordered(order)) if self.found.number else self
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         """Facets are looked for once more; if fewer are found, the data are merely split."""

@@ -70,12 +70,16 @@ class Subspaces:
         """All facets' latents side by side."""
         return (x - self.loc) @ np.concatenate(self.maps).T
 
-    def order_for(self, labels: Sequence[np.ndarray | None], x: np.ndarray) -> list[int]:
+    def order_for(
+        self, labels: Sequence[np.ndarray | None], x: np.ndarray, misfit: Any = 0
+    ) -> list[int]:
         """For each facet, the place of its subspace: those with labels get the one in which their
-        classes are best separated.
+        classes are best separated, others the one that misfits least.
 
         :param labels: for each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet
             without labels.
+        :param misfit: of each facet (rows) with each subspace (columns), which decides where labels
+            do not.
         """
         parts = np.split(self.sources(x), np.cumsum(self.dims)[:-1], axis=1)
         apart = [
@@ -83,8 +87,8 @@ class Subspaces:
             for label in labels
         ]
         # Keep the given order if nothing suggests another.
-        _, order = linear_sum_assignment(np.array(apart) + 1e-6 * np.eye(len(parts)), maximize=True)
-        return order.tolist()
+        gain = np.array(apart) - 1e-3 * np.array(misfit) + 1e-6 * np.eye(len(parts))
+        return linear_sum_assignment(gain, maximize=True)[1].tolist()
 
     def reordered(self, order: Sequence[int]) -> Subspaces:
         return Subspaces(self.loc, [self.maps[place] for place in order])
