@@ -86,14 +86,17 @@ class Chosen:
         model: Callable[[Likelihood, Architecture], FacetModel],
         guide: Callable[[Any], FacetGuide],
         schedule: Schedule | None = None,
+        slower: float = 1.0,
     ) -> SVIRunner:
         """A runner for a model that is built here, so that the seed determines its networks. The
         user's likelihood is copied.
+
+        :param slower: by how much its rate is below the learning rate.
         """
         with seeded(self.seed, torch.device("cpu")):
             built = guide(model(copy.deepcopy(self.likelihood), self.network))
         return SVIRunner(
-            built.model, built, None, self.learning_rate, schedule, self.seed, self.device
+            built.model, built, None, self.learning_rate / slower, schedule, self.seed, self.device
         )
 
 

@@ -57,9 +57,11 @@ class FitStrategy(ABC):
     :param names: names of the facets, shallow to deep.
 
     :cvar covariance: of the mixtures' components.
+    :cvar slower: by how much the rate of training is below the learning rate.
     """
 
     covariance: ClassVar[Literal["diag", "full"]] = "diag"
+    slower: ClassVar[float] = 1.0
 
     x_shape: tuple[int, ...]
     names: Sequence[str]
@@ -152,7 +154,7 @@ class FitStrategy(ABC):
         self, facets: Mapping[str, Any], schedule: Schedule | None = None, **options: Any
     ) -> SVIRunner:
         model, guide = partial(MFCVAE, self.x_shape, facets), partial(VaDEGuide, **options)
-        return self.chosen.runner(model, guide, schedule=schedule)
+        return self.chosen.runner(model, guide, schedule, self.slower)
 
     def _fit(
         self,
@@ -257,6 +259,8 @@ class SubspaceStrategy(FitStrategy):
     """
 
     covariance = "full"
+    # The networks have learned the subspaces; a full rate moves clusters of few rows at random.
+    slower = 3.0
     dim: int
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
