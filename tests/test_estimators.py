@@ -895,9 +895,10 @@ def test_new_labels_are_of_the_clusters_that_there_are() -> None:
         found.partial_fit(columns(), labels={"a": np.full(60, 7)})
     with pytest.raises(ValueError, match="epochs must be"):
         found.partial_fit(columns(), epochs=0)
-    label = found.labels_[:, 0]
-    again = found.partial_fit(columns(), labels={"a": label}, epochs=3)
-    assert (again.labels_[:, 0] == label).mean() > 0.8
+    alone = MultiFacetClustering(1, n_clusters=2, epochs=30, random_state=0).fit(columns())
+    label = alone.labels_[:, 0].copy()
+    alone.partial_fit(columns(), labels=label, epochs=3)
+    assert (alone.labels_[:, 0] == label).mean() > 0.9
 
 
 def test_the_deepest_facet_of_images_starts_from_neighbours() -> None:

@@ -228,11 +228,11 @@ class FacetEstimator(BaseEstimator):
                 sep="\n",
             )
 
-    def _state_ended(self, ended: str) -> None:
-        """Store how training ended, and print it if asked to."""
-        self.settings_["ended"] = ended
+    def _state_later(self, name: str, value: Any) -> None:
+        """Store what the fit itself has shown, and print it if asked to."""
+        self.settings_[name] = value
         if self.verbose:
-            print(f"  ended: {ended}")
+            print(f"  {name}: {value}")
 
     def _precise(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in

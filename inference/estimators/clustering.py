@@ -192,6 +192,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         names = None if self.facets is None else facet_names(self.facets)
         check_size("n_init", self.n_init)
         x = self._new_data(X)
+        if names is not None:
+            known_labels(labels, names, len(x))  # refuses labels before anything is computed
         recipe = self._recipe(x[~self.outliers_], names)
         known = known_labels(labels, recipe.names, len(x))
         for theirs in known.values():
@@ -216,7 +218,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         found = self._predicted(x)
         others_found = [start.runner for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
-        self.settings_["unstable"] = unstable(self.facet_names_, self.stability_)
+        self._state_later("unstable", unstable(self.facet_names_, self.stability_))
         self.labels_ = self._marked(found, x)
         return self
 
@@ -304,7 +306,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
             epochs=(*recipe.lengths.alone, recipe.lengths.together),
         )
-        self._state_ended(start.ended)
+        self._state_later("ended", start.ended)
 
     def facet(self, name: str | int) -> FacetClustering:
         """One facet as a clusterer, which shares this estimator's model.

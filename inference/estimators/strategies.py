@@ -224,11 +224,11 @@ class NeighborStrategy(LadderStrategy):
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         known = {self.names[-1]: self.neighbors}
+        deepest = self.names[-1]
         priors: dict[str, Any] = {n: StandardNormal(dim) for n, dim in self.dims.items()}
-        priors |= {
-            name: GaussianMixture(found.max() + 1, self.dims[name], self.covariance)
-            for name, found in known.items()
-        }
+        with seeded(self.chosen.seed, torch.device("cpu")):  # its starting values are drawn
+            number = int(self.neighbors.max()) + 1
+            priors[deepest] = GaussianMixture(number, self.dims[deepest], self.covariance)
         runner = self._runner(priors, self._schedule, label_weight=LABEL_WEIGHT)
         fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=known, n_init=RESTARTS)
         return self._start(runner, x, label=known)

@@ -183,7 +183,7 @@ ESTIMATORS = [
             f"n_clusters of 'facet_1' {COUNT}, got 2.5",
         ),
         ("misfit: n_clusters", facets(n_clusters=[2, 2, 2]), "one for each of the 2 facets, got"),
-        ("huge: n_clusters", facets(n_clusters=31), "cannot have 31 clusters: only 27 of 30 data"),
+        ("huge: n_clusters", facets(n_clusters=31), "cannot have 31 clusters: only 30 of 30 data"),
         ("range: n_latents", facets(n_latents=[3, -1]), f"n_latents of 'facet_1' {COUNT}, got -1"),
         ("misfit: n_latents", facets(n_latents=[3]), "one for each of the 2 facets, got"),
         ("huge: n_latents", facets(n_latents=HUGE), f"n_latents of 'facet_0' {MANY}"),
@@ -202,7 +202,7 @@ ESTIMATORS = [
         (
             "huge: labels",
             facets(facets=1, labels=[10**8] * 30),
-            "cannot have 100000001 clusters: only 27 of 30 data",
+            "cannot have 100000001 clusters: only 30 of 30 data",
         ),
         (
             "missing: facet of labels",
@@ -218,6 +218,31 @@ ESTIMATORS = [
             "misfit: labels",
             facets(n_clusters=2, labels={"facet_1": [0, 1, 2] * 10}),
             "'facet_1' has labels up to 2, but n_clusters=2: give 3",
+        ),
+    ),
+    *of(
+        "MultiFacetClustering.partial_fit",
+        (
+            "range: epochs",
+            lambda: estimators()[MultiFacetClustering].partial_fit(table(), epochs=0),
+            f"epochs {COUNT}, got 0",
+        ),
+        (
+            "shape: columns",
+            lambda: estimators()[MultiFacetClustering].partial_fit(np.zeros((30, 6))),
+            "X has 6 features, but MultiFacetClustering is expecting 5",
+        ),
+        (
+            "unknown: facet of labels",
+            lambda: estimators()[MultiFacetClustering].partial_fit(table(), labels={"a": [0] * 30}),
+            "given for 'a', but the facets are",
+        ),
+        (
+            "range: labels",
+            lambda: estimators()[MultiFacetClustering].partial_fit(
+                table(), labels={"facet_0": [40] * 30}
+            ),
+            "'facet_0' has the clusters 0 to .* but labels up to 40 are given",
         ),
     ),
     *of(
