@@ -149,7 +149,8 @@ def main(argv: list[str] | None = None) -> None:
     for job in jobs:
         job.check()
     print(f"{len(jobs)} runs, {sum(job.finished for job in jobs)} of them finished before")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # shells start background jobs deaf to Ctrl-C
+        signal.signal(stop, signal.default_int_handler)
     try:
         failed = work_off(jobs, args.workers)
     except KeyboardInterrupt:

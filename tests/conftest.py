@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# scikit-learn's loops: a second thread waits for the first, on a core that another test needs.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import pyro
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
-# Small tensors: a second thread costs more than it gives, and very much more on a busy machine.
+# A second thread waits for the first, on a core that another test needs. Limits, and not only the
+# environment: pytest has imported NumPy by now, for the warnings that pyproject.toml names.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes that tests start
+threadpool_limits(1)
 torch.set_num_threads(1)
 
 

@@ -40,6 +40,7 @@ from inference.estimators.defaults import principal_dimensions, rank
 from inference.estimators.merging import ClusterCount, MergeTree, merge_tree
 from inference.estimators.subspaces import Subspaces, independent_sources
 from inference.initialization.neighbors import neighbor_clusters
+from inference.threads import on_one_thread
 
 __all__ = ["FacetCount", "SubspaceEvidence", "dip", "dip_p_value", "number_of_facets"]
 
@@ -178,6 +179,7 @@ def _clearness(group: SubspaceEvidence) -> float:
     return -float(group.tree.heights.min(initial=1.0))
 
 
+@on_one_thread
 def number_of_facets(x: np.ndarray, seed: int = 0) -> FacetCount:
     """How many independent subspaces of a table have clusters; 0 and 1 are answers too.
 

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 from sklearn.mixture import GaussianMixture
 
+from inference.threads import on_one_thread
 from ppl_models import MLP, ConvLadder, MLPLadder
 from ppl_models.networks import Architecture
 
@@ -134,6 +135,7 @@ def clarity(z: np.ndarray, seed: int) -> float:
     return bic.pop(1) - min(bic.values())
 
 
+@on_one_thread
 def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     """BIC by number of clusters (scikit-learn's mixtures), from 1 on."""
     z = z[:: -(-len(z) // MAX_ROWS)].astype(float)

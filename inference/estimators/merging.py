@@ -19,6 +19,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from inference.threads import on_one_thread
+
 __all__ = ["ClusterCount", "MergeTree", "likeliest_mixture", "merge_tree", "merged_number"]
 
 # Components whose density at the lowest point between them is at least this share of the lower of
@@ -129,6 +131,7 @@ def merged_number(z: np.ndarray, seed: int) -> ClusterCount:
     return ClusterCount(max(2, tree.hills), why, tree)
 
 
+@on_one_thread
 def merge_tree(z: np.ndarray, seed: int) -> MergeTree:
     """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge.
 

@@ -22,6 +22,7 @@ from guides.base import FacetGuide, check_guide, check_model
 from guides.network import NetworkGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
+from inference.threads import on_one_thread
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_kind, check_one_of
 from ppl_models.modes import evaluating, training
@@ -327,6 +328,7 @@ def check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
             )
 
 
+@on_one_thread
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
     mixture = FittedMixture(
         prior.num_components, covariance_type=covariance, random_state=seed, **options
