@@ -12,7 +12,6 @@ from guides.discrete import Discrete
 from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
-from ppl_models.priors import VampPrior
 
 __all__ = ["AmortizedGuide"]
 
@@ -58,7 +57,7 @@ class AmortizedGuide(NetworkGuide):
         conditional: bool = False,
     ) -> None:
         check_model(model)
-        if conditional and any(isinstance(prior, VampPrior) for prior in model.priors.values()):
+        if conditional and any(prior.uses_posterior for prior in model.priors.values()):
             raise ValueError(
                 "a VampPrior is made of q(z given x), which a conditional guide does not have: use "
                 "conditional=False"

@@ -14,7 +14,6 @@ from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
 from ppl_models.distributions import diagonal_normal, one_hot_of_largest
 from ppl_models.networks import Encoder
-from ppl_models.priors import VampPrior
 
 __all__ = ["LadderGuide"]
 
@@ -55,7 +54,7 @@ class LadderGuide(NetworkGuide):
         self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
     ) -> None:
         check_model(model)
-        if any(isinstance(prior, VampPrior) for prior in model.priors.values()):
+        if any(prior.uses_posterior for prior in model.priors.values()):
             raise ValueError(
                 "a VampPrior is made of q(z given x), but here z is inferred given x and clusters: "
                 "use another prior, or VaDEGuide"

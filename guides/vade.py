@@ -4,7 +4,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyro
+import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.needs import Needs
@@ -30,6 +35,9 @@ class VaDEGuide(SupervisedGuide):
     The clusters of some samples may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`):
     q(c_j given x) then puts all weight on the known cluster. Predictions never use labels.
 
+    Given the clusters of a datum's neighbours (``neighbors=``), p(z, c) is the one given these, in
+    predictions as well.
+
     :param model: any model whose facets are mixtures or other priors.
     :param num_samples: L, the number of draws of z.
     :param label_weight: weight of log q(c given x) of known clusters in the objective, which is not
@@ -47,7 +55,7 @@ class VaDEGuide(SupervisedGuide):
         (3, 5)
     """
 
-    accepts: tuple[str, ...] = ("label",)
+    accepts: tuple[str, ...] = ("label", "neighbors")
 
     @property
     def needs(self) -> Needs:
@@ -58,14 +66,16 @@ class VaDEGuide(SupervisedGuide):
         x: Tensor,
         *,
         label: Tensor | None = None,
+        neighbors: Tensor | None = None,
         num_samples: int | None = None,
         marginal: bool = False,
     ) -> None:
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             z = self.draw_latents(x, L)
+            near = self.model.by_facet(neighbors)
             for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
-                log_joint = prior.log_joint(z[name])  # [(L,) B, K]
+                log_joint = prior.log_joint(z[name], **near.get(name, {}))  # [(L,) B, K]
                 logits = log_joint
                 if L > 1:  # Eq. 59, 60; plates around this program are further left
                     logits = log_joint.mean(-3, keepdim=log_joint.dim() > 3)
@@ -75,3 +85,14 @@ class VaDEGuide(SupervisedGuide):
                 pyro.sample(f"c_{name}", q, infer=ENUMERATE)
                 if label is not None:
                     self.add_label_loss(f"label_loss_{name}", logits, label[:, j])
+
+    def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+        probs = super().predict_proba(x, **given)
+        data = self.observed(x, given) if given.get("neighbors") is not None else None
+        near = self.model.by_facet(None if data is None else data.given["neighbors"])
+        for name, neighbors in near.items():
+            prior = self.model.mixtures[name]
+            gain = prior.component(**neighbors).log_probs - prior.component().log_probs
+            log_probs = torch.as_tensor(probs[name]).to(gain).log()
+            probs[name] = (log_probs + gain).softmax(-1).detach().cpu().numpy()
+        return probs

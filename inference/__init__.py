@@ -8,12 +8,15 @@ from inference.checkpoints.periodic import Checkpoints
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.guard import Guard
 from inference.initialization.encoders import infer_tables, learn_to_encode
+from inference.initialization.graph import NeighborGraph
+from inference.initialization.image_features import image_graph, image_variants, oriented_gradients
 from inference.initialization.mixtures import (
     cold_start,
     fit_mixtures,
     standard_normal_priors,
     warm_start,
 )
+from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
 from inference.initialization.neighbors import neighbor_clusters, neighbor_start
 from inference.initialization.networks import autoencoder_start, data_dependent_start
 from inference.objectives import (
@@ -46,24 +49,30 @@ __all__ = [
     "Loss",
     "MeanFieldEnum_ELBO",
     "MeanField_ELBO",
+    "NeighborGraph",
     "ProgressiveFadeIn",
     "Rows",
     "SVIRunner",
     "ScoreFunction_ELBO",
     "WarmUp",
     "autoencoder_start",
+    "cluster_posterior",
     "cold_start",
     "data_dependent_start",
     "elbo",
     "elbo_per_datum",
     "fit_mixtures",
+    "fit_neighbors",
     "fit_together",
+    "image_graph",
+    "image_variants",
     "infer_tables",
     "kl_by_dimension",
     "learn_to_encode",
     "mutual_information",
     "neighbor_clusters",
     "neighbor_start",
+    "oriented_gradients",
     "select_model",
     "standard_normal_priors",
     "warm_start",

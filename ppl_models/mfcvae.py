@@ -37,6 +37,11 @@ class MFCVAE(FacetModel):
     integers ``[N]`` from 0 to K - 1, with -1 where unknown (for a single facet, just the integers).
     The objective then bounds log p(x, known c).
 
+    If data have neighbours, and a facet is a :class:`~ppl_models.priors.NeighborMixture`, give the
+    number of each datum's neighbours in each of the facet's clusters as ``neighbors=``: a
+    dictionary from facet to numbers ``[N, K]`` (for a single such facet, just the numbers). The
+    objective then bounds log p(x given the neighbours' clusters).
+
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
 
     Example:
@@ -50,13 +55,17 @@ class MFCVAE(FacetModel):
         torch.Size([2, 784])
     """
 
-    inputs: ClassVar[Mapping[str, Input]] = {"label": Input(required=False)}
+    inputs: ClassVar[Mapping[str, Input]] = {
+        "label": Input(required=False),
+        "neighbors": Input(required=False),
+    }
 
     def forward(
         self,
         x: Tensor | None = None,
         *,
         label: Tensor | None = None,
+        neighbors: Tensor | None = None,
         size: int = 1,
         num_samples: int = 1,
         marginal: bool = False,
@@ -64,18 +73,22 @@ class MFCVAE(FacetModel):
         """The program. Sites: ``c_NAME`` ``[B, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
+        :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn, or as
+            many as there are rows of ``neighbors``.
         :param label: known clusters ``[B, J]``, a column for each mixture. The guide puts all
             weight on them, which is equivalent to observing them, so the model ignores them.
+        :param neighbors: numbers of neighbours in each cluster, the facets' side by side.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
             / L.
         :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
         """
-        with self.plate(x, size):
+        with self.plate(x, size if neighbors is None else len(neighbors)):
             c: dict[str, Tensor] = {}
+            near = self.by_facet(neighbors)
             for name, mixture in () if marginal else self.mixtures.items():
-                # c_j ~ Cat(pi_j)
-                c[name] = pyro.sample(f"c_{name}", mixture.component(), infer=ENUMERATE)
+                # c_j ~ Cat(pi_j), or given its neighbours' clusters
+                component = mixture.component(**near.get(name, {}))
+                c[name] = pyro.sample(f"c_{name}", component, infer=ENUMERATE)
             with self.draws(num_samples):
                 z: dict[str, Tensor] = {}
                 for name, prior in self.priors.items():
@@ -85,6 +98,13 @@ class MFCVAE(FacetModel):
                 return pyro.sample("x", self.decode(z), obs=x)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return (
+            self.check_neighbors(values, n)
+            if name == "neighbors"
+            else self._labels(name, values, n)
+        )
+
+    def _labels(self, name: str, values: Any, n: int) -> Tensor:
         """Known clusters, by facet or in columns, as integers ``[n, J]``; -1 where unknown."""
         columns = self._columns(name, values)
         labels = [

@@ -62,6 +62,7 @@ from ppl_models import (
     HeteroscedasticNormal,
     Incomplete,
     MLPLadder,
+    NeighborMixture,
     Normal,
     ResNet,
     SharedMLP,
@@ -74,6 +75,11 @@ from ppl_models import (
 
 def two_facets() -> VaDEGuide:
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+
+
+def neighbors() -> VaDEGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3))}
     return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
 
 
@@ -310,6 +316,7 @@ def cvae() -> ConditionalGuide:
 
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
+    neighbors,
     three_facets_full_covariance_two_draws,
     shared_network_images,
     mixed_priors,
@@ -363,6 +370,8 @@ def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
     if isinstance(guide.model, ContinuousIVAE):
         return {"label": torch.randn(n, guide.model.num_label_features)}
     values = {"label": torch.arange(n) % 3, "group": torch.arange(n) // 2 % 3}
+    if guide.model.neighborly:
+        return {"neighbors": torch.arange(4 * n).reshape(n, 4) % 5 / 2}
     if isinstance(guide, TableGuide):
         return {"group": guide.group_of_row[:n], "row": torch.arange(n)}
     if isinstance(guide.model, NVAE) and guide.num_samples == 2:
@@ -394,6 +403,7 @@ GROUPED = set(OBJECTIVES) - {"ScoreFunction", "ImportanceWeighted"}
 # all objectives.
 PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (two_facets, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (neighbors, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),

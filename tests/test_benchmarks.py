@@ -4,6 +4,7 @@ and fit.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import draw_curves, on_a_card, rivals, step_time
+from benchmarks import draw_curves, neighbor_prior, on_a_card, rivals, step_time
 from benchmarks.model_cases import CASES, SMALL, Case, Size
 from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
 from benchmarks.model_steps import (
@@ -30,6 +31,7 @@ from benchmarks.model_steps import (
 from benchmarks.records import Shared, load, load_shared
 from benchmarks.reproduce import numbers_at
 from benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
+from examples.datasets import digits
 from guides import FacetGuide, VaDEGuide
 from inference import Groups, Loss, SVIRunner
 from inference.randomness import seeded
@@ -512,3 +514,19 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
     for name in ("NR-Kmeans, told", "AutoNR", "ENRC, told"):
         found = rivals.measure(rivals.METHODS[name], fruit, seed=0, limit=600)
         assert max(found["nmi"]["first"]) > 0.5, name
+
+
+@pytest.mark.parametrize("without", [False, True])
+def test_accuracy_is_followed_with_neighbours_and_without(
+    without: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = digits()
+    labels = {"digit": data.train_labels["digit"][:200]}
+    few = replace(data, train=data.train[:200], train_labels=labels)
+    monkeypatch.setattr(neighbor_prior, "probe_facets", lambda *_: {})
+    how = argparse.Namespace(seed=0, first_epochs=1, epochs=2, every=1, without=without)
+    scores = neighbor_prior.train(few, how)
+    assert [each["epoch"] for each in scores["along"]] == [0, 1, 2]
+    assert scores["first"]["seconds"] < scores["last"]["seconds"]
+    assert 0.1 < scores["test_with_neighbors"] <= 1
+    assert scores["graph"] > 0.7

@@ -8,30 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_matrix, diags
-from scipy.sparse.linalg import eigsh
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
+from inference.initialization.graph import centred_rows, neighbor_weights, principal_components
 from inference.initialization.mixtures import chosen_mixtures, fit_mixtures
+from inference.initialization.spectral import leading_eigenvectors, spectral_clusters
 from inference.runner import SVIRunner
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count, check_kind, check_size
 
 __all__ = ["neighbor_clusters", "neighbor_start"]
 
-# Most rows to compute principal components from.
-PCA_ROWS = 10_000
-# Smallest distance to the last neighbour, as a share of the median.
-LEAST_SCALE = 0.3
-# Added to every degree, as a share of the mean degree.
-REGULARIZER = 0.1
-# Tolerance of the eigenvalues, which is enough for clusters.
-TOLERANCE = 1e-3
-# Restarts of k-means.
-RESTARTS = 5
 # Rows on which clusters are counted, the most clusters, and samples of a normal to compare with.
 COUNTED_ROWS, MOST_CLUSTERS, NORMAL_SAMPLES = 3000, 40, 3
 # How far an eigenvalue is above those of normal samples, as a share of the way to the largest one:
@@ -96,13 +83,15 @@ def neighbor_clusters(
             raise ValueError(
                 f"{name}={size} is too many for {len(looked_at)} data: it must be less than that"
             )
-    rows, copy_of = _distinct(_rows(data, looked_at), more_than=max(sizes.values()))
-    rows = _principal(rows, dim, seed)
+    chosen = data[torch.as_tensor(looked_at, device=data.device)]
+    rows = centred_rows(chosen, chosen.flatten(1).double().mean(0))
+    rows, copy_of = _distinct(rows, more_than=max(sizes.values()))
+    rows = principal_components(rows, dim, seed).transform(rows)
     if num_clusters is None:
         num_clusters = _number_of_clusters(rows[:COUNTED_ROWS], num_neighbors, seed)
-    affinity = _affinity(rows, num_neighbors)
+    affinity = neighbor_weights(rows, num_neighbors)
     clusters = np.full(len(data), -1)
-    clusters[looked_at] = _spectral_clusters(affinity, num_clusters, seed)[copy_of]
+    clusters[looked_at] = spectral_clusters(affinity, num_clusters, seed)[copy_of]
     return clusters
 
 
@@ -181,21 +170,6 @@ def neighbor_start(
     return runner.fit(x, epochs, label=known, **fit_options)
 
 
-def _rows(data: Tensor, chosen: np.ndarray) -> np.ndarray:
-    """The chosen rows minus their mean, ``[N, D]`` in float32."""
-    rows = data.detach()[torch.as_tensor(chosen, device=data.device)].flatten(1)
-    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    centred = (
-        (rows - rows.mean(0)).float().cpu().numpy()
-    )  # an offset would cost precision in distances
-    if not np.isfinite(centred).all():
-        raise ValueError(
-            "x holds NaN or infinity, but distances need complete data: fill in what is "
-            "missing first"
-        )
-    return centred
-
-
 def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]:
     """Each distinct datum once, in order of first appearance, and the index of each row's datum.
 
@@ -208,24 +182,6 @@ def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]
     return rows[np.unique(copy_of, return_index=True)[1]], copy_of
 
 
-def _principal(rows: np.ndarray, dim: int, seed: int) -> np.ndarray:
-    """At most ``dim`` principal components ``[N, d]``."""
-    some = rows[:PCA_ROWS]
-    return PCA(min(dim, *some.shape), random_state=seed).fit(some).transform(rows)
-
-
-def _affinity(rows: np.ndarray, num_neighbors: int) -> csr_matrix:
-    """Symmetric weights ``[N, N]`` of the edges between neighbours, at most 1."""
-    distance, neighbor = NearestNeighbors(n_neighbors=num_neighbors).fit(rows).kneighbors()
-    last = distance[:, -1]
-    # Data that coincide would have a scale of 0 and be cut off from all others.
-    last = last.clip(LEAST_SCALE * np.median(last[last > 0]) if last.any() else 1.0)
-    weight = np.exp(-(distance / last[:, None]) * (distance / last[neighbor]))
-    starts = np.arange(0, weight.size + 1, num_neighbors)
-    one_way = csr_matrix((weight.ravel(), neighbor.ravel(), starts), shape=(len(rows), len(rows)))
-    return (one_way + one_way.T) / 2
-
-
 def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
     """How many eigenvalues of the graph are well above all but the first of a normal sample's."""
     most = min(MOST_CLUSTERS, len(rows) - 2)
@@ -233,25 +189,7 @@ def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
         return 1
     rng, scale = np.random.default_rng(seed), rows.std(0)
     normal = [rng.normal(size=rows.shape) * scale for _ in range(NORMAL_SAMPLES)]
-    chance = max(_leading(_affinity(each, num_neighbors), 2, seed)[0].min() for each in normal)
-    values, _ = _leading(_affinity(rows, num_neighbors), most, seed)
+    graphs = [neighbor_weights(each, num_neighbors) for each in (*normal, rows)]
+    chance = max(leading_eigenvectors(graph, 2, seed)[0].min() for graph in graphs[:-1])
+    values, _ = leading_eigenvectors(graphs[-1], most, seed)
     return max(1, int((values > chance + ABOVE_CHANCE * (values.max() - chance)).sum()))
-
-
-def _spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
-    """k-means in the leading eigenvectors of the graph's normalised affinity."""
-    _, vectors = _leading(affinity, num_clusters, seed)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(np.finfo(vectors.dtype).tiny)
-    return KMeans(num_clusters, n_init=RESTARTS, random_state=seed).fit_predict(vectors)
-
-
-def _leading(affinity: csr_matrix, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest eigenvalues and eigenvectors of the normalised affinity.
-
-    scikit-learn's ``SpectralClustering`` finds the same ones by factorising the matrix, so it is
-    not used here.
-    """
-    degree = affinity.sum(1).A1
-    root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)
-    start = np.random.default_rng(seed).standard_normal(len(degree))
-    return eigsh(root @ affinity @ root, number, which="LA", tol=TOLERANCE, v0=start)

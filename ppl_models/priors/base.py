@@ -45,6 +45,10 @@ class Prior(Configurable, nn.Module):
     num_components: int
     #: whether z has the same density for every component, so that the KL of c says nothing about z
     shares_density = False
+    #: keywords of what :meth:`component` may be given
+    accepts: tuple[str, ...] = ()
+    #: whether it is made of the guide's posteriors (see :meth:`bind`)
+    uses_posterior = False
 
     def component(self) -> dist.TorchDistribution | None:
         """p(c), one-hot with event ``[K]``; ``None`` for a prior without components."""
@@ -184,9 +188,13 @@ class Mixture(Prior):
         """p(z) with the component summed out (Eq. 17), with event ``[d]``."""
         return MarginalMixture(self.component(), self.components())
 
-    def log_joint(self, z: Tensor) -> Tensor:
+    def log_joint(self, z: Tensor, **given: Tensor) -> Tensor:
+        """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; also takes arrays.
+
+        :param given: what c depends on, as :meth:`component` takes it.
+        """
         z = self._latents(z, self.logits)
-        return component_log_probs(self.components(), z) + self.component().log_probs
+        return component_log_probs(self.components(), z) + self.component(**given).log_probs
 
     @torch.no_grad()
     def set_weights(self, weights: Tensor | None) -> None:

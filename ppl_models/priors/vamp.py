@@ -45,6 +45,8 @@ class VampPrior(Mixture):
         torch.Size([3, 10])
     """
 
+    uses_posterior = True
+
     def __init__(
         self,
         num_components: int,

@@ -39,6 +39,7 @@ from ppl_models import (
     HeteroscedasticNormal,
     Incomplete,
     MLPLadder,
+    NeighborMixture,
     Normal,
     ResNet,
     SharedMLP,
@@ -98,6 +99,28 @@ PRIORS = [
             "type: scale",
             lambda: GaussianMixture(3, 2, scale="0.1"),
             "must exceed 0.0001, got '0.1'",
+        ),
+    ),
+    *of(
+        "NeighborMixture",
+        (
+            "type: mixture",
+            lambda: NeighborMixture(StandardNormal(2)),
+            r"mixture must be such as GaussianMixture\(10, 5\)",
+        ),
+        ("range: strength", lambda: neighborly(-1.0), "at least 0, got -1.0"),
+        ("nan: strength", lambda: neighborly(NAN), "at least 0, got nan"),
+        ("huge: strength", lambda: neighborly(INF), "at least 0, got inf"),
+        ("type: strength", lambda: neighborly("1"), "at least 0, got '1'"),
+    ),
+    *of(
+        "FacetModel.check_neighbors",
+        (
+            "misfit: several facets",
+            lambda: MFCVAE((D,), {"a": neighborly(), "b": neighborly()}).check_neighbors(
+                np.ones((5, 3)), 5
+            ),
+            "there are several facets with neighbours",
         ),
     ),
     *of(
@@ -258,6 +281,10 @@ PRIORS = [
 @cache
 def mixture() -> GaussianMixture:
     return GaussianMixture(3, 2)
+
+
+def neighborly(strength: Any = 1.0) -> NeighborMixture:
+    return NeighborMixture(mixture(), strength)
 
 
 LIKELIHOODS = [

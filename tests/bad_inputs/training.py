@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,24 +25,30 @@ from inference import (
     Loss,
     MeanField_ELBO,
     MeanFieldEnum_ELBO,
+    NeighborGraph,
     ProgressiveFadeIn,
     Rows,
     ScoreFunction_ELBO,
     SVIRunner,
     WarmUp,
     autoencoder_start,
+    cluster_posterior,
     cold_start,
     data_dependent_start,
     elbo,
     elbo_per_datum,
     fit_mixtures,
+    fit_neighbors,
     fit_together,
+    image_graph,
+    image_variants,
     infer_tables,
     kl_by_dimension,
     learn_to_encode,
     mutual_information,
     neighbor_clusters,
     neighbor_start,
+    oriented_gradients,
     standard_normal_priors,
     warm_start,
 )
@@ -62,7 +69,7 @@ from inference.evaluation.identifiability import (
     natural_parameters,
 )
 from ppl_models import FacetModel, GaussianMixture, HeteroscedasticNormal, StandardNormal, VaDE
-from tests.bad_inputs.models import mixture
+from tests.bad_inputs.models import mixture, neighborly
 from tests.bad_inputs.shared import (
     COUNT,
     DATA,
@@ -692,6 +699,117 @@ RUNS = [
         ("type: x", lambda: neighbor_clusters([["a"]], 2), "x must hold numbers"),
     ),
     *of(
+        "NeighborGraph",
+        ("range: num_neighbors", lambda: NeighborGraph(X, 0), f"num_neighbors {COUNT}, got 0"),
+        ("shape: few rows", lambda: NeighborGraph(X[:5]), "num_neighbors=10 is too many for 5"),
+        ("range: dim", lambda: NeighborGraph(X, 2, 0), f"dim {COUNT}, got 0"),
+        ("shape: a row", lambda: NeighborGraph(X[0], 2), r"data \[N, ...\] are needed"),
+        ("nan: x", lambda: NeighborGraph(holed(NAN), 2), "fill in what is missing"),
+        ("type: x", lambda: NeighborGraph([["a"]], 2), "x must hold numbers"),
+        (
+            "shape: variants",
+            lambda: NeighborGraph(X, 2, variants=[X[:, :2]]),
+            "are not other forms of those of the graph",
+        ),
+    ),
+    *of(
+        "NeighborGraph.clusters",
+        ("range: K", lambda: graph().clusters(0), f"num_clusters {COUNT}, got 0"),
+        ("huge: K", lambda: graph().clusters(len(X)), "num_clusters=.* is too many"),
+    ),
+    *of(
+        "NeighborGraph.counts_for",
+        (
+            "shape: x",
+            lambda: graph().counts_for(X[:, :2], np.eye(5)),
+            "are not other forms",
+        ),
+    ),
+    *of(
+        "image_graph",
+        ("shape: x", lambda: image_graph(X, 2), "reshape rows of pixels"),
+        ("range: num_neighbors", lambda: image_graph(PICTURES, 0), f"num_neighbors {COUNT}"),
+    ),
+    *of(
+        "oriented_gradients",
+        ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed"),
+    ),
+    *of(
+        "image_variants",
+        ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels"),
+    ),
+    *of(
+        "fit_neighbors",
+        ("type: runner", lambda: fit_neighbors(guide(), X, graph(), 1), "must be an SVIRunner"),
+        ("type: graph", lambda: fit_neighbors(with_neighbors(), X, X, 1), "a NeighborGraph"),
+        (
+            "range: epochs",
+            lambda: fit_neighbors(with_neighbors(), X, graph(), 0),
+            f"epochs {COUNT}, got 0",
+        ),
+        (
+            "range: every",
+            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, every=0),
+            f"every {COUNT}, got 0",
+        ),
+        (
+            "misfit: prior",
+            lambda: fit_neighbors(runner(), X, graph(), 1),
+            "neighbours need a facet with a NeighborMixture",
+        ),
+        (
+            "unknown: facet",
+            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, "hue"),
+            "facet 'hue' takes no neighbours",
+        ),
+        (
+            "shape: x",
+            lambda: fit_neighbors(with_neighbors(), X[:4], graph(), 1),
+            "the graph joins 5 data, but x has 4",
+        ),
+        (
+            "range: batch_size",
+            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, batch_size=0),
+            f"batch_size {COUNT}, got 0",
+        ),
+    ),
+    *of(
+        "SVIRunner.fit",
+        (
+            "shape: neighbors",
+            lambda: with_neighbors().fit(X, 1, neighbors=np.ones((len(X), 2))),
+            r"neighbors of 'digit' has shape .* but numbers for \d+ data and 3 clusters",
+        ),
+        (
+            "range: neighbors",
+            lambda: with_neighbors().fit(X, 1, neighbors=-np.ones((len(X), 3))),
+            "numbers that no count can be",
+        ),
+        (
+            "nan: neighbors",
+            lambda: with_neighbors().fit(X, 1, neighbors=np.full((len(X), 3), NAN)),
+            "neighbors holds NaN|numbers that no count can be",
+        ),
+        (
+            "unknown: neighbors",
+            lambda: with_neighbors().fit(X, 1, neighbors={"hue": np.ones((len(X), 3))}),
+            "neighbors is given for 'hue'",
+        ),
+        (
+            "misfit: neighbors",
+            lambda: runner().fit(X, 1, neighbors=np.ones((len(X), 3))),
+            "neighbors is for facets whose clusters depend on them",
+        ),
+    ),
+    *of(
+        "cluster_posterior",
+        (
+            "misfit: prior",
+            lambda: cluster_posterior(guide(), X, graph()),
+            "neighbours need a facet with a NeighborMixture",
+        ),
+    ),
+    *of(
         "neighbor_start",
         (
             "type: runner",
@@ -885,6 +1003,21 @@ RUNS = [
         ("empty: x", lambda: kl_by_dimension(vae(), X[:0]), "x is empty"),
     ),
 ]
+
+
+# Of images.
+PICTURES = np.random.default_rng(0).random((5, 6, 6))
+
+
+@cache
+def graph() -> NeighborGraph:
+    return NeighborGraph(X, num_neighbors=2)
+
+
+@cache
+def with_neighbors() -> SVIRunner:
+    model = facet(neighborly())
+    return SVIRunner(model, VaDEGuide(model))
 
 
 @cache

@@ -1,0 +1,226 @@
+"""Graphs that join data to their nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_matrix
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from inference.initialization.spectral import spectral_clusters
+from ppl_models.arrays import as_numbers
+from ppl_models.checks import check_size
+
+__all__ = [
+    "NeighborGraph",
+    "centred_rows",
+    "edge_weights",
+    "neighbor_weights",
+    "principal_components",
+    "symmetric",
+]
+
+# Most rows to compute principal components from.
+PCA_ROWS = 10_000
+# Smallest distance to the last neighbour, as a share of the median.
+LEAST_SCALE = 0.3
+
+
+class NeighborGraph:
+    r"""Each datum joined to its nearest neighbours, by edges whose weights fall with their length.
+
+    Neighbours are found in principal components. The weight of an edge is
+
+    .. math:: w_{ij} = \exp\Big(-\frac{d_{ij}^2}{\sigma_i \sigma_j}\Big)
+
+    with the distances :math:`\sigma` of both ends from their last neighbours (Zelnik-Manor and
+    Perona, *Self-tuning spectral clustering*, 2004); an edge that only one end has counts half.
+
+    :param x: complete data ``[N, ...]``, with entries on one scale.
+    :param num_neighbors: of each datum, below N.
+    :param dim: most principal components to use.
+    :param variants: the same data in other forms ``[N, ...]``, such as turned images: what is near
+        to any form of a datum is its neighbour.
+    :param seed: of the principal components.
+    :raises ValueError: if there are too few data, some entries are not finite, or variants differ
+        in shape.
+
+    :ivar weights: of the edges, a sparse symmetric matrix ``[N, N]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference import NeighborGraph
+        >>> rng = np.random.default_rng(0)
+        >>> x = np.concatenate([rng.normal(0, 0.1, (20, 2)), rng.normal(5, 0.1, (20, 2))])
+        >>> graph = NeighborGraph(x, num_neighbors=5)
+        >>> label = np.repeat([0, 1], 20)
+        >>> counts = graph.counts(np.eye(2)[label])  # how much of its neighbours is in each cluster
+        >>> bool((counts.argmax(1) == label).all())
+        True
+    """
+
+    def __init__(
+        self,
+        x: ArrayLike | Tensor,
+        num_neighbors: int = 10,
+        dim: int = 50,
+        variants: Sequence[ArrayLike | Tensor] = (),
+        seed: int = 0,
+    ) -> None:
+        data = as_numbers(x)
+        if data.ndim < 2 or not data.numel():
+            raise ValueError(
+                f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty"
+            )
+        self.num_neighbors = check_size("num_neighbors", num_neighbors)
+        if num_neighbors >= len(data):
+            raise ValueError(
+                f"num_neighbors={num_neighbors} is too many for {len(data)} data: it must be less"
+            )
+        self._shape, self._loc = tuple(data.shape[1:]), data.flatten(1).double().mean(0)
+        rows = self._centred(data)
+        self._pca = principal_components(rows, check_size("dim", dim), seed)
+        self._places = self._pca.transform(rows)
+        self._search = NearestNeighbors(n_neighbors=num_neighbors + 1).fit(self._places)
+        forms = [self._places, *(self._new_places(each, len(data)) for each in variants)]
+        distance, neighbor = _nearest(self._search, forms, num_neighbors)
+        self._last = _scale(distance)
+        self.weights = symmetric(edge_weights(distance, neighbor, self._last, self._last))
+
+    def __len__(self) -> int:
+        return self.weights.shape[0]
+
+    def counts(self, q: np.ndarray) -> np.ndarray:
+        """How much of each datum's neighbours is in each cluster ``[N, K]``, by weight.
+
+        :param q: probabilities of the clusters ``[N, K]``.
+        """
+        return self.weights @ q
+
+    def counts_for(
+        self, x: ArrayLike | Tensor, q: np.ndarray, variants: Sequence[ArrayLike | Tensor] = ()
+    ) -> np.ndarray:
+        """The same ``[M, K]`` of new data, for their neighbours in the graph.
+
+        :param x: ``[M, ...]``.
+        :param q: probabilities of the graph's data ``[N, K]``.
+        :param variants: other forms of the new data.
+        :raises ValueError: if they do not fit the graph's data.
+        """
+        number = len(as_numbers(x))
+        forms = [self._new_places(each, number) for each in (x, *variants)]
+        distance, neighbor = _nearest(self._search, forms, self.num_neighbors, themselves=False)
+        return edge_weights(distance, neighbor, _scale(distance), self._last, len(self)) @ q
+
+    def clusters(self, num_clusters: int, seed: int = 0) -> np.ndarray:
+        """Spectral clusters of the graph ``[N]``, see :func:`~inference.neighbor_clusters`.
+
+        :param num_clusters: K, below N.
+        :raises ValueError: if there are not so many data.
+        """
+        if check_size("num_clusters", num_clusters) >= len(self):
+            raise ValueError(
+                f"num_clusters={num_clusters} is too many for {len(self)} data: it must be less"
+            )
+        return spectral_clusters(self.weights, num_clusters, seed)
+
+    def _new_places(self, x: ArrayLike | Tensor, number: int) -> np.ndarray:
+        data = as_numbers(x)
+        if tuple(data.shape) != (number, *self._shape):
+            raise ValueError(
+                f"data of shape {list(data.shape)} are not other forms of those of the graph: "
+                f"{[number, *self._shape]} is needed"
+            )
+        return self._pca.transform(self._centred(data))
+
+    def _centred(self, data: Tensor) -> np.ndarray:
+        return centred_rows(data, self._loc)
+
+
+def centred_rows(data: Tensor, loc: Tensor) -> np.ndarray:
+    """Rows minus ``loc``, ``[N, D]`` in float32: an offset would cost precision in distances.
+
+    :raises ValueError: if some entries are not finite.
+    """
+    rows = data.detach().flatten(1)
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    centred = (rows - loc.to(rows)).float().cpu().numpy()
+    if not np.isfinite(centred).all():
+        raise ValueError(
+            "x holds NaN or infinity, but distances need complete data: fill in what is "
+            "missing first"
+        )
+    return centred
+
+
+def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
+    """At most ``dim`` principal components of the first rows ``[N, D]``."""
+    some = rows[:PCA_ROWS]
+    return PCA(min(dim, *some.shape), random_state=seed).fit(some)
+
+
+def edge_weights(
+    distance: np.ndarray,
+    neighbor: np.ndarray,
+    scale: np.ndarray,
+    scale_of_neighbors: np.ndarray,
+    columns: int | None = None,
+) -> csr_matrix:
+    """Weights of edges from M data to their neighbours, ``[M, columns]``, at most 1.
+
+    :param distance: of the neighbours ``[M, k]``.
+    :param neighbor: their numbers ``[M, k]``.
+    :param scale: sigma of the data ``[M]``.
+    :param scale_of_neighbors: sigma of the data among which the neighbours are.
+    """
+    number, k = distance.shape
+    weight = np.exp(-(distance / scale[:, None]) * (distance / scale_of_neighbors[neighbor]))
+    starts = np.arange(0, weight.size + 1, k)
+    shape = (number, number if columns is None else columns)
+    return csr_matrix((weight.ravel(), neighbor.ravel(), starts), shape=shape)
+
+
+def neighbor_weights(places: np.ndarray, num_neighbors: int) -> csr_matrix:
+    """Symmetric weights ``[N, N]`` of the edges between data at these places ``[N, d]``."""
+    distance, neighbor = NearestNeighbors(n_neighbors=num_neighbors).fit(places).kneighbors()
+    scale = _scale(distance)
+    return symmetric(edge_weights(distance, neighbor, scale, scale))
+
+
+def symmetric(one_way: csr_matrix) -> csr_matrix:
+    """Each edge with the mean of its weights in both directions."""
+    return (one_way + one_way.T) / 2
+
+
+def _scale(distance: np.ndarray) -> np.ndarray:
+    """Distances from the last neighbours ``[N]``: data that coincide would be cut off at 0."""
+    last = distance[:, -1]
+    return last.clip(LEAST_SCALE * np.median(last[last > 0]) if last.any() else 1.0)
+
+
+def _nearest(
+    search: NearestNeighbors, forms: Sequence[np.ndarray], number: int, themselves: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances and numbers ``[N, number]`` of the data that are nearest to any form of each.
+
+    :param themselves: whether the forms are of the data among which is searched: none is its own
+        neighbour.
+    """
+    found = [search.kneighbors(each) for each in forms]
+    distance, neighbor = (np.concatenate(each, 1) for each in zip(*found, strict=True))
+    rows = np.arange(len(distance))[:, None]
+    if themselves:
+        distance = np.where(neighbor == rows, np.inf, distance)
+    # By neighbour, and by distance for each: of a neighbour that is found again, the nearest form.
+    order = np.lexsort((distance, neighbor))
+    again = np.take_along_axis(neighbor, order, 1)
+    repeated = np.zeros_like(distance, bool)
+    np.put_along_axis(repeated, order[:, 1:], again[:, 1:] == again[:, :-1], 1)
+    distance = np.where(repeated, np.inf, distance)
+    nearest = distance.argsort(1, kind="stable")[:, :number]
+    return distance[rows, nearest], neighbor[rows, nearest]

@@ -1,0 +1,294 @@
+"""A prior over neighbours: against the joint of all clusters, enumerated, and as data use it."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from scipy.sparse import csr_matrix
+from scipy.special import logsumexp
+from sklearn.datasets import make_moons
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from guides import VaDEGuide
+from inference import (
+    Loss,
+    NeighborGraph,
+    SVIRunner,
+    cluster_posterior,
+    fit_neighbors,
+    image_graph,
+    image_variants,
+    neighbor_clusters,
+    oriented_gradients,
+)
+from inference.initialization.neighbor_training import likeliest_strength, mean_field
+from ppl_models import (
+    MFCVAE,
+    DirichletWeights,
+    GaussianMixture,
+    NeighborMixture,
+    Normal,
+    SharedMLP,
+    VaDE,
+)
+
+N, K = 5, 3
+
+
+def small_graph(seed: int = 0, n: int = N) -> NeighborGraph:
+    return NeighborGraph(np.random.default_rng(seed).normal(size=(n, 2)), num_neighbors=2)
+
+
+def log_prior(weights: np.ndarray, log_pi: np.ndarray, strength: float) -> dict[tuple, float]:
+    """log p(c_1, ..., c_N) of every c, by the definition."""
+    n, found = len(weights), {}
+    for c in product(range(K), repeat=n):
+        edges = sum(weights[i, j] for i in range(n) for j in range(i) if c[i] == c[j])
+        found[c] = log_pi[list(c)].sum() + strength * edges
+    total = logsumexp(list(found.values()))
+    return {c: value - total for c, value in found.items()}
+
+
+def test_one_datums_clusters_are_conditionals_of_the_joint() -> None:
+    graph, prior = small_graph(), NeighborMixture(GaussianMixture(K, 2), 1.25).double()
+    log_pi = np.log([0.5, 0.3, 0.2])
+    prior.mixture.set_weights(torch.tensor(np.exp(log_pi)))
+    joint = log_prior(graph.weights.toarray(), log_pi, 1.25)
+    for c in list(joint)[::7]:
+        counts = torch.as_tensor(graph.counts(np.eye(K)[list(c)]))
+        found = prior.component(counts).log_probs.detach().numpy()
+        for i in range(N):
+            each = np.array([joint[(*c[:i], k, *c[i + 1 :])] for k in range(K)])
+            np.testing.assert_allclose(found[i], each - logsumexp(each), rtol=0, atol=1e-10)
+
+
+def bound(q: np.ndarray, log_joint: np.ndarray, weights: np.ndarray, strength: float) -> float:
+    """The bound of log sum over c of p(c) p(z given c), but for the prior's constant."""
+    entropy = -(q * np.log(q)).sum()
+    return float((q * log_joint).sum() + strength * (q * (weights @ q)).sum() / 2 + entropy)
+
+
+def test_the_bound_is_short_of_the_evidence_by_the_divergence() -> None:
+    """Both by enumeration; and mean field ends where no change of q raises the bound."""
+    rng, graph, strength = np.random.default_rng(0), small_graph(), 1.25
+    weights, log_pi = graph.weights.toarray(), np.log([0.5, 0.3, 0.2])
+    density = rng.normal(size=(N, K))  # log p(z given c)
+    log_z = logsumexp(
+        [
+            log_pi[list(c)].sum()
+            + strength * sum(weights[i, j] for i in range(N) for j in range(i) if c[i] == c[j])
+            for c in product(range(K), repeat=N)
+        ]
+    )
+    joint = {
+        c: value + density[range(N), c].sum()
+        for c, value in log_prior(weights, log_pi, strength).items()
+    }
+    evidence = logsumexp(list(joint.values()))
+    q = mean_field(density + log_pi, graph, strength)
+    for each in (q, rng.dirichlet(np.ones(K), N)):
+        divergence = sum(
+            np.exp(log_q) * (log_q - (value - evidence))
+            for c, value in joint.items()
+            for log_q in [np.log(each[range(N), c]).sum()]
+        )
+        short = evidence - (bound(each, density + log_pi, weights, strength) - log_z)
+        assert short == pytest.approx(divergence, abs=1e-10)
+    best = bound(q, density + log_pi, weights, strength)
+    for _ in range(50):
+        other = q * np.exp(0.05 * rng.normal(size=q.shape))
+        other /= other.sum(1, keepdims=True)
+        assert bound(other, density + log_pi, weights, strength) < best + 1e-5
+
+
+def model_and_guide() -> VaDEGuide:
+    pyro.set_rng_seed(1)
+    prior = NeighborMixture(GaussianMixture(K, 2, weights="uniform", scale=1.0), 1.25)
+    return VaDEGuide(VaDE((4,), prior, network=SharedMLP((6,)))).double()
+
+
+def by_hand(guide: VaDEGuide, x: Tensor, weights: Tensor, q_others: Tensor) -> Tensor:
+    """The whole bound of N data, with z from the stream's state; each q follows its neighbours'."""
+    model = guide.model
+    z = poutine.trace(guide).get_trace(x).nodes["z_cluster"]["value"]
+    posterior = guide.encode(x)["cluster"]
+    log_joint = model.mixtures["cluster"].log_joint(z)
+    q = (log_joint + 1.25 * weights @ q_others).softmax(-1)
+    edges = 1.25 * (q * (weights @ q)).sum() / 2
+    rows = model.decode({"cluster": z}).log_prob(x) - posterior.log_prob(z)
+    return rows.sum() + (q * (log_joint - q.log())).sum() + edges
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_the_objectives_gradient_is_that_of_the_whole_bound(factor: float) -> None:
+    """With each datum's neighbours at the fixed point; half of them would give another gradient."""
+    guide, graph = model_and_guide(), small_graph()
+    x = torch.rand(N, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.as_tensor(graph.weights.toarray())
+    pyro.set_rng_seed(7)
+    z = poutine.trace(guide).get_trace(x).nodes["z_cluster"]["value"].detach()
+    log_joint = guide.model.mixtures["cluster"].log_joint(z).detach()
+    q = log_joint.softmax(-1)
+    for _ in range(2000):
+        q = (log_joint + 1.25 * weights @ q).softmax(-1)
+    parameters = [p for p in guide.parameters() if p.requires_grad]
+    pyro.set_rng_seed(7)
+    whole = torch.autograd.grad(by_hand(guide, x, weights, q), parameters, allow_unused=True)
+    loss = Loss(guide.model, guide)
+    pyro.set_rng_seed(7)
+    ours = torch.autograd.grad(
+        -N * loss(x, neighbors=factor * weights @ q), parameters, allow_unused=True
+    )
+    differences = [
+        float((a - b).abs().max()) for a, b in zip(whole, ours, strict=True) if a is not None
+    ]
+    assert len(differences) > 5
+    if factor == 1:
+        assert max(differences) < 1e-10
+    else:
+        assert max(differences) > 1e-3, "what the test would find"
+
+
+def gibbs(weights: csr_matrix, strength: float, sweeps: int, seed: int) -> np.ndarray:
+    """A draw of all clusters, one after the other given the others."""
+    rng, n = np.random.default_rng(seed), weights.shape[0]
+    c = rng.integers(K, size=n)
+    for _ in range(sweeps):
+        for i in range(n):
+            row = slice(weights.indptr[i], weights.indptr[i + 1])
+            counts = np.bincount(c[weights.indices[row]], weights.data[row], K)
+            noise = rng.gumbel(size=K)
+            c[i] = int((strength * counts + noise).argmax())
+    return c
+
+
+def test_the_strength_of_drawn_clusters_is_found() -> None:
+    """Of six draws of 600 clusters at 1.5, whose mean has an error of about 0.03: 0.15 more or less
+    would be found.
+    """
+    x = np.random.default_rng(0).normal(size=(600, 2))
+    graph = NeighborGraph(x, num_neighbors=4)
+    draws = [np.eye(K)[gibbs(graph.weights, 1.5, 60, seed)] for seed in range(6)]
+    found = [likeliest_strength(graph, each, np.zeros(K)) for each in draws]
+    error = np.std(found, ddof=1) / np.sqrt(len(found))
+    assert error < 0.04
+    assert abs(np.mean(found) - 1.5) < 4 * error
+    alone = np.random.default_rng(0).integers(K, size=600)
+    assert likeliest_strength(graph, np.eye(K)[alone], np.zeros(K)) < 0.3
+
+
+def moons() -> tuple[np.ndarray, np.ndarray]:
+    """Two half-moons."""
+    x, label = make_moons(400, noise=0.05, random_state=0)
+    return x - x.mean(0), label
+
+
+def trained(
+    epochs: int = 20,
+) -> tuple[SVIRunner, np.ndarray, np.ndarray, np.ndarray, NeighborGraph]:
+    """Of two groups, which overlap in the data and do not in what the graph was built from."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(2, size=400)
+    x = label[:, None] * np.array([2.0, 0.0, 0.0]) - 1 + rng.normal(size=(400, 3))
+    place = label[:, None] * 4 + rng.normal(size=(400, 2))
+    graph = NeighborGraph(place)
+    pyro.set_rng_seed(0)
+    facets = {"group": NeighborMixture(GaussianMixture(2, 2, scale=1.0))}
+    model = MFCVAE((3,), facets, Normal(0.9), SharedMLP((32,)))
+    runner = SVIRunner(model, VaDEGuide(model), lr=5e-3)
+    how = {"batch_size": 100, "progress": False, "log_every": 10}
+    runner.fit(x, 40, label=graph.clusters(2), **how)
+    fit_neighbors(runner, x, graph, epochs, every=10, **how)
+    return runner, x, place, label, graph
+
+
+def accuracy(label: np.ndarray, found: np.ndarray) -> float:
+    return max((found == label).mean(), (found != label).mean())
+
+
+def test_neighbours_tell_what_a_datum_does_not() -> None:
+    """Alone, 84 % can be told (a distance of two deviations); their neighbours' are clear."""
+    runner, x, place, label, graph = trained()
+    assert runner.epoch == 60
+    q = cluster_posterior(runner.guide, x, graph)
+    assert accuracy(label, q.argmax(1)) > 0.96
+    assert 0.75 < accuracy(label, runner.guide.predict(x)["group"]) < 0.9
+    strength = runner.model.mixtures["group"].strength.item()
+    assert strength > 0.5
+    counts = graph.counts(q)
+    told = runner.guide.predict(x, neighbors=counts)["group"]
+    np.testing.assert_array_equal(told, q.argmax(1))
+    # Nothing of a neighbour is a datum alone.
+    none = runner.guide.predict_proba(x, neighbors=np.zeros_like(counts))["group"]
+    np.testing.assert_allclose(none, runner.guide.predict_proba(x)["group"], atol=1e-6)
+    new = graph.counts_for(place[:20], q)
+    assert (new.argmax(1) == q[:20].argmax(1)).mean() > 0.9
+
+
+def test_a_saved_run_has_its_strength(tmp_path: Path) -> None:
+    runner, x, _, _, graph = trained(epochs=2)
+    again = SVIRunner.load(runner.save(tmp_path / "run"))
+    assert again.model.mixtures["group"].strength == runner.model.mixtures["group"].strength
+    np.testing.assert_array_equal(
+        cluster_posterior(again.guide, x, graph), cluster_posterior(runner.guide, x, graph)
+    )
+    assert "strength=" in repr(again.model)
+
+
+def test_averaged_weights_stay_averaged() -> None:
+    """Under Dirichlet weights the probabilities sum to less than 1, with neighbours as without."""
+    inner = GaussianMixture(K, 2, weights=DirichletWeights(num_data=50))
+    prior = NeighborMixture(inner, 0.5)
+    alone, near = prior.component(), prior.component(torch.tensor([[4.0, 1.0, 0.0]]))
+    assert near.log_probs.logsumexp(-1).item() == pytest.approx(
+        alone.log_probs.logsumexp(-1).item(), abs=1e-6
+    )
+    assert near.log_probs.argmax() == 0
+
+
+# Graphs.
+
+
+def test_a_graph_has_the_weights_of_the_spectral_clusters() -> None:
+    x, _ = moons()
+    found = NeighborGraph(x).clusters(4)
+    assert adjusted_rand_score(found, neighbor_clusters(x, num_clusters=4)) > 0.95
+    weights = NeighborGraph(x, num_neighbors=4).weights
+    assert abs(weights - weights.T).max() == 0
+    assert weights.diagonal().max() == 0
+    assert ((weights > 0).sum(1) >= 4).all()
+
+
+def test_what_is_near_to_another_form_is_a_neighbour() -> None:
+    """Ten points on a line; their other forms are shifted by five."""
+    x = np.arange(10.0)[:, None] + 0.01 * np.random.default_rng(0).random((10, 1))
+    graph = NeighborGraph(x, num_neighbors=3, variants=[x + 5])
+    assert graph.weights[0, 5] > 0
+    assert NeighborGraph(x, num_neighbors=3).weights[0, 5] == 0
+    counts = graph.counts_for(x[:1], np.eye(10), variants=[x[:1] + 5])
+    assert counts[0, 5] > 0
+    assert counts[0, 0] > 0, "a datum that is new may lie where one of the graph's does"
+
+
+def test_turned_images_are_neighbours() -> None:
+    """Bars in twelve directions, three of each: neighbours differ by 15 degrees at most."""
+    grid = np.stack(np.meshgrid(np.arange(16) - 7.5, np.arange(16) - 7.5), -1)
+    angles = np.repeat(np.pi * np.arange(12) / 12, 3)
+    shift = np.random.default_rng(0).uniform(-1, 1, len(angles))
+    across = np.stack([-np.sin(angles), np.cos(angles)], -1)
+    distance = np.einsum("hwc,nc->nhw", grid, across) - shift[:, None, None]
+    images = torch.as_tensor(np.exp(-(distance**2) / 2)).float()
+    graph = image_graph(images, num_neighbors=2)
+    apart = abs((angles[:, None] - angles + np.pi / 2) % np.pi - np.pi / 2)
+    weights = graph.weights.toarray()
+    assert weights[apart < 0.27].sum() > 0.95 * weights.sum()
+    assert weights[apart > 0.1].sum() > 0.3 * weights.sum(), "turned ones, too"
+    assert oriented_gradients(images).shape == (36, 8 * 8 * 8)
+    assert [tuple(each.shape) for each in image_variants(images)] == [(36, 1, 16, 16)] * 4
