@@ -518,15 +518,17 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
 
 @pytest.mark.parametrize("without", [False, True])
 def test_accuracy_is_followed_with_neighbours_and_without(
-    without: bool, monkeypatch: pytest.MonkeyPatch
+    without: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = digits()
     labels = {"digit": data.train_labels["digit"][:200]}
     few = replace(data, train=data.train[:200], train_labels=labels)
     monkeypatch.setattr(neighbor_prior, "probe_facets", lambda *_: {})
-    how = argparse.Namespace(seed=0, first_epochs=1, epochs=2, every=1, without=without)
+    how = argparse.Namespace(
+        seed=0, first_epochs=1, epochs=2, every=1, without=without, out=tmp_path
+    )
     scores = neighbor_prior.train(few, how)
-    assert [each["epoch"] for each in scores["along"]] == [0, 1, 2]
+    assert list(draw_curves.read_curve(tmp_path, "accuracy_test")) == [0, 1, 2]
     assert scores["first"]["seconds"] < scores["last"]["seconds"]
     assert 0.1 < scores["test_with_neighbors"] <= 1
     assert scores["graph"] > 0.7
