@@ -15,6 +15,7 @@ from torch import Tensor
 from guides.needs import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.distributions import Component, clamp_to_labels
+from ppl_models.modes import evaluating
 from ppl_models.program import ENUMERATE
 
 __all__ = ["VaDEGuide"]
@@ -86,13 +87,17 @@ class VaDEGuide(SupervisedGuide):
                 if label is not None:
                     self.add_label_loss(f"label_loss_{name}", logits, label[:, j])
 
+    @torch.no_grad()
     def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        probs = super().predict_proba(x, **given)
-        data = self.observed(x, given) if given.get("neighbors") is not None else None
-        near = self.model.by_facet(None if data is None else data.given["neighbors"])
-        for name, neighbors in near.items():
-            prior = self.model.mixtures[name]
-            gain = prior.component(**neighbors).log_probs - prior.component().log_probs
-            log_probs = torch.as_tensor(probs[name]).to(gain).log()
-            probs[name] = (log_probs + gain).softmax(-1).detach().cpu().numpy()
-        return probs
+        if given.get("neighbors") is None:
+            return super().predict_proba(x, **given)
+        near = self.model.by_facet(self.observed(x, given).given["neighbors"])
+        posterior = self.posterior(x, **given)
+        with evaluating(self):
+            return {
+                name: prior.log_joint(posterior[name].mean, **near.get(name, {}))
+                .softmax(-1)
+                .cpu()
+                .numpy()
+                for name, prior in self.model.mixtures.items()
+            }

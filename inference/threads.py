@@ -7,6 +7,6 @@ from threadpoolctl import threadpool_limits
 __all__ = ["on_one_thread"]
 
 #: Decorator. A mixture of some thousand rows is fitted by tens of thousands of products that take
-#: microseconds: a second thread doubles their time where its core is free, and takes it ten times
+#: microseconds: a second thread doubles their time where its core is free, and takes it four times
 #: where it is not.
 on_one_thread = threadpool_limits.wrap(limits=1, user_api="blas")

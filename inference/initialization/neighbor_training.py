@@ -83,10 +83,11 @@ def fit_neighbors(
     runner.plan(x, epochs, **fit_options, neighbors={name: none})  # refuses what does not fit
     end = runner.epoch + epochs
     while runner.epoch < end and not runner.should_stop:
+        log_joint = _log_joint(runner.guide, x, name, prior)
         if learn_strength:
-            q = cluster_posterior(runner.guide, x, graph, name)
+            q = mean_field(log_joint, graph, prior.strength.item())
             prior.strength.fill_(likeliest_strength(graph, q, _log_weights(prior)))
-        q = cluster_posterior(runner.guide, x, graph, name)
+        q = mean_field(log_joint, graph, prior.strength.item())
         now = min(every, end - runner.epoch)
         runner.fit(x, now, **fit_options, neighbors={name: graph.counts(q)})
     return runner
@@ -112,10 +113,7 @@ def cluster_posterior(
         (20, 3)
     """
     name, prior = _neighborly(guide, facet)
-    with torch.no_grad():
-        z = torch.as_tensor(guide.embed(x)[name]).to(prior.strength)
-        log_joint = prior.log_joint(z).double().cpu().numpy()
-    return mean_field(log_joint, graph, prior.strength.item())
+    return mean_field(_log_joint(guide, x, name, prior), graph, prior.strength.item())
 
 
 def mean_field(log_joint: np.ndarray, graph: NeighborGraph, strength: float) -> np.ndarray:
@@ -151,6 +149,15 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
 
     bounds = (0.0, MOST_STRENGTH)
     return float(minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded").x)
+
+
+@torch.no_grad()
+def _log_joint(
+    guide: FacetGuide, x: ArrayLike | Tensor, facet: str, prior: NeighborMixture
+) -> np.ndarray:
+    """log p(z, c) for every c at the posterior means of z, without neighbours: ``[N, K]``."""
+    z = torch.as_tensor(guide.embed(x)[facet]).to(prior.strength)
+    return prior.log_joint(z).double().cpu().numpy()
 
 
 def _log_weights(prior: NeighborMixture) -> np.ndarray:
