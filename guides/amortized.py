@@ -75,14 +75,21 @@ class AmortizedGuide(NetworkGuide):
         for name in model.mixtures:
             self.forget_clusters(name)
 
-    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        neighbors: Tensor | None = None,
+        num_samples: int | None = None,
+        marginal: bool = False,
+    ) -> None:
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             seen = self.model.seen(x)
-            heads = self.heads(x)
+            heads, near = self.heads(x), self.model.by_facet(neighbors)
             c: dict[str, Tensor] = {}
             for name in () if marginal else self.model.mixtures:
-                logits = self.cluster_logits(name, heads[name])
+                logits = self.cluster_logits(name, heads[name], **near.get(name, {}))
                 c[name] = self.discrete.sample(name, logits, seen, self.downstream(name))
             with self.model.draws(L):
                 for name, head in heads.items():

@@ -142,13 +142,17 @@ class FacetGuide(Program):
         """
         return diagonal_normal(head)
 
-    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
 
         Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation replaced by one
         point.
+
+        :param near: what the facet's clusters are given, as of
+            :meth:`~ppl_models.base.FacetModel.by_facet`.
         """
-        return self.model.priors[name].log_joint(self.latent_posterior(name, head).mean).softmax(-1)
+        z = self.latent_posterior(name, head).mean
+        return self.model.priors[name].log_joint(z, **near).softmax(-1)
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
@@ -217,10 +221,12 @@ class FacetGuide(Program):
 
         Uses the guide's own rule, see :meth:`cluster_probs`.
         """
-        heads = self._all_heads(x, given)
+        heads, near = self._all_heads(x, given), {}
+        if given.get("neighbors") is not None:
+            near = self.model.by_facet(self.observed(x, given).given["neighbors"])
         with evaluating(self):
             return {
-                name: self.cluster_probs(name, heads[name]).cpu().numpy()
+                name: self.cluster_probs(name, heads[name], **near.get(name, {})).cpu().numpy()
                 for name in self.model.inferred
             }
 

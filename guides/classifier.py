@@ -126,7 +126,7 @@ class ClassifierGuide(SupervisedGuide):
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return diagonal_normal(head[..., : super().head_size(name)])
 
-    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         return self.class_logits(head).softmax(-1)
 
     def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:

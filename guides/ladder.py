@@ -70,7 +70,14 @@ class LadderGuide(NetworkGuide):
     def factorizes(self) -> bool:
         return not self.model.mixtures
 
-    def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = False) -> None:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        neighbors: Tensor | None = None,
+        num_samples: int | None = None,
+        marginal: bool = False,
+    ) -> None:
         if marginal and self.model.mixtures:
             raise ValueError(
                 "the density of LadderGuide's latents with their clusters summed out has as many "
@@ -80,9 +87,10 @@ class LadderGuide(NetworkGuide):
             )
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
-            x = self.model.seen(x)
+            x, near = self.model.seen(x), self.model.by_facet(neighbors)
             c: dict[str, Tensor] = {}
             for name, logits in self.classify(x).items():
+                logits = self.with_neighbors(name, logits, **near.get(name, {}))
                 # y_l ~ q(y_l | x)
                 c[name] = self.discrete.sample(name, logits, x, self.downstream(name))
             with self.model.draws(L):

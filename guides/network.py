@@ -21,10 +21,15 @@ class NetworkGuide(FacetGuide):
     """Base of guides whose heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how
     clusters are handled.
 
+    Given the clusters of a datum's neighbours (``neighbors=``), q(c given x) is multiplied by what
+    these say.
+
     :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide
         needs its own object.
     :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of these.
     """
+
+    accepts: tuple[str, ...] = ("neighbors",)
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
@@ -60,13 +65,22 @@ class NetworkGuide(FacetGuide):
     def forget_clusters(self, name: str) -> None:
         """Reset the latents to be the same for every cluster of a facet, as they are initially."""
 
-    def cluster_logits(self, name: str, head: Tensor) -> Tensor:
-        """Logits of q(c_j given x): ``[..., size] -> [..., K]``."""
-        return head[..., 2 * self.model.priors[name].dim :]
+    def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
+        """Logits of q(c_j given x), or given neighbours, too: ``[..., size] -> [..., K]``."""
+        return self.with_neighbors(name, head[..., 2 * self.model.priors[name].dim :], **near)
 
-    def cluster_probs(self, name: str, head: Tensor) -> Tensor:
+    def with_neighbors(self, name: str, logits: Tensor, **near: Tensor) -> Tensor:
+        """Logits of q(c_j given x) ``[..., K]`` with what the neighbours' clusters add, p(c_j given
+        them) / p(c_j): x and they are independent given c_j.
+        """
+        if not near:
+            return logits
+        prior = self.model.mixtures[name]
+        return logits + prior.component(**near).log_probs - prior.component().log_probs
+
+    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """q(c_j given x) from the network."""
-        return self.cluster_logits(name, head).softmax(-1)
+        return self.cluster_logits(name, head, **near).softmax(-1)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return self.latent_given(name, head, None)

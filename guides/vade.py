@@ -4,18 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pyro
-import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.needs import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.distributions import Component, clamp_to_labels
-from ppl_models.modes import evaluating
 from ppl_models.program import ENUMERATE
 
 __all__ = ["VaDEGuide"]
@@ -86,18 +80,3 @@ class VaDEGuide(SupervisedGuide):
                 pyro.sample(f"c_{name}", q, infer=ENUMERATE)
                 if label is not None:
                     self.add_label_loss(f"label_loss_{name}", logits, label[:, j])
-
-    @torch.no_grad()
-    def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        if given.get("neighbors") is None:
-            return super().predict_proba(x, **given)
-        near = self.model.by_facet(self.observed(x, given).given["neighbors"])
-        posterior = self.posterior(x, **given)
-        with evaluating(self):
-            return {
-                name: prior.log_joint(posterior[name].mean, **near.get(name, {}))
-                .softmax(-1)
-                .cpu()
-                .numpy()
-                for name, prior in self.model.mixtures.items()
-            }

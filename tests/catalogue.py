@@ -83,6 +83,11 @@ def neighbors() -> VaDEGuide:
     return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
 
 
+def neighbors_network() -> AmortizedGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3))}
+    return AmortizedGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+
+
 def three_facets_full_covariance_two_draws() -> VaDEGuide:
     facets = {
         name: GaussianMixture(3, 2, covariance="full") for name in ("shallow", "middle", "deep")
@@ -317,6 +322,7 @@ def cvae() -> ConditionalGuide:
 BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     neighbors,
+    neighbors_network,
     three_facets_full_covariance_two_draws,
     shared_network_images,
     mixed_priors,
@@ -404,6 +410,7 @@ GROUPED = set(OBJECTIVES) - {"ScoreFunction", "ImportanceWeighted"}
 PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (two_facets, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (neighbors, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (neighbors_network, "enumerates its clusters", FREELY_ENUMERATED),
     (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),

@@ -11,12 +11,12 @@ import pytest
 import torch
 from pyro import poutine
 from scipy.sparse import csr_matrix
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from guides import VaDEGuide
+from guides import AmortizedGuide, LadderGuide, VaDEGuide
 from inference import (
     Loss,
     NeighborGraph,
@@ -33,9 +33,11 @@ from ppl_models import (
     MFCVAE,
     DirichletWeights,
     GaussianMixture,
+    MLPLadder,
     NeighborMixture,
     Normal,
     SharedMLP,
+    StandardNormal,
     VaDE,
 )
 
@@ -292,3 +294,51 @@ def test_turned_images_are_neighbours() -> None:
     assert weights[apart > 0.1].sum() > 0.3 * weights.sum(), "turned ones, too"
     assert oriented_gradients(images).shape == (36, 8 * 8 * 8)
     assert [tuple(each.shape) for each in image_variants(images)] == [(36, 1, 16, 16)] * 4
+
+
+def test_oriented_gradients_are_what_they_say() -> None:
+    """Pixel by pixel, by the definition: shares of eight directions, blurred, their roots."""
+    image = np.random.default_rng(0).random((6, 9))
+    padded = np.pad(image, 1)
+    sobel = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
+    shares = np.zeros((8, 6, 9))
+    for i, j in np.ndindex(6, 9):
+        part = padded[i : i + 3, j : j + 3]
+        across, down = (part * sobel).sum(), (part * sobel.T).sum()
+        away = np.arctan2(down, across) - 2 * np.pi * np.arange(8) / 8
+        shares[:, i, j] = np.cos(away).clip(0) ** 2 * np.hypot(across, down)
+    reach = np.arange(-5, 6)
+    bell = np.exp(-(reach**2) / (2 * 1.5**2))
+    wide = np.pad(shares, ((0, 0), (5, 5), (5, 5)))
+    blurred = [
+        [
+            (wide[:, i : i + 11, j : j + 11] * np.outer(bell, bell)).sum((1, 2)) / bell.sum() ** 2
+            for j in range(0, 9, 2)
+        ]
+        for i in range(0, 6, 2)
+    ]
+    expected = np.sqrt(np.moveaxis(np.array(blurred), -1, 0)).ravel()
+    np.testing.assert_allclose(oriented_gradients(image[None])[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AmortizedGuide, LadderGuide])
+def test_a_networks_posterior_is_multiplied_by_what_neighbours_say(kind: type) -> None:
+    """q(c given x, neighbours) of its own draws and predictions: q(c given x) exp(strength n)."""
+    pyro.set_rng_seed(0)
+    prior = NeighborMixture(GaussianMixture(K, 2), 0.7)
+    prior.mixture.set_weights(torch.tensor([0.5, 0.3, 0.2]))
+    facets = {"plain": StandardNormal(2), "cluster": prior}
+    guide = kind(MFCVAE((4,), facets, network=MLPLadder((6, 6)))).double()
+    x = np.random.default_rng(0).random((7, 4))
+    counts = np.random.default_rng(1).random((7, K)) * 5
+    expected = softmax(np.log(guide.predict_proba(x)["cluster"]) + 0.7 * counts, 1)
+    near = {"neighbors": torch.as_tensor(counts)}
+    found = guide.predict_proba(x, neighbors=counts)["cluster"]
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+    drawn = poutine.trace(guide).get_trace(torch.as_tensor(x), **near).nodes["c_cluster"]["fn"]
+    np.testing.assert_allclose(drawn.probs.detach(), expected, atol=1e-10)
+    runner = SVIRunner(guide.model, guide, seed=0)
+    graph = NeighborGraph(x, num_neighbors=3)
+    fit_neighbors(runner, x, graph, epochs=2, every=1, batch_size=4, progress=False)
+    assert runner.epoch == 2
+    assert np.isfinite(runner.history[-1]["elbo"])

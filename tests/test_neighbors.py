@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pyro
 import pytest
@@ -11,7 +13,16 @@ from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score
 
 from guides import VaDEGuide
-from inference import ProgressiveFadeIn, SVIRunner, elbo, neighbor_clusters, neighbor_start
+from inference import (
+    NeighborGraph,
+    ProgressiveFadeIn,
+    SVIRunner,
+    elbo,
+    neighbor_clusters,
+    neighbor_start,
+)
+from inference.initialization import nearest
+from inference.initialization.nearest import MANY, CellSearch, ExactSearch, nearest_search
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
 
 
@@ -230,3 +241,44 @@ def test_bounds_and_tails_are_no_clusters(draw: str) -> None:
         x = rng.standard_t(4, shape) if draw == "standard_t" else getattr(rng, draw)(size=shape)
         counts.append(int(neighbor_clusters(x).max()) + 1)
     assert sum(count > 1 for count in counts) <= 1, counts
+
+
+def clumps(rows: int = 3000, dim: int = 8) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    centre = rng.normal(size=(30, dim))
+    return (centre[rng.integers(30, size=rows)] + 0.4 * rng.normal(size=(rows, dim))).astype("f4")
+
+
+def test_approximate_neighbours_are_nearly_all_of_the_nearest() -> None:
+    pytest.importorskip("faiss")
+    places = clumps()
+    distance, neighbor = ExactSearch(places).nearest(places[:500], 10)
+    near, found = CellSearch(places).nearest(places[:500], 10)
+    shared = [len(set(a) & set(b)) for a, b in zip(neighbor, found, strict=True)]
+    assert np.mean(shared) > 9.5
+    assert (found[:, 0] == range(500)).all()
+    np.testing.assert_allclose(near[:, 0], distance[:, 0], atol=1e-3)
+    assert (near[:, -1] > distance[:, -1] - 1e-3).all()
+
+
+def test_cells_that_have_too_few_are_not_the_only_ones_searched() -> None:
+    pytest.importorskip("faiss")
+    lonely = np.repeat(np.arange(20.0)[:, None] * 100, 2, 1).astype("f4")
+    places = np.concatenate([np.zeros((2000, 2), "f4"), lonely[1:]])
+    search = CellSearch(places)
+    _, found = search.nearest(lonely, 500)
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(MANY, ExactSearch), (MANY + 1, CellSearch)])
+def test_many_data_are_searched_in_cells(rows: int, kind: type) -> None:
+    pytest.importorskip("faiss")
+    assert type(nearest_search(clumps(rows, 2), None)) is kind
+
+
+def test_without_faiss_neighbours_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(nearest, "find_spec", lambda name: None)
+    assert type(nearest_search(clumps(MANY + 1, 2), None)) is ExactSearch
+    with pytest.raises(ImportError, match=r"pip install 'facetvae\[neighbors\]'"):
+        NeighborGraph(clumps(100), approximate=True)

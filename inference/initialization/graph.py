@@ -9,9 +9,9 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
+from inference.initialization.nearest import CellSearch, ExactSearch, nearest_search
 from inference.initialization.spectral import spectral_clusters
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_size
@@ -47,8 +47,12 @@ class NeighborGraph:
     :param variants: the same data in other forms ``[N, ...]``, such as turned images: what is near
         to any form of a datum is its neighbour.
     :param seed: of the principal components.
+    :param approximate: whether to search the nearest cells of k-means only, by faiss, which misses
+        one neighbour in some hundred and takes a few seconds where all pairs take minutes; by
+        default for more than 20,000 data, if faiss is installed (``facetvae[neighbors]``).
     :raises ValueError: if there are too few data, some entries are not finite, or variants differ
         in shape.
+    :raises ImportError: if ``approximate=True`` and faiss is not installed.
 
     :ivar weights: of the edges, a sparse symmetric matrix ``[N, N]``.
 
@@ -71,6 +75,7 @@ class NeighborGraph:
         dim: int = 50,
         variants: Sequence[ArrayLike | Tensor] = (),
         seed: int = 0,
+        approximate: bool | None = None,
     ) -> None:
         data = as_numbers(x)
         if data.ndim < 2 or not data.numel():
@@ -85,9 +90,9 @@ class NeighborGraph:
         self._shape, self._loc = tuple(data.shape[1:]), data.flatten(1).double().mean(0)
         rows = self._centred(data)
         self._pca = principal_components(rows, check_size("dim", dim), seed)
-        self._places = self._pca.transform(rows)
-        self._search = NearestNeighbors(n_neighbors=num_neighbors + 1).fit(self._places)
-        forms = [self._places, *(self._new_places(each, len(data)) for each in variants)]
+        places = self._pca.transform(rows)
+        self._search = nearest_search(places, approximate)
+        forms = [places, *(self._new_places(each, len(data)) for each in variants)]
         distance, neighbor = _nearest(self._search, forms, num_neighbors)
         self._last = _scale(distance)
         self.weights = symmetric(edge_weights(distance, neighbor, self._last, self._last))
@@ -187,7 +192,8 @@ def edge_weights(
 
 def neighbor_weights(places: np.ndarray, num_neighbors: int) -> csr_matrix:
     """Symmetric weights ``[N, N]`` of the edges between data at these places ``[N, d]``."""
-    distance, neighbor = NearestNeighbors(n_neighbors=num_neighbors).fit(places).kneighbors()
+    search = nearest_search(places, None)
+    distance, neighbor = _nearest(search, [places], num_neighbors)
     scale = _scale(distance)
     return symmetric(edge_weights(distance, neighbor, scale, scale))
 
@@ -204,14 +210,17 @@ def _scale(distance: np.ndarray) -> np.ndarray:
 
 
 def _nearest(
-    search: NearestNeighbors, forms: Sequence[np.ndarray], number: int, themselves: bool = True
+    search: ExactSearch | CellSearch,
+    forms: Sequence[np.ndarray],
+    number: int,
+    themselves: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances and numbers ``[N, number]`` of the data that are nearest to any form of each.
 
     :param themselves: whether the forms are of the data among which is searched: none is its own
         neighbour.
     """
-    found = [search.kneighbors(each) for each in forms]
+    found = [search.nearest(each, number + themselves) for each in forms]
     distance, neighbor = (np.concatenate(each, 1) for each in zip(*found, strict=True))
     rows = np.arange(len(distance))[:, None]
     if themselves:

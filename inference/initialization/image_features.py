@@ -21,13 +21,16 @@ DIRECTIONS, BLUR, STRIDE = 8, 1.5, 2
 # Other forms of an image: turned by so many radians, or sheared by so much.
 TURN, SHEAR = 0.2, 0.3
 # Images that are described at once.
-AT_ONCE = 2000
+AT_ONCE = 500
 # Principal components of the descriptions.
 DIM = 100
 
 
 def image_graph(
-    images: ArrayLike | Tensor, num_neighbors: int = 10, seed: int = 0
+    images: ArrayLike | Tensor,
+    num_neighbors: int = 10,
+    seed: int = 0,
+    approximate: bool | None = None,
 ) -> NeighborGraph:
     """The graph of images whose edges, in the sense of gradients, lie in about the same places.
 
@@ -36,7 +39,7 @@ def image_graph(
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
     :param num_neighbors: of each image, below N.
-    :raises ValueError: as :class:`NeighborGraph`.
+    :param approximate: as of :class:`NeighborGraph`, which raises the same errors.
 
     Example:
         >>> import numpy as np
@@ -47,7 +50,7 @@ def image_graph(
     """
     pixels = _pixels(images)
     forms = [oriented_gradients(each) for each in (pixels, *image_variants(pixels))]
-    return NeighborGraph(forms[0], num_neighbors, DIM, forms[1:], seed)
+    return NeighborGraph(forms[0], num_neighbors, DIM, forms[1:], seed, approximate)
 
 
 def oriented_gradients(images: ArrayLike | Tensor) -> Tensor:
@@ -110,15 +113,21 @@ def _moved(pixels: Tensor, matrix: list[list[float]]) -> Tensor:
 
 
 def _described(pixels: Tensor) -> Tensor:
-    flat = pixels.flatten(0, 1).unsqueeze(1)
     sobel = pixels.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
-    across, down = (conv2d(flat, each[None, None], padding=1) for each in (sobel, sobel.mT))
-    strength, angle = (across.square() + down.square()).sqrt(), torch.atan2(down, across)
-    centre = torch.arange(DIRECTIONS, device=pixels.device) * 2 * pi / DIRECTIONS
-    share = (angle - centre[:, None, None]).cos().clamp_min(0).square()
-    radius = ceil(3 * BLUR)
-    bell = torch.exp(-torch.arange(-radius, radius + 1.0).square() / (2 * BLUR**2)).to(pixels)
-    blur = torch.outer(bell, bell) / bell.sum().square()
-    each_direction = (share * strength).flatten(0, 1).unsqueeze(1)
-    blurred = conv2d(each_direction, blur[None, None], stride=STRIDE, padding=radius)
-    return blurred.clamp_min(0).sqrt().reshape(len(pixels), -1)
+    filters = torch.stack([sobel, sobel.mT]).unsqueeze(1)
+    across, down = conv2d(pixels.flatten(0, 1).unsqueeze(1), filters, padding=1).split(1, 1)
+    strength = (across.square() + down.square()).sqrt()
+    angle = torch.arange(DIRECTIONS, device=pixels.device)[:, None, None] * 2 * pi / DIRECTIONS
+    along = (across * angle.cos() + down * angle.sin()).clamp_min(0)
+    each_direction = along.square() / strength.clamp_min(torch.finfo(strength.dtype).tiny)
+    height, width = pixels.shape[-2:]
+    blurred = _blur(height, pixels) @ each_direction @ _blur(width, pixels).mT
+    return blurred.sqrt().reshape(len(pixels), -1)
+
+
+def _blur(size: int, like: Tensor) -> Tensor:
+    """The weights of a line's pixels at every other place, which fall as a normal density."""
+    offset = torch.arange(size) - torch.arange(0, size, STRIDE).unsqueeze(1)
+    reach = torch.arange(-ceil(3 * BLUR), ceil(3 * BLUR) + 1)
+    bell = torch.exp(-offset.square() / (2 * BLUR**2)) * (offset.abs() <= reach.max())
+    return (bell / torch.exp(-reach.square() / (2 * BLUR**2)).sum()).to(like)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, softmax
@@ -42,15 +41,16 @@ def fit_neighbors(
     Variational EM: the clusters of all data get their posterior on the graph, q(c_1) ... q(c_N), by
     mean field,
 
-    .. math:: q_i(k) \propto p(z_i, c_i = k) \, \exp\Big(\beta \sum_j w_{ij} q_j(k)\Big)
+    .. math:: q_i(k) \propto q(c_i = k \mid x_i) \, \exp\Big(\beta \sum_j w_{ij} q_j(k)\Big)
 
-    at the posterior mean of z; then model and guide are trained for ``every`` epochs, in which each
-    datum's clusters are given its neighbours' q. While they are, the history's ``elbo`` bounds log
-    p(x given the neighbours' clusters).
+    with the guide's own q(c given x); then model and guide are trained for ``every`` epochs, in
+    which each datum's clusters are given its neighbours' q. While they are, the history's ``elbo``
+    bounds log p(x given the neighbours' clusters).
 
     :param runner: the runner to train, whose guide takes neighbours: a
-        :class:`~guides.VaDEGuide`. Its facet should have taken shape: train first with
-        ``label=`` clusters of the graph (:meth:`NeighborGraph.clusters`).
+        :class:`~guides.VaDEGuide`, :class:`~guides.AmortizedGuide` or
+        :class:`~guides.LadderGuide`. Its facet should have taken shape: with a VaDEGuide, train
+        first with ``label=`` clusters of the graph (:meth:`NeighborGraph.clusters`).
     :param x: the data of the graph ``[N, *x_shape]``.
     :param facet: the facet that gets the graph; by default the only one that can.
     :param learn_strength: whether the strength becomes that with the highest pseudo-likelihood of
@@ -83,11 +83,11 @@ def fit_neighbors(
     runner.plan(x, epochs, **fit_options, neighbors={name: none})  # refuses what does not fit
     end = runner.epoch + epochs
     while runner.epoch < end and not runner.should_stop:
-        log_joint = _log_joint(runner.guide, x, name, prior)
+        alone = _log_alone(runner.guide, x, name)
         if learn_strength:
-            q = mean_field(log_joint, graph, prior.strength.item())
+            q = mean_field(alone, graph, prior.strength.item())
             prior.strength.fill_(likeliest_strength(graph, q, _log_weights(prior)))
-        q = mean_field(log_joint, graph, prior.strength.item())
+        q = mean_field(alone, graph, prior.strength.item())
         now = min(every, end - runner.epoch)
         runner.fit(x, now, **fit_options, neighbors={name: graph.counts(q)})
     return runner
@@ -113,21 +113,22 @@ def cluster_posterior(
         (20, 3)
     """
     name, prior = _neighborly(guide, facet)
-    return mean_field(_log_joint(guide, x, name, prior), graph, prior.strength.item())
+    return mean_field(_log_alone(guide, x, name), graph, prior.strength.item())
 
 
-def mean_field(log_joint: np.ndarray, graph: NeighborGraph, strength: float) -> np.ndarray:
-    """The probabilities q ``[N, K]`` that are proportional to exp(log_joint + strength * counts of
+def mean_field(log_alone: np.ndarray, graph: NeighborGraph, strength: float) -> np.ndarray:
+    """The probabilities q ``[N, K]`` that are proportional to exp(log_alone + strength * counts of
     q), from those without neighbours on.
 
     Half of each change is taken: all data change at once, and would otherwise swing between two
     states.
 
-    :param log_joint: log p(z, c) for every c ``[N, K]``, nats.
+    :param log_alone: log p(z, c) for every c without neighbours ``[N, K]``, nats, up to a constant
+        of each datum.
     """
-    q = softmax(log_joint, 1)
+    q = softmax(log_alone, 1)
     for _ in range(SWEEPS):
-        change = softmax(log_joint + strength * graph.counts(q), 1) - q
+        change = softmax(log_alone + strength * graph.counts(q), 1) - q
         q += change / 2
         if abs(change).max() < TOLERANCE:
             break
@@ -151,13 +152,12 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
     return float(minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded").x)
 
 
-@torch.no_grad()
-def _log_joint(
-    guide: FacetGuide, x: ArrayLike | Tensor, facet: str, prior: NeighborMixture
-) -> np.ndarray:
-    """log p(z, c) for every c at the posterior means of z, without neighbours: ``[N, K]``."""
-    z = torch.as_tensor(guide.embed(x)[facet]).to(prior.strength)
-    return prior.log_joint(z).double().cpu().numpy()
+def _log_alone(guide: FacetGuide, x: ArrayLike | Tensor, facet: str) -> np.ndarray:
+    """log q(c given x) without neighbours ``[N, K]``; what float32 takes for 0 is its smallest
+    number, so that neighbours may still have a say.
+    """
+    probs = guide.predict_proba(x)[facet].astype(np.float64)
+    return np.log(probs.clip(np.finfo(np.float32).tiny))
 
 
 def _log_weights(prior: NeighborMixture) -> np.ndarray:
@@ -169,7 +169,8 @@ def _neighborly(guide: FacetGuide, facet: str | None) -> tuple[str, NeighborMixt
     facets = {n: p for n, p in guide.model.priors.items() if isinstance(p, NeighborMixture)}
     if "neighbors" not in guide.accepts or not facets:
         raise ValueError(
-            "neighbours need a facet with a NeighborMixture, and a VaDEGuide, but the facets are "
+            "neighbours need a facet with a NeighborMixture, and a guide that takes them, such as "
+            "VaDEGuide, but the facets are "
             f"{guide.model.priors} with a {type(guide).__name__}"
         )
     if facet is None and len(facets) > 1:

@@ -49,7 +49,8 @@ def neighbor_clusters(
     eigenvectors, scaled to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
     clustering*, 2001).
 
-    :param x: complete data ``[N, ...]``, with entries on one scale. Every pair of data is compared.
+    :param x: complete data ``[N, ...]``, with entries on one scale. Every pair of data is compared,
+        unless there are more than 20,000 and faiss is installed (``facetvae[neighbors]``).
     :param num_clusters: K, below N. ``None`` to count them, up to 40: as many as the graph has
         eigenvalues well above the second one of graphs of normal samples with the same covariance,
         which have a single cluster.
