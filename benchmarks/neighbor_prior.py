@@ -27,6 +27,7 @@ from examples.datasets import Dataset, mnist
 from guides import VaDEGuide
 from inference import (
     NeighborGraph,
+    ProgressiveFadeIn,
     SVIRunner,
     cluster_posterior,
     fit_mixtures,
@@ -44,6 +45,7 @@ DECODER: dict[str, Any] = {"merge": "gated_add", "layers_after_merge": 1}
 # The digit facet's components begin far apart: that is how it learns known clusters in few epochs.
 SCALE = 0.05
 BATCH, FIRST_RATE, RATE = 256, 2e-3, 5e-4
+USE = ("kl_", "mutual_information_")
 
 
 class Watch:
@@ -84,6 +86,12 @@ def with_neighbors(watch: Watch, graph: NeighborGraph, q: np.ndarray) -> float:
     return cluster_accuracy(watch.data.test_labels["digit"], told)
 
 
+def told(runner: SVIRunner) -> dict[str, float]:
+    """The ELBO in training, and how much each facet is used, in nats per datum."""
+    record = runner.history[-1]
+    return {name: record[name] for name in record if name == "elbo" or name.startswith(USE)}
+
+
 def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
     pyro.set_rng_seed(args.seed)
     facets = {
@@ -97,10 +105,13 @@ def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
     clusters = graph.clusters(COMPONENTS, args.seed)
     fit_mixtures(guide, data.train, seed=args.seed, facets=["style"])
     how = {"batch_size": BATCH, "progress": False, "log_every": args.every}
-    first = SVIRunner(model, guide, lr=FIRST_RATE, seed=args.seed, precision="bf16")
+    fade_in = ProgressiveFadeIn((1, args.first_epochs - 1), args.fade_steps)
+    first = SVIRunner(
+        model, guide, lr=FIRST_RATE, schedule=fade_in, seed=args.seed, precision="bf16"
+    )
     first.fit(data.train, args.first_epochs, label={"digit": clusters}, **how)
     watch.stand()
-    watch.look(0)
+    watch.look(0, **told(first))
     watch.go_on()
     runner = SVIRunner(model, guide, lr=RATE, seed=args.seed + 1, precision="bf16")
     while runner.epoch < args.epochs:
@@ -110,7 +121,7 @@ def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
             fit_neighbors(runner, data.train, graph, args.every, every=args.every, **how)
         watch.stand()
         strength = model.mixtures["digit"].strength.item()
-        watch.look(runner.epoch, elbo=runner.history[-1]["elbo"], strength=strength)
+        watch.look(runner.epoch, strength=strength, **told(runner))
         watch.go_on()
     on_clusters = cluster_accuracy(data.train_labels["digit"], clusters)
     scores: dict[str, Any] = {"graph": on_clusters}
@@ -128,6 +139,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first-epochs", type=int, default=8, help="with known clusters")
+    parser.add_argument(
+        "--fade-steps",
+        type=int,
+        default=700,
+        help="in which the style facet is let in, after an epoch: from the start on it would die",
+    )
     parser.add_argument("--epochs", type=int, default=60, help="afterwards")
     parser.add_argument("--every", type=int, default=5, help="epochs between measurements")
     parser.add_argument("--without", action="store_true", help="the neighbours' prior")

@@ -525,7 +525,7 @@ def test_accuracy_is_followed_with_neighbours_and_without(
     few = replace(data, train=data.train[:200], train_labels=labels)
     monkeypatch.setattr(neighbor_prior, "probe_facets", lambda *_: {})
     how = argparse.Namespace(
-        seed=0, first_epochs=1, epochs=2, every=1, without=without, out=tmp_path
+        seed=0, first_epochs=2, fade_steps=1, epochs=2, every=1, without=without, out=tmp_path
     )
     scores = neighbor_prior.train(few, how)
     assert list(draw_curves.read_curve(tmp_path, "accuracy_test")) == [0, 1, 2]

@@ -4,7 +4,8 @@ turns.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,14 +30,13 @@ MOST_STRENGTH = 20.0
 def fit_neighbors(
     runner: SVIRunner,
     x: ArrayLike | Tensor,
-    graph: NeighborGraph,
+    graph: NeighborGraph | Mapping[str, NeighborGraph],
     epochs: int,
-    facet: str | None = None,
     every: int = 5,
     learn_strength: bool = True,
     **fit_options: Any,
 ) -> SVIRunner:
-    r"""Train a model one of whose facets has a :class:`~ppl_models.NeighborMixture`.
+    r"""Train a model some of whose facets have a :class:`~ppl_models.NeighborMixture`.
 
     Variational EM: the clusters of all data get their posterior on the graph, q(c_1) ... q(c_N), by
     mean field,
@@ -52,7 +52,7 @@ def fit_neighbors(
         :class:`~guides.LadderGuide`. Its facet should have taken shape: with a VaDEGuide, train
         first with ``label=`` clusters of the graph (:meth:`NeighborGraph.clusters`).
     :param x: the data of the graph ``[N, *x_shape]``.
-    :param facet: the facet that gets the graph; by default the only one that can.
+    :param graph: of the only facet that can have one, or graphs by facet.
     :param learn_strength: whether the strength becomes that with the highest pseudo-likelihood of
         the clusters, each time they are computed.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
@@ -73,23 +73,17 @@ def fit_neighbors(
         6
     """
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
-    check_kind("graph", graph, NeighborGraph, "a NeighborGraph")
     check_count("epochs", epochs)
     check_count("every", every)
-    name, prior = _neighborly(runner.guide, facet)
-    if len(graph) != (number := len(runner.guide.observed(x, {}))):
-        raise ValueError(f"the graph joins {len(graph)} data, but x has {number}: build it from x")
-    none = np.zeros((len(graph), prior.num_components))
-    runner.plan(x, epochs, **fit_options, neighbors={name: none})  # refuses what does not fit
+    number = len(runner.guide.observed(x, {}))
+    graphs = _by_facet(runner.guide, graph, number)
+    sizes = runner.model.neighborly
+    none = {name: np.zeros((number, sizes[name])) for name in graphs}
+    runner.plan(x, epochs, **fit_options, neighbors=none)  # refuses what does not fit
     end = runner.epoch + epochs
     while runner.epoch < end and not runner.should_stop:
-        alone = _log_alone(runner.guide, x, name)
-        if learn_strength:
-            q = mean_field(alone, graph, prior.strength.item())
-            prior.strength.fill_(likeliest_strength(graph, q, _log_weights(prior)))
-        q = mean_field(alone, graph, prior.strength.item())
-        now = min(every, end - runner.epoch)
-        runner.fit(x, now, **fit_options, neighbors={name: graph.counts(q)})
+        counts = _neighbors(runner.guide, x, graphs, learn_strength)
+        runner.fit(x, min(every, end - runner.epoch), **fit_options, neighbors=counts)
     return runner
 
 
@@ -112,8 +106,8 @@ def cluster_posterior(
         >>> cluster_posterior(VaDEGuide(model), x, NeighborGraph(x, num_neighbors=5)).shape
         (20, 3)
     """
-    name, prior = _neighborly(guide, facet)
-    return mean_field(_log_alone(guide, x, name), graph, prior.strength.item())
+    name = next(iter(_by_facet(guide, graph if facet is None else {facet: graph}, len(graph))))
+    return mean_field(_log_alone(guide, x)[name], graph, _prior(guide, name).strength.item())
 
 
 def mean_field(log_alone: np.ndarray, graph: NeighborGraph, strength: float) -> np.ndarray:
@@ -152,30 +146,63 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
     return float(minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded").x)
 
 
-def _log_alone(guide: FacetGuide, x: ArrayLike | Tensor, facet: str) -> np.ndarray:
-    """log q(c given x) without neighbours ``[N, K]``; what float32 takes for 0 is its smallest
-    number, so that neighbours may still have a say.
+def _neighbors(
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    graphs: Mapping[str, NeighborGraph],
+    learn_strength: bool,
+) -> dict[str, np.ndarray]:
+    """How much of each datum's neighbours is in each cluster under the posterior of all."""
+    alone, counts = _log_alone(guide, x), {}
+    for name, graph in graphs.items():
+        prior = _prior(guide, name)
+        if learn_strength:
+            q = mean_field(alone[name], graph, prior.strength.item())
+            log_weights = prior.component().log_probs.detach().double().cpu().numpy()
+            prior.strength.fill_(likeliest_strength(graph, q, log_weights))
+        counts[name] = graph.counts(mean_field(alone[name], graph, prior.strength.item()))
+    return counts
+
+
+def _log_alone(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+    """log q(c given x) without neighbours, ``[N, K]`` by facet; what float32 takes for 0 is its
+    smallest number, so that neighbours may still have a say.
     """
-    probs = guide.predict_proba(x)[facet].astype(np.float64)
-    return np.log(probs.clip(np.finfo(np.float32).tiny))
+    least = np.finfo(np.float32).tiny
+    found = guide.predict_proba(x)
+    return {name: np.log(probs.astype(np.float64).clip(least)) for name, probs in found.items()}
 
 
-def _log_weights(prior: NeighborMixture) -> np.ndarray:
-    return prior.component().log_probs.detach().double().cpu().numpy()
+def _prior(guide: FacetGuide, facet: str) -> NeighborMixture:
+    return cast(NeighborMixture, guide.model.priors[facet])
 
 
-def _neighborly(guide: FacetGuide, facet: str | None) -> tuple[str, NeighborMixture]:
-    """The facet whose clusters take neighbours, and its prior."""
-    facets = {n: p for n, p in guide.model.priors.items() if isinstance(p, NeighborMixture)}
+def _by_facet(
+    guide: FacetGuide, graph: NeighborGraph | Mapping[str, NeighborGraph], number: int
+) -> dict[str, NeighborGraph]:
+    """The graphs of facets whose clusters take neighbours.
+
+    :param number: of the data.
+    """
+    facets = list(guide.model.neighborly)
     if "neighbors" not in guide.accepts or not facets:
         raise ValueError(
             "neighbours need a facet with a NeighborMixture, and a guide that takes them, such as "
-            "VaDEGuide, but the facets are "
-            f"{guide.model.priors} with a {type(guide).__name__}"
+            f"VaDEGuide, but the facets are {guide.model.priors} with a {type(guide).__name__}"
         )
-    if facet is None and len(facets) > 1:
-        raise ValueError(f"several facets take neighbours, {list(facets)}: name one as facet=")
-    name = next(iter(facets)) if facet is None else facet
-    if name not in facets:
-        raise ValueError(f"facet {name!r} takes no neighbours: those that do are {list(facets)}")
-    return name, facets[name]
+    if not isinstance(graph, Mapping):
+        if len(facets) > 1:
+            raise ValueError(
+                f"several facets take neighbours, {facets}: name one, such as "
+                f"{{{facets[-1]!r}: graph}}, or facet={facets[-1]!r}"
+            )
+        graph = {facets[0]: graph}
+    if unknown := [name for name in graph if name not in facets]:
+        raise ValueError(f"facet {unknown[0]!r} takes no neighbours: those that do are {facets}")
+    for name, each in graph.items():
+        check_kind(f"the graph of {name!r}", each, NeighborGraph, "a NeighborGraph")
+        if len(each) != number:
+            raise ValueError(
+                f"the graph of {name!r} joins {len(each)} data, but x has {number}: build it from x"
+            )
+    return dict(graph)

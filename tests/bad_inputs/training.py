@@ -759,13 +759,13 @@ RUNS = [
         ),
         (
             "unknown: facet",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, "hue"),
+            lambda: fit_neighbors(with_neighbors(), X, {"hue": graph()}, 1),
             "facet 'hue' takes no neighbours",
         ),
         (
             "shape: x",
             lambda: fit_neighbors(with_neighbors(), X[:4], graph(), 1),
-            "the graph joins 5 data, but x has 4",
+            "joins 5 data, but x has 4",
         ),
         (
             "range: batch_size",
