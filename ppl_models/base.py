@@ -167,45 +167,6 @@ class FacetModel(Program):
         """The number of clusters of each facet whose clusters may be given neighbours."""
         return {n: p.num_components for n, p in self.priors.items() if "neighbors" in p.accepts}
 
-    def check_neighbors(self, values: Any, n: int) -> Tensor:
-        """Numbers of neighbours in clusters, by facet or alone, side by side ``[n, K + ...]``.
-
-        :raises ValueError: if they do not fit the facets or are negative.
-        """
-        facets = self.neighborly
-        if not facets:
-            raise ValueError(
-                "neighbors is for facets whose clusters depend on them, but this model's are "
-                f"{self.priors}: give one NeighborMixture(GaussianMixture(...))"
-            )
-        if not isinstance(values, Mapping):
-            if len(facets) > 1:
-                raise ValueError(
-                    f"there are several facets with neighbours, {list(facets)}: give neighbors by "
-                    "name, such as {" + f"{list(facets)[-1]!r}: counts" + "}"
-                )
-            values = {next(iter(facets)): values}
-        if unknown := [name for name in values if name not in facets]:
-            raise ValueError(
-                f"neighbors is given for {unknown[0]!r}, but the facets with neighbours are "
-                f"{list(facets)}"
-            )
-        counts = []
-        for name, K in facets.items():
-            each = as_numbers(values[name], "neighbors") if name in values else torch.zeros(n, K)
-            if tuple(each.shape) != (n, K):
-                raise ValueError(
-                    f"neighbors of {name!r} has shape {list(each.shape)}, but numbers for {n} data "
-                    f"and {K} clusters are needed: [{n}, {K}]"
-                )
-            if not (each >= 0).all() or each.isinf().any():
-                raise ValueError(
-                    f"neighbors of {name!r} holds numbers that no count can be: they must be "
-                    "finite and at least 0"
-                )
-            counts.append(each.to(device=self.gates.device, dtype=self.gates.dtype))
-        return torch.cat(counts, -1)
-
     def site_weight(self, site: str) -> Tensor | float | None:
         """The weight of a latent site's log-density (MFCVAE, Eq. 89), in model and guide."""
         place = self.kl_sites.get(site)

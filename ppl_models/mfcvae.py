@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyro
-import torch
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, as_numbers
 from ppl_models.base import FacetModel
+from ppl_models.facet_values import cluster_labels, neighbor_counts
 from ppl_models.inputs import Input
 from ppl_models.program import ENUMERATE
 
@@ -98,44 +97,7 @@ class MFCVAE(FacetModel):
                 return pyro.sample("x", self.decode(z), obs=x)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        return (
-            self.check_neighbors(values, n)
-            if name == "neighbors"
-            else self._labels(name, values, n)
-        )
-
-    def _labels(self, name: str, values: Any, n: int) -> Tensor:
-        """Known clusters, by facet or in columns, as integers ``[n, J]``; -1 where unknown."""
-        columns = self._columns(name, values)
-        labels = [
-            as_labels(f"{name} of {facet!r}", columns[facet], n, prior.num_components, unknown=True)
-            if facet in columns
-            else torch.full((n,), -1)
-            for facet, prior in self.mixtures.items()
-        ]
-        return torch.stack([label.cpu() for label in labels], 1)
-
-    def _columns(self, name: str, values: Any) -> dict[str, Any]:
-        """Labels by facet."""
-        mixtures = list(self.mixtures)
-        if not mixtures:
-            raise ValueError(
-                f"{name} is for facets with clusters, but this model has none: its facets are "
-                f"{self.priors}"
-            )
-        if isinstance(values, Mapping):
-            if unknown := [facet for facet in values if facet not in mixtures]:
-                raise ValueError(
-                    f"{name} is given for {unknown[0]!r}, but the facets with clusters are "
-                    f"{mixtures}"
-                )
-            return dict(values)
-        columns = as_numbers(values, name)
-        columns = columns[:, None] if columns.ndim == 1 else columns
-        if columns.ndim != 2 or columns.shape[1] != len(mixtures):
-            raise ValueError(
-                f"{name} has shape {list(columns.shape)}, but this model has {len(mixtures)} "
-                "facets with clusters: give labels by facet, such as "
-                f"{name}={{{mixtures[-1]!r}: labels}}, or a column for each"
-            )
-        return {facet: columns[:, j] for j, facet in enumerate(mixtures)}
+        if name == "neighbors":
+            return neighbor_counts(name, values, n, self.neighborly).to(self.gates)
+        numbers = {facet: prior.num_components for facet, prior in self.mixtures.items()}
+        return cluster_labels(name, values, n, numbers)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import draw_curves, neighbor_prior, on_a_card, rivals, step_time
+from benchmarks import draw_curves, neighbor_prior, neighbors_of_two, on_a_card, rivals, step_time
 from benchmarks.model_cases import CASES, SMALL, Case, Size
 from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
 from benchmarks.model_steps import (
@@ -516,6 +516,7 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
         assert max(found["nmi"]["first"]) > 0.5, name
 
 
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
 @pytest.mark.parametrize("without", [False, True])
 def test_accuracy_is_followed_with_neighbours_and_without(
     without: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -532,3 +533,16 @@ def test_accuracy_is_followed_with_neighbours_and_without(
     assert scores["first"]["seconds"] < scores["last"]["seconds"]
     assert 0.1 < scores["test_with_neighbors"] <= 1
     assert scores["graph"] > 0.7
+
+
+def test_what_neighbours_do_to_a_grouping_that_they_do_not_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ROWS": 200, "FIRST_EPOCHS": 50, "EPOCHS": 5}.items():
+        monkeypatch.setattr(neighbors_of_two, name, value)
+    neighbors_of_two.main(["--seeds", "1", "--out", str(tmp_path / "found.json")])
+    found = {each["way"]: each for each in json.loads((tmp_path / "found.json").read_text())}
+    assert list(found) == ["alone", "own", "all", "forced"]
+    assert found["own"]["strong_posterior"] > 0.9
+    assert found["forced"]["weak_strength"] == 3
+    assert found["all"]["strong_strength"] > found["all"]["weak_strength"] >= 0

@@ -342,3 +342,25 @@ def test_a_networks_posterior_is_multiplied_by_what_neighbours_say(kind: type) -
     fit_neighbors(runner, x, graph, epochs=2, every=1, batch_size=4, progress=False)
     assert runner.epoch == 2
     assert np.isfinite(runner.history[-1]["elbo"])
+
+
+def test_each_facet_has_its_own_graph() -> None:
+    """And its own strength; what is given by facet or side by side is the same."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(2, size=(2, 120))
+    x = np.repeat(label.T * 2.0, 2, 1) + 0.3 * rng.normal(size=(120, 4))
+    pyro.set_rng_seed(0)
+    facets = {name: NeighborMixture(GaussianMixture(2, 2)) for name in ("left", "right")}
+    model = MFCVAE((4,), facets, Normal(0.3), SharedMLP((16,)))
+    runner = SVIRunner(model, VaDEGuide(model), seed=0)
+    graphs = {"left": NeighborGraph(x[:, :2]), "right": NeighborGraph(rng.normal(size=(120, 2)))}
+    known = {name: label[j] for j, name in enumerate(facets)}
+    runner.fit(x, 60, batch_size=30, label=known, progress=False, log_every=60)
+    fit_neighbors(runner, x, graphs, 2, every=1, batch_size=30, progress=False)
+    strength = {name: prior.strength.item() for name, prior in model.mixtures.items()}
+    assert strength["left"] > 1 > strength["right"] > -1e-6, "the right one's says nothing"
+    counts = {name: graph.counts(np.eye(2)[known[name]]) for name, graph in graphs.items()}
+    by_name = runner.guide.predict_proba(x, neighbors=counts)
+    side_by_side = runner.guide.predict_proba(x, neighbors=np.hstack(list(counts.values())))
+    for name, proba in by_name.items():
+        np.testing.assert_array_equal(proba, side_by_side[name])

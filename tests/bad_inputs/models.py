@@ -114,16 +114,6 @@ PRIORS = [
         ("type: strength", lambda: neighborly("1"), "at least 0, got '1'"),
     ),
     *of(
-        "FacetModel.check_neighbors",
-        (
-            "misfit: several facets",
-            lambda: MFCVAE((D,), {"a": neighborly(), "b": neighborly()}).check_neighbors(
-                np.ones((5, 3)), 5
-            ),
-            "there are several facets with neighbours",
-        ),
-    ),
-    *of(
         "GaussianMixture.initialize",
         (
             "shape: loc",

@@ -68,7 +68,15 @@ from inference.evaluation.identifiability import (
     identifiability_matrix,
     natural_parameters,
 )
-from ppl_models import FacetModel, GaussianMixture, HeteroscedasticNormal, StandardNormal, VaDE
+from ppl_models import (
+    MFCVAE,
+    FacetModel,
+    GaussianMixture,
+    HeteroscedasticNormal,
+    SharedMLP,
+    StandardNormal,
+    VaDE,
+)
 from tests.bad_inputs.models import mixture, neighborly
 from tests.bad_inputs.shared import (
     COUNT,
@@ -786,6 +794,11 @@ RUNS = [
             "numbers that no count can be",
         ),
         (
+            "misfit: neighbors of two facets",
+            lambda: two_with_neighbors().embed(X, neighbors=np.ones((len(X), 3))),
+            "2 facets with a NeighborMixture: give them by facet",
+        ),
+        (
             "nan: neighbors",
             lambda: with_neighbors().fit(X, 1, neighbors=np.full((len(X), 3), NAN)),
             "neighbors holds NaN|numbers that no count can be",
@@ -798,7 +811,7 @@ RUNS = [
         (
             "misfit: neighbors",
             lambda: runner().fit(X, 1, neighbors=np.ones((len(X), 3))),
-            "neighbors is for facets whose clusters depend on them",
+            "neighbors is for facets with a NeighborMixture, but this model has none",
         ),
     ),
     *of(
@@ -1012,6 +1025,11 @@ PICTURES = np.random.default_rng(0).random((5, 6, 6))
 @cache
 def graph() -> NeighborGraph:
     return NeighborGraph(X, num_neighbors=2)
+
+
+def two_with_neighbors() -> VaDEGuide:
+    facets = {name: neighborly() for name in "ab"}
+    return VaDEGuide(MFCVAE(X.shape[1:], facets, network=SharedMLP((8,))))
 
 
 @cache
