@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from guides import AmortizedGuide, LadderGuide, VaDEGuide
 from inference import (
+    Checkpoints,
     Loss,
     NeighborGraph,
     SVIRunner,
@@ -364,3 +366,34 @@ def test_each_facet_has_its_own_graph() -> None:
     side_by_side = runner.guide.predict_proba(x, neighbors=np.hstack(list(counts.values())))
     for name, proba in by_name.items():
         np.testing.assert_array_equal(proba, side_by_side[name])
+
+
+def test_training_with_neighbours_goes_on_after_a_stop(tmp_path: Path) -> None:
+    """Stopped in the second of three parts, it ends bit for bit as a run that was not."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(runner: SVIRunner, record: dict) -> None:
+        if record["epoch"] == 5:
+            raise Stop
+
+    def fit(*callbacks: Callable) -> SVIRunner:
+        pyro.set_rng_seed(0)
+        model = VaDE((2,), NeighborMixture(GaussianMixture(2, 2)), network=SharedMLP((8,)))
+        runner = SVIRunner(model, VaDEGuide(model), seed=0)
+        x = moons()[0] / 4 + 0.5
+        how = {"every": 2, "batch_size": 100, "progress": False, "log_every": 1}
+        kept = Checkpoints(tmp_path / "kept", resume=True) if callbacks else None
+        return fit_neighbors(
+            runner, x, NeighborGraph(x), 6, checkpoints=kept, callbacks=callbacks, **how
+        )
+
+    whole = fit()
+    with pytest.raises(Stop):
+        fit(stop)
+    again = fit(lambda runner, record: None)
+    assert again.epoch == 6
+    for name, value in whole.guide.state_dict().items():
+        assert (again.guide.state_dict()[name] == value).all(), name
+    assert [r["objective"] for r in again.history] == [r["objective"] for r in whole.history]

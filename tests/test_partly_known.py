@@ -209,7 +209,7 @@ def test_labels_are_for_guides_that_use_them() -> None:
     x = np.full((4, 6), 0.5)
     for build_guide in (MarginalGuide, AmortizedGuide):
         guide = build_guide(VaDE((6,), GaussianMixture(2, 2)))
-        with pytest.raises(ValueError, match="VaDE takes .* besides x, got label"):
+        with pytest.raises(ValueError, match=r"VaDE takes .* besides x, got label"):
             guide.embed(x, label=np.zeros(4, int))
 
 

@@ -123,6 +123,10 @@ class Checkpoints:
         self.check()
         remove_left_over(self.folder, "step-*")
 
+    def part(self, name: str) -> Checkpoints:
+        """The same in a folder below, for one of several calls of ``fit``."""
+        return Checkpoints(self.folder / name, self.epochs, self.seconds, self.keep, self.resume)
+
     def written(self) -> list[Path]:
         """The checkpoints in the folder, the oldest first."""
         return checkpoints_in(self.folder)

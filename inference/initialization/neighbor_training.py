@@ -14,6 +14,7 @@ from scipy.special import logsumexp, softmax
 from torch import Tensor
 
 from guides import FacetGuide
+from inference.checkpoints.periodic import Checkpoints
 from inference.initialization.graph import NeighborGraph
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count, check_kind
@@ -34,6 +35,7 @@ def fit_neighbors(
     epochs: int,
     every: int = 5,
     learn_strength: bool = True,
+    checkpoints: Checkpoints | None = None,
     **fit_options: Any,
 ) -> SVIRunner:
     r"""Train a model some of whose facets have a :class:`~ppl_models.NeighborMixture`.
@@ -55,6 +57,7 @@ def fit_neighbors(
     :param graph: of the only facet that can have one, or graphs by facet.
     :param learn_strength: whether the strength becomes that with the highest pseudo-likelihood of
         the clusters, each time they are computed.
+    :param checkpoints: a folder, in which each call of ``fit`` has its own.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner.
     :raises ValueError: before training, if an argument does not fit.
@@ -80,10 +83,13 @@ def fit_neighbors(
     sizes = runner.model.neighborly
     none = {name: np.zeros((number, sizes[name])) for name in graphs}
     runner.plan(x, epochs, **fit_options, neighbors=none)  # refuses what does not fit
-    end = runner.epoch + epochs
-    while runner.epoch < end and not runner.should_stop:
+    for start in range(0, epochs, every):
         counts = _neighbors(runner.guide, x, graphs, learn_strength)
-        runner.fit(x, min(every, end - runner.epoch), **fit_options, neighbors=counts)
+        kept = None if checkpoints is None else checkpoints.part(f"after-{start:06d}")
+        how = {**fit_options, "neighbors": counts, "checkpoints": kept}
+        runner.fit(x, min(every, epochs - start), **how)
+        if runner.should_stop:
+            break
     return runner
 
 
