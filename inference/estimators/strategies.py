@@ -22,15 +22,13 @@ from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import facet_names
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
-from inference.initialization.graph import NeighborGraph
 from inference.initialization.mixtures import fit_mixtures
-from inference.initialization.neighbor_training import fit_neighbors
 from inference.initialization.neighbors import neighbor_clusters
 from inference.randomness import derive_seed, seeded
 from inference.runner import SVIRunner
 from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training.loop import DeadFacetWarning
-from ppl_models import MFCVAE, GaussianMixture, Mixture, NeighborMixture, StandardNormal
+from ppl_models import MFCVAE, GaussianMixture, StandardNormal
 
 __all__ = [
     "CountedStrategy",
@@ -108,7 +106,7 @@ class FitStrategy(ABC):
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
             priors = {
-                name: self.prior(name, numbers[name], dim)
+                name: GaussianMixture(numbers[name], dim, self.covariance)
                 if name in numbers
                 else StandardNormal(dim)
                 for name, dim in dims.items()
@@ -119,10 +117,6 @@ class FitStrategy(ABC):
         runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
         fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=label or None, n_init=RESTARTS)
         return runner
-
-    def prior(self, name: str, number: int, dim: int) -> Mixture:
-        """The mixture of a facet."""
-        return GaussianMixture(number, dim, self.covariance)
 
     def together(
         self,
@@ -137,14 +131,9 @@ class FitStrategy(ABC):
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
         if stops_early:
             callbacks = [StopConverged(held_out)]
-        options = {"log_every": log_every, "callbacks": callbacks, "label": label or None}
-        self.train(runner, x, epochs, **options)
+        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
         how = "converged in" if runner.should_stop else "took all"
         return f"{how} {runner.epoch} of {epochs} epochs"
-
-    def train(self, runner: SVIRunner, x: np.ndarray, epochs: int, **options: Any) -> None:
-        """Train with all mixtures."""
-        self._fit(runner, x, epochs, **options)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
@@ -212,8 +201,9 @@ class LadderStrategy(FitStrategy):
         found = neighbor_clusters(x, numbers[deepest], seed=self.chosen.seed)
         if found.max() < 1:
             return self
-        how = (self.x_shape, self.names, self.chosen, self.lengths, self.dims)
-        return NeighborStrategy(*how, found, NeighborGraph(x, seed=self.chosen.seed))
+        return NeighborStrategy(
+            self.x_shape, self.names, self.chosen, self.lengths, self.dims, found
+        )
 
     @property
     def _schedule(self) -> Schedule | None:
@@ -225,15 +215,12 @@ class LadderStrategy(FitStrategy):
 @dataclass(frozen=True)
 class NeighborStrategy(LadderStrategy):
     """The same, while the deepest facet learns the clusters of neighbouring data
-    (:func:`~inference.neighbor_clusters`). When all facets are trained together, a prior over
-    neighbours holds them.
+    (:func:`~inference.neighbor_clusters`), which are let go when all facets are trained together.
 
     :param neighbors: clusters ``[N]``, -1 where there is none.
-    :param graph: of the data.
     """
 
     neighbors: np.ndarray
-    graph: NeighborGraph
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         known = {self.names[-1]: self.neighbors}
@@ -254,14 +241,6 @@ class NeighborStrategy(LadderStrategy):
         label: Mapping[str, np.ndarray],
     ) -> SVIRunner:
         return super().mixtures(x, latents, numbers, {**label, self.names[-1]: self.neighbors})
-
-    def prior(self, name: str, number: int, dim: int) -> Mixture:
-        alone = super().prior(name, number, dim)
-        return NeighborMixture(alone) if name == self.names[-1] else alone
-
-    def train(self, runner: SVIRunner, x: np.ndarray, epochs: int, **options: Any) -> None:
-        options |= {"batch_size": self.chosen.batch_size, "progress": False}
-        fit_neighbors(runner, x, self.graph, epochs, every=options["log_every"], **options)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
