@@ -120,7 +120,7 @@ SIZES = {
     "quickstart": Size(
         64, QUICKSTART.widths, QUICKSTART.num_components, (QUICKSTART.dim, QUICKSTART.dim),
         batch=QUICKSTART.batch_size, batches=22, steps=400, turn=20, lr=QUICKSTART.lr,
-        scale=QUICKSTART.scale, label_weight=QUICKSTART.label_weight,
+        scale=QUICKSTART.scale, label_weight=30.0,
     ),
     "table": Size(
         6, (16, 16), (3, 4), (2, 3), batch=16, batches=16, steps=2000, turn=50, scale=0.5
