@@ -462,6 +462,7 @@ def fit_and_report(
     callbacks: Sequence[Callback] = (),
     temperature: float = 1.0,
     held_out: Labelled | None = None,
+    fit: Callable[..., SVIRunner] = SVIRunner.fit,
 ) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
 
@@ -472,6 +473,7 @@ def fit_and_report(
     :param callbacks: called before those that score and write.
     :param temperature: of the samples that are drawn as figures.
     :param held_out: data to score after every epoch, beside the test split at times.
+    :param fit: what trains the runner, called as :meth:`~inference.SVIRunner.fit`.
     """
 
     def accuracies(runner: SVIRunner) -> dict[str, float]:
@@ -492,7 +494,7 @@ def fit_and_report(
         JSONLines(out / "metrics.jsonl"),
     ]
     how = {"checkpoints": checkpointing(out, "training"), "fabric": fabric_on(runner.device.type)}
-    runner.fit(data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, **how)
+    fit(runner, data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, **how)
     first_goes_on()
     runner.save(out)
     scores = score_run(runner.guide, data, out, runner.seed)

@@ -17,7 +17,9 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pyro
 
 from examples.common import (
@@ -39,15 +41,29 @@ from examples.datasets import DATASETS, Dataset, load
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import (
     Constant,
+    NeighborGraph,
     ProgressiveFadeIn,
     SVIRunner,
     data_dependent_start,
+    fit_mixtures,
+    fit_neighbors,
+    image_graph,
     neighbor_start,
     warm_start,
 )
 from inference.callbacks import FitMixtures
 from inference.schedules import Schedule
-from ppl_models import MFCVAE, Bernoulli, ConvLadder, GaussianMixture, MLPLadder, Normal, SharedMLP
+from ppl_models import (
+    MFCVAE,
+    Bernoulli,
+    ConvLadder,
+    GaussianMixture,
+    Mixture,
+    MLPLadder,
+    NeighborMixture,
+    Normal,
+    SharedMLP,
+)
 from ppl_models.networks import Architecture
 
 
@@ -87,6 +103,9 @@ class Settings:
         0,
     )  # phases in which the deep facet is taught neighbours' clusters; as above
     label_weight: float = 30.0  # of these
+    neighbors: str = (
+        ""  # a facet whose clusters neighbours share, which it is given in these phases
+    )
     loss: str = "primary"  # the objective's form (C.3)
     # fits of the deep facet's mixture when the second is let in, or of both after a warm start
     restarts: int = 0
@@ -140,6 +159,10 @@ SMOKE = {
 }
 
 
+# Images of so many pixels a side are compared by gradients.
+ENOUGH_PIXELS = 16
+
+
 def ladder(settings: Settings) -> Architecture:
     return (ConvLadder if settings.convolutional else MLPLadder)(
         settings.widths,
@@ -155,7 +178,7 @@ def shared(settings: Settings) -> Architecture:
 
 NETWORKS: dict[str, Callable[[Settings], Architecture]] = {"ladder": ladder, "shared": shared}
 LOSSES: dict[str, Callable[[MFCVAE, Settings], FacetGuide]] = {
-    "primary": lambda model, s: VaDEGuide(model, label_weight=s.label_weight),
+    "primary": lambda model, s: VaDEGuide(model, label_weight=0 if s.neighbors else s.label_weight),
     "alternate": lambda model, s: MarginalGuide(model),
 }
 # From the phases and the settings.
@@ -166,10 +189,12 @@ SCHEDULES: dict[str, Callable[[tuple[int, int], Settings], Schedule]] = {
 
 
 def build(data: Dataset, settings: Settings) -> FacetGuide:
-    priors = {
+    priors: dict[str, Mixture] = {
         name: GaussianMixture(K, d, settings.covariance, settings.weights)  # type: ignore[arg-type]
         for name, K, d in zip(settings.facets, settings.num_components, settings.dim, strict=True)
     }
+    if settings.neighbors:
+        priors[settings.neighbors] = NeighborMixture(priors[settings.neighbors])
     likelihood = Normal(settings.scale, settings.bounded) if settings.scale else Bernoulli()
     network = NETWORKS[settings.network](settings)
     model = MFCVAE(data.train.shape[1:], priors, likelihood, network)
@@ -206,6 +231,11 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "neighbours"
         },
         "label_weight": {"help": "of these clusters in the objective"},
+        "neighbors": {
+            "help": "a facet with a prior over neighbours: in --neighbor-epochs the clusters of "
+            "their graph are known, without a label weight, then they are inferred",
+            "metavar": "FACET",
+        },
         "restarts": {
             "help": "fits of the deep facet's mixture when the second is let in, or after a warm "
             "start of both"
@@ -237,6 +267,16 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
     warm, neighbors = any(settings.warm_epochs), any(settings.neighbor_epochs)
     if warm and neighbors:
         yield "--warm-epochs and --neighbor-epochs are two starts: give one of them"
+    if settings.neighbors and settings.neighbors not in settings.facets:
+        yield (
+            f"--neighbors {settings.neighbors}: the facets of {dataset} are "
+            f"{' and '.join(settings.facets)}"
+        )
+    if settings.neighbors and not neighbors:
+        yield (
+            "--neighbors needs phases in which the clusters take shape: give --neighbor-epochs, "
+            "such as 2 6"
+        )
     if neighbors and not settings.label_weight:
         yield (
             "with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight "
@@ -264,7 +304,34 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
         )
 
 
-def starts(settings: Settings) -> tuple[tuple[int, int], Callable[..., SVIRunner] | None]:
+def graph_of(data: Dataset) -> NeighborGraph:
+    """Of pixels, or of gradients where there are enough of them."""
+    images = data.train.reshape(-1, *data.image_shape)
+    return image_graph(images) if images.shape[-1] >= ENOUGH_PIXELS else NeighborGraph(data.train)
+
+
+def known_start(
+    runner: SVIRunner,
+    x: np.ndarray,
+    epochs: int,
+    facet: str,
+    graph: NeighborGraph,
+    seed: int,
+    **fit_options: Any,
+) -> SVIRunner:
+    """Train while a facet's clusters are those of the graph; the other facets' mixtures are fitted
+    to untrained latents first.
+    """
+    mixtures = runner.model.mixtures
+    others = [name for name in mixtures if name != facet]
+    fit_mixtures(runner.guide, x, seed=seed, facets=others)
+    clusters = graph.clusters(mixtures[facet].num_components, seed)
+    return runner.fit(x, epochs, label={facet: clusters}, **fit_options)
+
+
+def starts(
+    settings: Settings, graph: NeighborGraph | None
+) -> tuple[tuple[int, int], Callable[..., SVIRunner] | None]:
     """Phases in which facets are let in, and the start that they belong to, if they are of one."""
     how = {"batch_size": settings.batch_size}
     if any(
@@ -274,8 +341,12 @@ def starts(settings: Settings) -> tuple[tuple[int, int], Callable[..., SVIRunner
         return phases, partial(
             warm_start, epochs=sum(phases), restarts=max(settings.restarts, 1), **how
         )
-    if any(settings.neighbor_epochs):
-        phases = settings.neighbor_epochs
+    phases = settings.neighbor_epochs
+    if settings.neighbors:
+        return phases, partial(
+            known_start, epochs=sum(phases), facet=settings.neighbors, graph=graph, **how
+        )
+    if any(phases):
         return phases, partial(neighbor_start, epochs=sum(phases), facet=settings.facets[1], **how)
     return settings.epochs, None
 
@@ -285,7 +356,8 @@ def main(argv: list[str] | None = None) -> None:
     data, held_out = hold_out(load(args.dataset, args.data_root), settings.held_out)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
-    phases, start = starts(settings)
+    graph = graph_of(data) if settings.neighbors else None
+    phases, start = starts(settings, graph)
     schedule = SCHEDULES[settings.schedule](phases, settings)
     check_schedule(schedule, guide.model, data, sum(phases), settings.batch_size)
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
@@ -317,6 +389,7 @@ def main(argv: list[str] | None = None) -> None:
         refit,
         settings.temperature,
         held_out,
+        SVIRunner.fit if graph is None else partial(fit_neighbors, graph=graph),
     )
 
 

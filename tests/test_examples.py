@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
 VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
 VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
+VARIANTS += [[*VARIANTS[-1], "--neighbors", "digit"]]
 VARIANTS += [["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"]]
 VARIANTS += [["mfcvae", "--loss", "alternate"]]
 VARIANTS += [["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"]]
@@ -477,6 +478,8 @@ def test_mnist_has_the_authors_decoder_and_start_and_flags_give_the_papers_words
         (["--dataset", "svhn", "--network", "shared"], "svhn has a convolutional ladder"),
         (["--schedule", "together", "--restarts", "2"], "leave one out, or give --warm-epochs"),
         (["--loss", "alternate", "--neighbor-epochs", "1", "1"], "teach responsibilities"),
+        (["--neighbors", "digit"], "give --neighbor-epochs, such as 2 6"),
+        (["--neighbors", "shape", "--neighbor-epochs", "1", "1"], "mnist are style and digit"),
     ],
 )
 def test_networks_and_schedules_that_do_not_go_together_are_refused(
