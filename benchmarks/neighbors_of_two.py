@@ -5,13 +5,15 @@ another.
 
 Tables of 1,000 rows and six columns, with two independent groupings of three clusters: the strong
 one in three columns, the weak one in the others. Each facet first learns the spectral clusters of
-its own columns; then both are trained on, in one of four ways:
+its own columns; then both are trained on, in one of five ways:
 
 - alone: no neighbours;
 - own: each facet has the graph of its own columns;
-- all: both facets have the graph of all columns, in which neighbours share mostly the strong
-  grouping; strengths are found by pseudo-likelihood;
-- forced: the same at a strength of 3 in both facets.
+- all: both facets have the graph of all columns;
+- other: both facets have the graph of the strong grouping's columns, in which neighbours say
+  nothing about the weak grouping;
+- forced: the same at a strength of 3 in both facets, where the others find theirs by
+  pseudo-likelihood.
 
 The accuracy is that of each grouping's own facet, of rows by themselves and of the posterior with
 their neighbours; the strength is what the model says about it.
@@ -64,21 +66,25 @@ def built(columns: dict[str, np.ndarray], seed: int) -> tuple[SVIRunner, np.ndar
     return runner, x
 
 
-def graph_of_all(columns: dict[str, np.ndarray]) -> dict[str, NeighborGraph]:
-    graph = NeighborGraph(np.concatenate(list(columns.values()), 1))
-    return dict.fromkeys(columns, graph)
+def own(columns: dict[str, np.ndarray]) -> dict[str, NeighborGraph]:
+    return {name: NeighborGraph(each) for name, each in columns.items()}
 
 
-def graphs_of_own(columns: dict[str, np.ndarray]) -> dict[str, NeighborGraph]:
-    return {name: NeighborGraph(own) for name, own in columns.items()}
+def of_all(columns: dict[str, np.ndarray]) -> dict[str, NeighborGraph]:
+    return dict.fromkeys(columns, NeighborGraph(np.concatenate(list(columns.values()), 1)))
+
+
+def of_strong(columns: dict[str, np.ndarray]) -> dict[str, NeighborGraph]:
+    return dict.fromkeys(columns, NeighborGraph(columns["strong"]))
 
 
 # The graphs, and the strength if it is not found.
 WAYS: dict[str, tuple[Callable[..., dict[str, NeighborGraph]] | None, float | None]] = {
     "alone": (None, None),
-    "own": (graphs_of_own, None),
-    "all": (graph_of_all, None),
-    "forced": (graph_of_all, FORCED),
+    "own": (own, None),
+    "all": (of_all, None),
+    "other": (of_strong, None),
+    "forced": (of_strong, FORCED),
 }
 
 
@@ -90,7 +96,7 @@ def scores(seed: int, way: str) -> dict[str, Any]:
     graphs = make(columns) if make else {}
     if graphs:
         for prior in runner.model.mixtures.values():
-            prior.strength.fill_(strength or 1.0)
+            prior.strength.fill_(strength or 0.0)
         fit_neighbors(runner, x, graphs, EPOCHS, learn_strength=strength is None, **how)
     else:
         runner.fit(x, EPOCHS, **how)

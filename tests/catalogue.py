@@ -79,12 +79,12 @@ def two_facets() -> VaDEGuide:
 
 
 def neighbors() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3))}
+    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3), 1.0)}
     return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
 
 
 def neighbors_network() -> AmortizedGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3))}
+    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3), 1.0)}
     return AmortizedGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
 
 

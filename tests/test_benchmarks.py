@@ -542,7 +542,7 @@ def test_what_neighbours_do_to_a_grouping_that_they_do_not_share(
         monkeypatch.setattr(neighbors_of_two, name, value)
     neighbors_of_two.main(["--seeds", "1", "--out", str(tmp_path / "found.json")])
     found = {each["way"]: each for each in json.loads((tmp_path / "found.json").read_text())}
-    assert list(found) == ["alone", "own", "all", "forced"]
+    assert list(found) == ["alone", "own", "all", "other", "forced"]
     assert found["own"]["strong_posterior"] > 0.9
     assert found["forced"]["weak_strength"] == 3
-    assert found["all"]["strong_strength"] > found["all"]["weak_strength"] >= 0
+    assert found["other"]["weak_strength"] < 0.5 < found["other"]["strong_strength"]

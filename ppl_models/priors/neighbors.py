@@ -35,8 +35,9 @@ class NeighborMixture(Mixture):
     itself. :func:`~inference.fit_neighbors` trains with a graph.
 
     :param mixture: the mixture.
-    :param strength: beta, at least 0, in nats for each neighbour; of the pseudo-likelihood if
-        ``fit_neighbors`` is to find it.
+    :param strength: beta, at least 0, in nats for a neighbour of weight 1. ``fit_neighbors`` finds
+        it, beginning here; from 0 the first clusters to be compared with their neighbours' are
+        those that each datum has by itself.
     :raises ValueError: if ``mixture`` is none, or the strength is negative.
 
     :ivar strength: beta, a scalar.
@@ -53,7 +54,7 @@ class NeighborMixture(Mixture):
     strength: Tensor
     accepts = ("neighbors",)
 
-    def __init__(self, mixture: Mixture, strength: float = 1.0) -> None:
+    def __init__(self, mixture: Mixture, strength: float = 0.0) -> None:
         torch.nn.Module.__init__(self)  # a mixture's parameters are those of the one inside
         check_kind("mixture", mixture, Mixture, "such as GaussianMixture(10, 5)")
         if not 0 <= number(strength) < inf:
