@@ -7,6 +7,7 @@ from guides.codebook import CodebookGuide, PointGuide
 from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
 from guides.evidence import Evidence, MixtureOfNormals, ProductOfNormals
+from guides.families import Diagonal, Family, FullCovariance, InverseAutoregressive
 from guides.flow import FlowGuide
 from guides.grouped import GroupedGuide, SimilarContentGuide
 from guides.hashing import RademacherHash
@@ -23,12 +24,16 @@ __all__ = [
     "ClassifierGuide",
     "CodebookGuide",
     "ConditionalGuide",
+    "Diagonal",
     "Enumerate",
     "Evidence",
     "FacetGuide",
+    "Family",
     "FlowGuide",
+    "FullCovariance",
     "GroupedGuide",
     "GumbelSoftmax",
+    "InverseAutoregressive",
     "LadderGuide",
     "MarginalGuide",
     "MixtureOfNormals",

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from guides.families import Diagonal, Family
 from guides.needs import Needs
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind, check_size
 from ppl_models.data import Observed, as_observed
-from ppl_models.distributions import diagonal_normal
 from ppl_models.modes import evaluating
 from ppl_models.networks import Encoder
 from ppl_models.program import Program
@@ -37,6 +37,7 @@ class FacetGuide(Program):
 
     :param model: the generative program.
     :param num_samples: L, the number of draws of z per sample in the objective.
+    :param family: of q(z_j given x), see :mod:`guides.families`; diagonal Normals by default.
     :raises ValueError: if ``num_samples`` is below 1, or model and guide take different keywords
         besides x.
     """
@@ -48,9 +49,13 @@ class FacetGuide(Program):
     #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
 
-    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, family: Family | None = None
+    ) -> None:
         super().__init__()
         check_model(model)
+        if family is not None:
+            check_kind("family", family, Family, "a family, such as FullCovariance()")
         if set(model.takes) != set(self.takes):
             needed, taken = (
                 " and ".join(names) or "nothing" for names in (model.takes, self.takes)
@@ -61,6 +66,9 @@ class FacetGuide(Program):
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)
+        self.family = Diagonal() if family is None else family
+        layers = {name: self.family.layers(prior.dim) for name, prior in model.priors.items()}
+        self.layers = nn.ModuleDict({name: each for name, each in layers.items() if each})
         self.encoder = self.build_encoder()
         for name, prior in model.priors.items():
             prior.bind(partial(self._encode_facet, name), model.x_shape)
@@ -134,13 +142,13 @@ class FacetGuide(Program):
 
     def head_size(self, name: str) -> int:
         """Size of the encoder's head for a facet."""
-        return 2 * self.model.priors[name].dim
+        return self.family.head_size(self.model.priors[name].dim)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         """q(z_j given x) from the encoder's output ``[..., size]``: batch ``[...]``, event
         ``[d]``.
         """
-        return diagonal_normal(head)
+        return self.family.posterior(head, getattr(self.layers, name, None))
 
     def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.

@@ -7,6 +7,7 @@ from typing import cast
 from torch import Tensor
 
 from guides.base import FacetGuide, check_model
+from guides.families import Family
 from ppl_models.base import FacetModel
 from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
@@ -23,6 +24,7 @@ class ConditionalGuide(FacetGuide):
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
         :class:`~ppl_models.cvae.CVAE`.
     :param num_samples: L, the number of draws of z.
+    :param family: of q(z given x, u), see :mod:`guides.families`; a diagonal Normal by default.
     :raises ValueError: if the model is none of these.
 
     Example:
@@ -36,14 +38,16 @@ class ConditionalGuide(FacetGuide):
 
     takes = ("label",)
 
-    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, family: Family | None = None
+    ) -> None:
         check_model(model)
         if not isinstance(model, Labelled):
             raise ValueError(
                 "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got "
                 f"{type(model).__name__}: use {model.suitable_guide}"
             )
-        super().__init__(model, num_samples)
+        super().__init__(model, num_samples, family)
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):

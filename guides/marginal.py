@@ -28,6 +28,7 @@ class MarginalGuide(FacetGuide):
 
     :param model: any model whose facets are mixtures or other priors.
     :param num_samples: L, the number of draws of z.
+    :param family: of q(z given x), such as ``FullCovariance()``; diagonal Normals by default.
 
     Example:
         >>> import torch

@@ -9,6 +9,7 @@ import pyro
 from torch import Tensor
 
 from guides.base import FacetGuide
+from guides.families import Family
 from ppl_models.base import FacetModel
 from ppl_models.checks import number
 from ppl_models.distributions import Component, one_hot_labels
@@ -28,10 +29,16 @@ class SupervisedGuide(FacetGuide):
     :raises ValueError: if the weight is negative or not a number.
     """
 
-    def __init__(self, model: FacetModel, num_samples: int = 1, label_weight: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: FacetModel,
+        num_samples: int = 1,
+        label_weight: float = 0.0,
+        family: Family | None = None,
+    ) -> None:
         if not 0 <= number(label_weight) < float("inf"):
             raise ValueError(f"label_weight must be a number of at least 0, got {label_weight!r}")
-        super().__init__(model, num_samples)
+        super().__init__(model, num_samples, family)
         self.label_weight = label_weight
         self.adds_label_loss = True
 

@@ -74,10 +74,14 @@ class DiagonalNormal(dist.Independent):
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        loc, scale = self.base_dist.loc, self.base_dist.scale
+        loc = self.base_dist.loc
         # torch's own draw fills an empty tensor in place, which torch.vmap does not support.
-        noise = torch.randn(self._extended_shape(sample_shape), dtype=loc.dtype, device=loc.device)
-        return loc + scale * noise
+        shape = self._extended_shape(sample_shape)
+        return self.from_noise(torch.randn(shape, dtype=loc.dtype, device=loc.device))
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """z ``[..., d]`` for standard normal noise of the same shape."""
+        return self.base_dist.loc + self.base_dist.scale * noise
 
     def expand(
         self, batch_shape: torch.Size, _instance: dist.Distribution | None = None

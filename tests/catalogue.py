@@ -17,8 +17,10 @@ from guides import (
     ConditionalGuide,
     FacetGuide,
     FlowGuide,
+    FullCovariance,
     GroupedGuide,
     GumbelSoftmax,
+    InverseAutoregressive,
     LadderGuide,
     MarginalGuide,
     MixtureOfNormals,
@@ -86,6 +88,18 @@ def neighbors() -> VaDEGuide:
 def neighbors_network() -> AmortizedGuide:
     facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3), 1.0)}
     return AmortizedGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+
+
+def full_posterior() -> VaDEGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
+    return VaDEGuide(model, family=FullCovariance())
+
+
+def flow_posterior_two_draws() -> VaDEGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
+    return VaDEGuide(model, 2, family=InverseAutoregressive(2, (5,), 3))
 
 
 def three_facets_full_covariance_two_draws() -> VaDEGuide:
@@ -323,6 +337,8 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     two_facets,
     neighbors,
     neighbors_network,
+    full_posterior,
+    flow_posterior_two_draws,
     three_facets_full_covariance_two_draws,
     shared_network_images,
     mixed_priors,
@@ -411,6 +427,8 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (two_facets, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (neighbors, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (neighbors_network, "enumerates its clusters", FREELY_ENUMERATED),
+    (full_posterior, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (flow_posterior_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),

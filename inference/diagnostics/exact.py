@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,11 +129,10 @@ def _kl_of_responsibilities(
     nodes, node_weights = (
         t.to(head.device) for t in gauss_hermite(num_nodes, draws * prior.dim, head.dtype)
     )
-    z = q.base_dist.loc + q.base_dist.scale * nodes.view(-1, draws, 1, prior.dim)  # [M, L, B, d]
-    log_p = node_weights @ prior.log_joint(z).mean(1).logsumexp(
-        -1
-    )  # Eq. 58 at its optimal q(c given x)
-    return weights[0] * (-q.entropy() - log_p)
+    z = q.from_noise(nodes.view(-1, draws, 1, prior.dim).expand(-1, -1, *head.shape[:-1], -1))
+    log_p = prior.log_joint(z).mean(1).logsumexp(-1)  # Eq. 58 at its optimal q(c given x)
+    log_q = q.log_prob(z).mean(1)  # [M, L, B] -> [M, B]
+    return weights[0] * (node_weights @ (log_q - log_p))
 
 
 def _kl_of_given_clusters(
@@ -143,7 +143,7 @@ def _kl_of_given_clusters(
     nodes, node_weights = (
         t.to(head.device) for t in gauss_hermite(num_nodes, prior.dim, head.dtype)
     )
-    z = q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]  # [M, R, B, d]
+    z = _at(q, nodes)  # [M, R, B, d]
     log_weights = prior.component().log_probs
     log_p_z = torch.einsum(
         "m,mrbk->rbk", node_weights, prior.log_joint(z) - log_weights
@@ -160,9 +160,9 @@ def _kl_of_given_clusters(
     return weights[0] * kl_z + weights[1] * kl_c
 
 
-def _branches(guide: FacetGuide, name: str, head: Tensor) -> tuple[Tensor, DiagonalNormal]:
-    """q(z given x) as R Normals: their probabilities ``[R, B]``, and the Normals with batch ``[R,
-    B]`` and event ``[d]``.
+def _branches(guide: FacetGuide, name: str, head: Tensor) -> tuple[Tensor, Any]:
+    """q(z given x) as R transforms of noise: their probabilities ``[R, B]``, and distributions
+    with batch ``[R, B]`` and event ``[d]``.
     """
     q = guide.latent_posterior(name, head)
     if isinstance(q, torch.distributions.MixtureSameFamily) and isinstance(
@@ -172,8 +172,13 @@ def _branches(guide: FacetGuide, name: str, head: Tensor) -> tuple[Tensor, Diago
         return q.mixture_distribution.probs.mT, DiagonalNormal(
             each.loc.movedim(1, 0), each.scale.movedim(1, 0)
         )
-    loc, scale = q.mean, q.stddev
-    return head.new_ones(1, len(head)), DiagonalNormal(loc.unsqueeze(0), scale.unsqueeze(0))
+    return head.new_ones(1, len(head)), q.expand(torch.Size([1, *q.batch_shape]))
+
+
+def _at(q: Any, nodes: Tensor) -> Tensor:
+    """z at the nodes of noise ``[M, d]``: ``[M, *batch, d]``."""
+    noise = nodes.view(-1, *[1] * len(q.batch_shape), nodes.shape[-1])
+    return q.from_noise(noise.expand(-1, *q.batch_shape, -1))
 
 
 def _expected_log_likelihood(
@@ -186,9 +191,7 @@ def _expected_log_likelihood(
         nodes, node_weights = (
             t.to(x.device) for t in gauss_hermite(num_nodes, q.event_shape[0], x.dtype)
         )
-        grid = (q.base_dist.loc + q.base_dist.scale * nodes[:, None, None]).flatten(
-            0, 1
-        )  # [M R, B, d]
+        grid = _at(q, nodes).flatten(0, 1)  # [M R, B, d]
         axis = (1,) * j + (len(grid),) + (1,) * (len(heads) - 1 - j)
         z[name] = grid.view(*axis, *grid.shape[1:])
         weight = weight * (node_weights[:, None, None] * probs).reshape(

@@ -28,7 +28,9 @@ from torch import Tensor, nn
 from guides import (
     AmortizedGuide,
     FacetGuide,
+    FullCovariance,
     GumbelSoftmax,
+    InverseAutoregressive,
     MarginalGuide,
     ScoreFunction,
     VaDEGuide,
@@ -75,6 +77,17 @@ PRIORS: dict[str, Callable[[], Prior]] = {
     "vamp": lambda: VampPrior(3, 1, (4,), support=(0, 1)),
     "normal": lambda: StandardNormal(1),
 }
+
+
+def full(guide: type, num_samples: int = 1) -> Callable[[MFCVAE], FacetGuide]:
+    return lambda model: guide(model, num_samples, family=FullCovariance())
+
+
+def flow(guide: type, num_samples: int = 1) -> Callable[[MFCVAE], FacetGuide]:
+    family = InverseAutoregressive(widths=(3,), num_features=2)
+    return lambda model: guide(model, num_samples, family=family)
+
+
 # Each guide with the objectives that estimate the same loss; the guide's own where None.
 GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
     "responsibilities": (VaDEGuide, None),
@@ -83,6 +96,10 @@ GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
     "marginal, 2 draws": (lambda model: MarginalGuide(model, 2), None),
     "marginal, closed-form KL": (MarginalGuide, MeanField_ELBO),
     "marginal, score objective": (MarginalGuide, ScoreFunction_ELBO),  # with nothing to score
+    "responsibilities, full covariance": (full(VaDEGuide), None),
+    "responsibilities, flow": (flow(VaDEGuide), None),
+    "marginal, 2 draws, full covariance": (full(MarginalGuide, 2), None),
+    "marginal, 2 draws, flow": (flow(MarginalGuide, 2), None),
     "network": (AmortizedGuide, None),
     "network, 2 draws": (lambda model: AmortizedGuide(model, 2), None),
     "network, z given c": (lambda model: AmortizedGuide(model, conditional=True), None),
@@ -142,6 +159,8 @@ TRIPLES = [
     (p, g)
     for p, g in itertools.product(PRIORS, GUIDES)
     if not (p == "vamp" and g.endswith("given c"))
+    # Of one coordinate all families are the same.
+    and (p == "full" or not g.endswith(("full covariance", "flow")))
 ]
 
 

@@ -1,0 +1,147 @@
+"""Families of q(z given x): what the numbers of an encoder's head stand for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import isqrt
+from typing import cast
+
+import pyro.distributions as dist
+import torch
+from pyro.nn import ConditionalAutoRegressiveNN
+from torch import Tensor, nn
+
+from ppl_models.checks import check_counts, check_size
+from ppl_models.configurable import Options
+from ppl_models.distributions import diagonal_normal, mean_and_log_variance
+from ppl_models.posteriors import AutoregressiveNormal, FullNormal
+
+__all__ = ["Diagonal", "Family", "FullCovariance", "InverseAutoregressive"]
+
+
+class Family(Options):
+    """A family of distributions of a facet's latent vector; a head's numbers pick one of them."""
+
+    @abstractmethod
+    def head_size(self, dim: int) -> int:
+        """How many numbers the encoder gives for a latent vector of length ``dim``."""
+
+    @abstractmethod
+    def posterior(self, head: Tensor, layers: nn.Module | None) -> dist.TorchDistribution:
+        """From a head ``[..., size]`` to a distribution with batch ``[...]`` and event ``[d]``.
+
+        :param layers: of this facet, as :meth:`layers` made them.
+        """
+
+    def layers(self, dim: int) -> nn.Module | None:
+        """Learned layers that all data share, if the family has such."""
+        return None
+
+
+class Diagonal(Family):
+    r""":math:`q(z \mid x) = \mathrm{Normal}(\mu(x), \mathrm{diag} \, \sigma^2(x))`, the usual one.
+
+    Example:
+        >>> import torch
+        >>> from guides import Diagonal
+        >>> Diagonal().posterior(torch.zeros(2, 6), None).variance
+        tensor([[1., 1., 1.],
+                [1., 1., 1.]])
+    """
+
+    def head_size(self, dim: int) -> int:
+        return 2 * dim
+
+    def posterior(self, head: Tensor, layers: nn.Module | None) -> dist.TorchDistribution:
+        return diagonal_normal(head)
+
+
+class FullCovariance(Family):
+    r""":math:`q(z \mid x) = \mathrm{Normal}(\mu(x), L(x) L(x)^\top)` with a lower triangular L.
+
+    The head gives the mean, the logarithm of the squared diagonal of L, and what is below it in
+    units of its row's diagonal: d (d + 3) / 2 numbers.
+
+    Example:
+        >>> import torch
+        >>> from guides import FullCovariance
+        >>> head = torch.tensor([[0.0, 0.0, 0.0, 0.0, 2.0]])
+        >>> FullCovariance().posterior(head, None).covariance_matrix
+        tensor([[[1., 2.],
+                 [2., 5.]]])
+    """
+
+    def head_size(self, dim: int) -> int:
+        return dim * (dim + 3) // 2
+
+    def posterior(self, head: Tensor, layers: nn.Module | None) -> dist.TorchDistribution:
+        dim = _length(head.shape[-1])
+        loc, log_variance = mean_and_log_variance(head[..., : 2 * dim])
+        rows, columns = torch.tril_indices(dim, dim, -1, device=head.device)
+        below = head.new_zeros(*head.shape[:-1], dim * dim)
+        below = below.index_copy(-1, rows * dim + columns, head[..., 2 * dim :])
+        unit = below.unflatten(-1, (dim, dim)) + torch.eye(dim).to(head)
+        return FullNormal(loc, (0.5 * log_variance).exp().unsqueeze(-1) * unit)
+
+
+class InverseAutoregressive(Family):
+    r"""A diagonal Normal, followed by layers that scale and shift each coordinate by those before
+    it (Kingma et al., 2016, *Improved variational inference with inverse autoregressive flow*).
+
+    .. math:: z_0 \sim \mathrm{Normal}(\mu(x), \mathrm{diag} \, \sigma^2(x)), \quad
+              z_{t, i} = s_{t, i} z_{t - 1, i} + m_{t, i}, \quad
+              (s_{t, i}, m_{t, i}) = f_t(z_{t - 1, < i}, h(x))
+
+    with the order of the coordinates reversed from layer to layer. The layers are Pyro's. A draw
+    and its density take one pass; the density of other values takes d. ``mean`` and ``variance`` of
+    such a q are averages over 256 points of a quasi-random sequence. Of a single coordinate q is a
+    Normal.
+
+    :param num_layers: T.
+    :param widths: hidden widths of each layer's network f.
+    :param num_features: length of h(x), which the encoder gives.
+    :raises ValueError: if a number is below 1.
+
+    Example:
+        >>> import torch
+        >>> from guides import InverseAutoregressive, VaDEGuide
+        >>> from ppl_models import VAE
+        >>> guide = VaDEGuide(VAE((6,), 3), family=InverseAutoregressive())
+        >>> guide.embed(torch.zeros(4, 6))["layer_1"].shape
+        (4, 3)
+    """
+
+    def __init__(
+        self, num_layers: int = 2, widths: Sequence[int] = (32,), num_features: int = 8
+    ) -> None:
+        self.num_layers = check_size("num_layers", num_layers)
+        self.widths = check_counts("widths", widths, "(32,)")
+        self.num_features = check_size("num_features", num_features)
+
+    def head_size(self, dim: int) -> int:
+        return 2 * dim + (self.num_features if dim > 1 else 0)
+
+    def layers(self, dim: int) -> nn.Module | None:
+        """One network a layer, which maps z and h to m and log s; none for one coordinate."""
+        if dim == 1:
+            return None
+        order = torch.arange(dim)
+        widths = [max(width, dim) for width in self.widths]
+        return nn.ModuleList(
+            ConditionalAutoRegressiveNN(
+                dim, self.num_features, widths, permutation=order if t % 2 else order.flip(0)
+            )
+            for t in range(self.num_layers)
+        )
+
+    def posterior(self, head: Tensor, layers: nn.Module | None) -> dist.TorchDistribution:
+        if layers is None:
+            return diagonal_normal(head)
+        normal, features = head.tensor_split([head.shape[-1] - self.num_features], -1)
+        return AutoregressiveNormal(diagonal_normal(normal), cast(nn.ModuleList, layers), features)
+
+
+def _length(size: int) -> int:
+    """d, from d (d + 3) / 2."""
+    return (isqrt(9 + 8 * size) - 3) // 2

@@ -1,0 +1,133 @@
+"""Distributions of a latent vector that is standard normal noise, transformed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
+
+from ppl_models.distributions import NO_SHAPE, DiagonalNormal
+
+__all__ = ["AutoregressiveNormal", "FullNormal"]
+
+# Points that the mean and variance of what has no formula for them are averaged over.
+POINTS = 256
+# Bound of a layer's log-scales, to avoid overflow.
+MAX_LOG_SCALE = 3.0
+
+
+class FullNormal(dist.MultivariateNormal):
+    """``MultivariateNormal(loc, scale_tril=scale_tril)``, also under ``torch.vmap``.
+
+    :param loc: means ``[..., d]``.
+    :param scale_tril: lower triangular, with a positive diagonal, ``[..., d, d]``.
+    """
+
+    def __init__(self, loc: Tensor, scale_tril: Tensor, validate_args: bool | None = None) -> None:
+        super().__init__(loc, scale_tril=scale_tril, validate_args=validate_args)
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """z ``[..., d]`` for standard normal noise of the same shape."""
+        return self.loc + (self._unbroadcasted_scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        # torch's own draw fills an empty tensor in place, which torch.vmap does not support.
+        shape = self._extended_shape(sample_shape)
+        return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> FullNormal:
+        shape = (*batch_shape, *self.event_shape)
+        factor = self.scale_tril.expand(*shape, self.event_shape[0])
+        return type(self)(self.loc.expand(shape), factor, validate_args=False)
+
+
+class AutoregressiveNormal(dist.TorchDistribution):
+    """A diagonal Normal, followed by layers that scale and shift each coordinate by those before
+    it.
+
+    :param base: batch ``[...]``, event ``[d]``.
+    :param networks: of the layers; each maps z ``[..., d]`` and the features to shifts and
+        logarithms of scales ``[..., d]``, which depend on the coordinates before, in the order
+        ``network.permutation``.
+    :param features: ``[..., h]``.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = dist.constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, base: DiagonalNormal, networks: nn.ModuleList, features: Tensor) -> None:
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+        self.base, self.networks, self.features = base, networks, features
+        self._drawn: tuple[Tensor, Tensor] | None = None
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """z ``[..., d]`` for standard normal noise of the same shape."""
+        return self._forward(self.base.from_noise(noise))[0]
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        start = self.base.rsample(sample_shape)
+        z, log_scales = self._forward(start)
+        # The density of one's own draw needs no inversion.
+        self._drawn = z, self.base.log_prob(start) - log_scales
+        return z
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._drawn is not None and value is self._drawn[0]:
+            return self._drawn[1]
+        start, log_scales = self._invert(value)
+        return self.base.log_prob(start) - log_scales
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> AutoregressiveNormal:
+        features = self.features.expand(*batch_shape, self.features.shape[-1])
+        return type(self)(self.base.expand(batch_shape), self.networks, features)
+
+    @property
+    def mean(self) -> Tensor:
+        """From 256 points of a quasi-random sequence, without a gradient."""
+        return self._spread().mean(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """From the same points."""
+        return self._spread().var(0)
+
+    @torch.no_grad()
+    def _spread(self) -> Tensor:
+        engine = SobolEngine(self.event_shape[0], scramble=True, seed=0)
+        uniform = engine.draw(POINTS, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
+        noise = torch.special.ndtri(uniform).to(self.features)
+        shape = (POINTS, *[1] * len(self.batch_shape), *self.event_shape)
+        return self.from_noise(noise.view(shape).expand(POINTS, *self.batch_shape, -1))
+
+    def _forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer's z, and the sum of all logarithms of scales ``[...]``."""
+        total = z.new_zeros(z.shape[:-1])
+        for network in self.networks:
+            shift, log_scale = self._layer(network, z)
+            z, total = log_scale.exp() * z + shift, total + log_scale.sum(-1)
+        return z, total
+
+    def _invert(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, from the last layer's z to the first one's."""
+        total, places = z.new_zeros(z.shape[:-1]), torch.arange(z.shape[-1], device=z.device)
+        for network in reversed(self.networks):
+            known = torch.zeros_like(z)
+            for place in cast(Tensor, network.permutation).tolist():
+                shift, log_scale = self._layer(network, known)
+                value = (z - shift) * (-log_scale).exp()
+                known = torch.where(places == place, value, known)
+            total = total + self._layer(network, known)[1].sum(-1)
+            z = known
+        return z, total
+
+    def _layer(self, network: nn.Module, z: Tensor) -> tuple[Tensor, Tensor]:
+        shift, raw = network(z, self.features)
+        return shift, MAX_LOG_SCALE * torch.tanh(raw / MAX_LOG_SCALE)
