@@ -17,7 +17,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import draw_curves, neighbor_prior, neighbors_of_two, on_a_card, rivals, step_time
+from benchmarks import (
+    draw_curves,
+    neighbor_prior,
+    neighbors_of_two,
+    on_a_card,
+    rivals,
+    start_at_truth,
+    step_time,
+)
 from benchmarks.model_cases import CASES, SMALL, Case, Size
 from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
 from benchmarks.model_steps import (
@@ -546,3 +554,18 @@ def test_what_neighbours_do_to_a_grouping_that_they_do_not_share(
     assert found["own"]["strong_posterior"] > 0.9
     assert found["forced"]["weak_strength"] == 3
     assert found["other"]["weak_strength"] < 0.5 < found["other"]["strong_strength"]
+
+
+@pytest.mark.parametrize("way", ["flow", "iwae"])
+def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path: Path) -> None:
+    out = tmp_path / "truth.jsonl"
+    flags = ["--ways", way, "--scales", "0.1", "--mixings", "0", "--per-segment", "50"]
+    flags += ["--first-steps", "300", "--steps", "8", "--records", "2", "--components", "21"]
+    start_at_truth.main([*flags, "--width", "32", "--out", str(out)])
+    truth, cold = (json.loads(line) for line in out.read_text().splitlines())
+    assert [each["start"] for each in (truth, cold)] == ["truth", "cold"]
+    assert truth["first"]["mcc"] > cold["curve"][-1]["mcc"] + 0.1
+    assert truth["first"]["log_p"] >= truth["first"]["test_elbo"]
+    assert len(truth["curve"]) == 2
+    start_at_truth.main([*flags, "--width", "32", "--out", str(out)])
+    assert len(out.read_text().splitlines()) == 2, "nothing is run twice"
