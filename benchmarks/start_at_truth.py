@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ import torch
 from pyro.infer import ELBO
 from torch.nn.init import xavier_uniform_
 
+from benchmarks.run_lines import run_all
 from examples.identifiability import DIM, NUM_SEGMENTS
 from examples.sources import Segments, time_contrastive
 from guides import Diagonal, Family, FullCovariance, InverseAutoregressive, MarginalGuide
@@ -105,16 +105,16 @@ def measured(guide: MarginalGuide, test: Segments) -> dict[str, float]:
 
 
 def train(
-    name: str, scale: float, start: str, mixing: int, args: argparse.Namespace
+    mixing: int, scale: float, way: str, start: str, args: argparse.Namespace
 ) -> dict[str, Any]:
     rows = time_contrastive(args.per_segment + HELD_OUT, NUM_SEGMENTS, DIM, seed=mixing)
     data, test = rows.split(HELD_OUT)
-    way, began = WAYS[name], time.perf_counter()
-    guide = build(way, scale, args.components, args.width, mixing)
+    inference, began = WAYS[way], time.perf_counter()
+    guide = build(inference, scale, args.components, args.width, mixing)
     if start == "truth":
         teach(guide, data, args.first_steps, mixing)
     first = measured(guide, test) if start == "truth" else {}
-    objective = way.objective() if way.objective else None
+    objective = inference.objective() if inference.objective else None
     runner = SVIRunner(guide.model, guide, objective=objective, lr=RATE, seed=mixing)
     every = max(1, round(args.steps / args.records / -(-len(data.x) // BATCH)))
     look = Evaluate(lambda run: measured(guide, test), every)
@@ -122,11 +122,11 @@ def train(
     runner.fit(data.x, every * args.records, BATCH, **how)
     told = ("step", "elbo", "mcc", "test_elbo", "log_p", "clusters")
     curve = [{key: record[key] for key in told} for record in runner.history]
-    described = {"way": name, "scale": scale, "start": start, "mixing": mixing}
-    return described | {
+    return {
         "untouched": held_out_correlation(test.sources, test.x).out_of_sample,
         "first": first,
         "curve": curve,
+        "mcc": curve[-1]["mcc"],
         "seconds": time.perf_counter() - began,
     }
 
@@ -147,22 +147,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=10, help="over these")
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(argv)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    done = {tuple(json.loads(line)[key] for key in KEYS) for line in lines}
-    for run in itertools.product(args.mixings, args.scales, args.ways, args.starts):
-        if run in done:
-            continue
-        mixing, scale, name, start = run
-        found = train(name, scale, start, mixing, args)
-        with args.out.open("a") as out:
-            out.write(json.dumps(found) + "\n")
-        last = found["curve"][-1]
-        scores = (f"{key} {last[key]:.3f}" for key in ("mcc", "test_elbo", "log_p"))
-        print(*run, *scores, flush=True)
+    runs = itertools.product(args.mixings, args.scales, args.ways, args.starts)
+    run_all(args.out, runs, ("mixing", "scale", "way", "start"), partial(train, args=args))
 
-
-KEYS = ("mixing", "scale", "way", "start")
 
 if __name__ == "__main__":
     main()

@@ -3,10 +3,11 @@ subspaces.
 
 The first are the time-contrastive data of nonlinear ICA, after Hyvarinen and Morioka (2016) with
 the settings of Willetts and Paige (*I Don't Need u*, 4.1): within a segment the sources are
-independent Gaussians; their means and deviations are drawn again for each segment, and the means
-vary (older code fixes them at 0). An invertible network of square layers mixes them. Its matrices
-are orthogonal, as in the iVAE authors' code: a product of random ones, even if each is well
-conditioned, is so ill conditioned that any noise hides some sources.
+independent Gaussians; their means and deviations are drawn again for each segment (in the iVAE
+authors' code, as it is run, all means are 0). An invertible network of square layers mixes them.
+Its matrices are orthogonal, as in that code, which has three where we have four, and applies the
+first nonlinearity to the sources themselves (``bends_sources``): a product of random matrices, even
+if each is well conditioned, is so ill conditioned that any noise hides some sources.
 """
 
 from __future__ import annotations
@@ -28,23 +29,26 @@ class Mixing:
     """``x = W_L f(... f(W_1 s))`` with leaky ReLU f: invertible wherever the matrices are.
 
     :ivar weights: square matrices, the first one applied first.
+    :ivar bends_sources: whether f comes before W_1 as well.
     """
 
     weights: Sequence[np.ndarray]
+    bends_sources: bool = False
 
     def __call__(self, sources: np.ndarray) -> np.ndarray:
         """``[N, d] -> [N, d]``."""
-        x = sources @ self.weights[0].T
+        x = (_bent(sources) if self.bends_sources else sources) @ self.weights[0].T
         for weight in self.weights[1:]:
-            x = np.where(x > 0, x, SLOPE * x) @ weight.T
+            x = _bent(x) @ weight.T
         return x
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
         """The sources of ``x``: ``[N, d] -> [N, d]``."""
         for weight in self.weights[:0:-1]:
             x = np.linalg.solve(weight, x.T).T
-            x = np.where(x > 0, x, x / SLOPE)
-        return np.linalg.solve(self.weights[0], x.T).T
+            x = _straightened(x)
+        x = np.linalg.solve(self.weights[0], x.T).T
+        return _straightened(x) if self.bends_sources else x
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,12 @@ class Segments:
 
 
 def time_contrastive(
-    per_segment: int, num_segments: int = 20, dim: int = 5, num_layers: int = 4, seed: int = 0
+    per_segment: int,
+    num_segments: int = 20,
+    dim: int = 5,
+    num_layers: int = 4,
+    seed: int = 0,
+    bends_sources: bool = False,
 ) -> Segments:
     """``num_segments * per_segment`` rows, segment after segment: shuffle them before they are
     split.
@@ -97,7 +106,7 @@ def time_contrastive(
     for name, value in sizes.items():
         check_count(name, value)
     rng = np.random.default_rng(seed)
-    mixing = Mixing([_orthogonal(dim, rng) for _ in range(num_layers)])
+    mixing = Mixing([_orthogonal(dim, rng) for _ in range(num_layers)], bends_sources)
     mean = rng.uniform(-3, 3, (num_segments, 1, dim))
     scale = rng.uniform(0.01, 3, (num_segments, 1, dim))
     sources = (mean + scale * rng.normal(size=(num_segments, per_segment, dim))).reshape(-1, dim)
@@ -184,6 +193,14 @@ def labellings(
     return Labellings(
         mixing(sources) + noise * rng.normal(size=sources.shape), sources, labels, centres, mixing
     )
+
+
+def _bent(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, SLOPE * x)
+
+
+def _straightened(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, x / SLOPE)
 
 
 def _spread(K: int, dim: int, separation: float, rng: np.random.Generator) -> np.ndarray:

@@ -19,12 +19,15 @@ class ConditionalGuide(FacetGuide):
     r"""z ~ q(z given x, u) for a model conditioned on a label u (*I Don't Need u*, Eq. 3).
 
     The encoder reads x and the label's features (one-hot, or the vector itself) as one input: a
-    network for images gets a channel per feature, other networks a concatenated vector.
+    network for images gets a channel per feature, other networks a concatenated vector. With
+    ``reads_label=False`` it is q(z given x), as in the paper authors' code for images; the label
+    then speaks through the prior alone.
 
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
         :class:`~ppl_models.cvae.CVAE`.
     :param num_samples: L, the number of draws of z.
     :param family: of q(z given x, u), see :mod:`guides.families`; a diagonal Normal by default.
+    :param reads_label: whether the encoder reads the label.
     :raises ValueError: if the model is none of these.
 
     Example:
@@ -39,7 +42,11 @@ class ConditionalGuide(FacetGuide):
     takes = ("label",)
 
     def __init__(
-        self, model: FacetModel, num_samples: int = 1, family: Family | None = None
+        self,
+        model: FacetModel,
+        num_samples: int = 1,
+        family: Family | None = None,
+        reads_label: bool = True,
     ) -> None:
         check_model(model)
         if not isinstance(model, Labelled):
@@ -47,6 +54,7 @@ class ConditionalGuide(FacetGuide):
                 "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got "
                 f"{type(model).__name__}: use {model.suitable_guide}"
             )
+        self.reads_label = reads_label  # before the encoder is built
         super().__init__(model, num_samples, family)
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
@@ -56,6 +64,8 @@ class ConditionalGuide(FacetGuide):
             )
 
     def build_encoder(self) -> Encoder:
+        if not self.reads_label:
+            return super().build_encoder()
         network = self.model.network
         shape = network.joined_shape(
             self.model.x_shape, cast(Labelled, self.model).num_label_features
@@ -63,5 +73,7 @@ class ConditionalGuide(FacetGuide):
         return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
+        if not self.reads_label:
+            return super()._prepared_heads(prepared)
         known = cast(Labelled, self.model).label_features(given["label"]).to(prepared)
         return super()._prepared_heads(self.model.network.join(prepared, known))

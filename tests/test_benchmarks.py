@@ -22,6 +22,7 @@ from benchmarks import (
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
+    recovery,
     rivals,
     start_at_truth,
     step_time,
@@ -556,7 +557,7 @@ def test_what_neighbours_do_to_a_grouping_that_they_do_not_share(
     assert found["other"]["weak_strength"] < 0.5 < found["other"]["strong_strength"]
 
 
-@pytest.mark.parametrize("way", ["flow", "iwae"])
+@pytest.mark.parametrize("way", ["full", "iwae"])
 def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path: Path) -> None:
     out = tmp_path / "truth.jsonl"
     flags = ["--ways", way, "--scales", "0.1", "--mixings", "0", "--per-segment", "50"]
@@ -569,3 +570,29 @@ def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path
     assert len(truth["curve"]) == 2
     start_at_truth.main([*flags, "--width", "32", "--out", str(out)])
     assert len(out.read_text().splitlines()) == 2, "nothing is run twice"
+
+
+@pytest.mark.parametrize("protocol", recovery.PROTOCOLS)
+def test_every_model_is_scored_on_the_same_mixing(protocol: str, tmp_path: Path) -> None:
+    out = tmp_path / "recovery.jsonl"
+    flags = ["--protocol", protocol, "--mixings", "3", "4", "--per-segment", "20", "--seeds", "2"]
+    flags += ["--steps", "4", "--flow-steps", "2", "--flow-layers", "1", "--out", str(out)]
+    recovery.main(flags)
+    found = {each["model"]: each for each in map(json.loads, out.read_text().splitlines())}
+    assert set(found) == {*recovery.FLOORS, *recovery.MODELS}
+    for name in recovery.MODELS:
+        assert len(found[name]["mcc"]) == len(found[name]["elbo"]) == 2
+        assert all(0.2 < score <= 1 for score in found[name]["mcc"]), name
+
+
+def test_ivaes_differ_in_the_prior_and_in_what_the_encoder_reads() -> None:
+    settings = recovery.Settings()
+    for name, build in recovery.MODELS.items():
+        if not name.startswith("iVAE"):
+            continue
+        guide, x = build(settings), np.zeros((2, 5))
+        first, second = (guide.embed(x, label=[k, k])["source"] for k in (0, 1))
+        assert (first == second).all() == name.endswith("q(z|x)")
+        loc = guide.model.priors["source"].loc
+        assert (loc == 0).all() == ("mean 0" in name)
+        assert loc.requires_grad != ("mean 0" in name)

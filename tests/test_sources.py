@@ -8,8 +8,9 @@ import pytest
 from examples.sources import labellings, time_contrastive
 
 
-def test_mixing_is_undone_by_its_inverse_and_by_nothing_linear() -> None:
-    data = time_contrastive(200)
+@pytest.mark.parametrize("bends_sources", [False, True])
+def test_mixing_is_undone_by_its_inverse_and_by_nothing_linear(bends_sources: bool) -> None:
+    data = time_contrastive(200, bends_sources=bends_sources)
     np.testing.assert_allclose(data.mixing.inverse(data.x), data.sources, atol=1e-9)
     fitted = np.linalg.lstsq(data.x, data.sources, rcond=None)[0]
     unexplained = (data.sources - data.x @ fitted).var(0) / data.sources.var(0)
