@@ -557,7 +557,7 @@ def test_what_neighbours_do_to_a_grouping_that_they_do_not_share(
     assert found["other"]["weak_strength"] < 0.5 < found["other"]["strong_strength"]
 
 
-@pytest.mark.parametrize("way", ["full", "iwae"])
+@pytest.mark.parametrize("way", ["diagonal", "iwae"])
 def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path: Path) -> None:
     out = tmp_path / "truth.jsonl"
     flags = ["--ways", way, "--scales", "0.1", "--mixings", "0", "--per-segment", "50"]
