@@ -59,10 +59,18 @@ PUBLIC = (
 # Public names without a row, and why.
 EXEMPT = {
     **dict.fromkeys(
-        ("Exact", "Enumerate", "MixtureOfNormals", "ProductOfNormals"), "takes no arguments"
+        (
+            "Diagonal",
+            "Exact",
+            "Enumerate",
+            "FullCovariance",
+            "MixtureOfNormals",
+            "ProductOfNormals",
+        ),
+        "takes no arguments",
     ),
     **dict.fromkeys(
-        ("Batching", "Evidence", "Ladder", "NetworkGuide", "Schedule"),
+        ("Batching", "Evidence", "Family", "Ladder", "NetworkGuide", "Schedule"),
         "a base: its kinds have rows",
     ),
     **dict.fromkeys(

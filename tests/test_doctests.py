@@ -53,6 +53,7 @@ EXEMPT = {
             "Evidence",
             "FacetGuide",
             "FacetModel",
+            "Family",
             "Ladder",
             "Likelihood",
             "Mixture",

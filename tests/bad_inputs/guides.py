@@ -17,6 +17,7 @@ from guides import (
     FlowGuide,
     GroupedGuide,
     GumbelSoftmax,
+    InverseAutoregressive,
     LadderGuide,
     MarginalGuide,
     PointGuide,
@@ -63,6 +64,11 @@ GUIDES = [
         ),
         ("huge: num_samples", lambda: VaDEGuide(facet(), num_samples=HUGE), f"num_samples {MANY}"),
         ("type: model", lambda: VaDEGuide(None), "model must be a model, such as .* got NoneType"),
+        (
+            "type: family",
+            lambda: VaDEGuide(facet(), family="full"),
+            r"family must be a family, such as FullCovariance\(\), got 'full'",
+        ),
         (
             "type: a runner",
             lambda: VaDEGuide(runner()),
@@ -232,6 +238,20 @@ GUIDES = [
             "misfit: groups",
             lambda: tables().embed(X, group=[0, 1, 1, 1, 1]),
             "use those groups",
+        ),
+    ),
+    *of(
+        "InverseAutoregressive",
+        (
+            "range: num_layers",
+            lambda: InverseAutoregressive(num_layers=0),
+            f"num_layers {COUNT}, got 0",
+        ),
+        ("range: widths", lambda: InverseAutoregressive(widths=(0,)), "widths"),
+        (
+            "type: num_features",
+            lambda: InverseAutoregressive(num_features=1.5),
+            f"num_features {COUNT}, got 1.5",
         ),
     ),
     *of(
