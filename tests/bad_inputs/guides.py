@@ -67,7 +67,7 @@ GUIDES = [
         (
             "type: family",
             lambda: VaDEGuide(facet(), family="full"),
-            r"family must be a family, such as FullCovariance\(\), got 'full'",
+            r"family must be a family, such as FullCovariance\(\), got str",
         ),
         (
             "type: a runner",
@@ -247,7 +247,11 @@ GUIDES = [
             lambda: InverseAutoregressive(num_layers=0),
             f"num_layers {COUNT}, got 0",
         ),
-        ("range: widths", lambda: InverseAutoregressive(widths=(0,)), "widths"),
+        (
+            "range: widths",
+            lambda: InverseAutoregressive(widths=(0,)),
+            f"each of widths {COUNT}, got 0",
+        ),
         (
             "type: num_features",
             lambda: InverseAutoregressive(num_features=1.5),
