@@ -43,6 +43,7 @@ from ppl_models import MLP, GaussianMixture, Normal, VaDE
 
 HELD_OUT = 100  # rows of each segment
 WEIGHED, DRAWS = 500, 1000
+LEARNED, FIRST_SCALE = "learned", 0.1
 FIRST_STEPS, BATCH, RATE = 6000, 256, 1e-3
 
 
@@ -62,18 +63,19 @@ WAYS: dict[str, Way] = {
 }
 
 
-def build(way: Way, scale: float, components: int, width: int, seed: int) -> MarginalGuide:
+def build(way: Way, scale: float | str, components: int, width: int, seed: int) -> MarginalGuide:
     pyro.set_rng_seed(seed)
     network = MLP((width, width), init="glorot_uniform", dropout=0)
     prior = GaussianMixture(components, DIM, scale=1.0)
     xavier_uniform_(prior.loc.data)
-    model = VaDE((DIM,), prior, Normal(scale), network, name="source")
+    likelihood = Normal(FIRST_SCALE, learned=True) if scale == LEARNED else Normal(float(scale))
+    model = VaDE((DIM,), prior, likelihood, network, name="source")
     return MarginalGuide(model, family=way.family())
 
 
 def teach(guide: MarginalGuide, data: Segments, steps: int, seed: int) -> None:
     """Fit the networks to the true sources, then the mixture to what the encoder makes of x."""
-    scale = float(guide.model.likelihood.scale)
+    scale = guide.model.likelihood.scale.item()
     sources, x = (torch.as_tensor(each, dtype=torch.float32) for each in (data.sources, data.x))
     optimizer = torch.optim.Adam(guide.parameters(), RATE)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -105,7 +107,7 @@ def measured(guide: MarginalGuide, test: Segments) -> dict[str, float]:
 
 
 def train(
-    mixing: int, scale: float, way: str, start: str, args: argparse.Namespace
+    mixing: int, scale: float | str, way: str, start: str, args: argparse.Namespace
 ) -> dict[str, Any]:
     rows = time_contrastive(args.per_segment + HELD_OUT, NUM_SEGMENTS, DIM, seed=mixing)
     data, test = rows.split(HELD_OUT)
@@ -131,12 +133,16 @@ def train(
     }
 
 
+def scale(text: str) -> float | str:
+    return text if text == LEARNED else float(text)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--scales", nargs="+", type=float, default=[0.1, 0.03, 0.01])
+    parser.add_argument("--scales", nargs="+", type=scale, default=[0.1, 0.03, 0.01, LEARNED])
     parser.add_argument("--starts", nargs="+", choices=["truth", "cold"], default=["truth", "cold"])
     parser.add_argument("--mixings", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--per-segment", type=int, default=1000, help="rows to train on")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import inf
+from typing import cast
 
 import pyro.distributions as dist
 import torch
@@ -142,11 +143,13 @@ class ContinuousBernoulli(Likelihood):
 
 
 class Normal(Likelihood):
-    """Independent entries, x ~ Normal(output, scale) with a fixed standard deviation.
+    """Independent entries, x ~ Normal(output, scale) with one standard deviation, fixed or learned.
 
     :param scale: standard deviation in the units of x; 0.6 (3DShapes) and 0.3 (SVHN) in MFCVAE's
         Table 3.
     :param bounded: use sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for SVHN).
+    :param learned: whether the scale is a parameter, which begins at ``scale``. Where latents can
+        describe the data exactly the best scale is 0, and the bound has no maximum.
     :raises ValueError: if ``scale`` is not positive.
 
     Example:
@@ -157,21 +160,30 @@ class Normal(Likelihood):
         (tensor([[0., 0.]]), tensor([[0.0900, 0.0900]]))
     """
 
-    def __init__(self, scale: float, bounded: bool = False) -> None:
+    def __init__(self, scale: float, bounded: bool = False, learned: bool = False) -> None:
         super().__init__()
-        self.bounded = bounded
+        self.bounded, self.learned = bounded, check_kind("learned", learned, bool, "True or False")
         if not 0 < number(scale) < inf:
             raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
-        # A buffer stays on the device; a number would be copied there in every step.
-        self.register_buffer("scale", torch.tensor(float(scale)), persistent=False)
-        self.scale: Tensor
+        if learned:
+            self.log_scale = nn.Parameter(torch.tensor(float(scale)).log())
+        else:
+            # A buffer stays on the device; a number would be copied there in every step.
+            self.register_buffer("fixed_scale", torch.tensor(float(scale)), persistent=False)
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviation, a scalar."""
+        return self.log_scale.exp() if self.learned else cast(Tensor, self.fixed_scale)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         mean = output.sigmoid() if self.bounded else output
         return EqualScaleNormal(mean, self.scale, event_dim)
 
     def extra_repr(self) -> str:
-        return f"scale={float(self.scale):.4g}" + (", bounded=True" if self.bounded else "")
+        options = {"bounded": self.bounded, "learned": self.learned}
+        chosen = "".join(f", {name}=True" for name, value in options.items() if value)
+        return f"scale={self.scale.item():.4g}{chosen}"
 
 
 class HeteroscedasticNormal(Likelihood):

@@ -400,3 +400,20 @@ def test_vamp_prior_starts_from_data(start: Callable[..., None]) -> None:
     guide = VaDEGuide(VaDE((6,), VampPrior(3, 2, (6,), support=(0, 1)), Bernoulli(threshold=0.5)))
     start(guide, torch.randint(0, 256, (40, 6), dtype=torch.uint8))
     assert set(guide.model.facets["cluster"].pseudo_inputs.unique().tolist()) == {0.0, 1.0}
+
+
+def test_a_learned_scale_ends_at_the_root_of_the_mean_square() -> None:
+    """d log p / d log s is sum of (x - mean)^2 / s^2 - 1, which is 0 there."""
+    likelihood = Normal(0.7, learned=True).double()
+    x, mean = torch.randn(2, 40, 3, dtype=torch.float64)
+    likelihood(mean, 1).log_prob(x).sum().backward()
+    expected = ((x - mean).square() / 0.7**2 - 1).sum()
+    torch.testing.assert_close(likelihood.log_scale.grad, expected)
+    root = (x - mean).square().mean().sqrt()
+    best = Normal(root.item(), learned=True).double()
+    best(mean, 1).log_prob(x).sum().backward()
+    assert abs(best.log_scale.grad) < 1e-5 * x.numel()
+    fixed = Normal(0.7).double()(mean, 1).log_prob(x)
+    torch.testing.assert_close(likelihood(mean, 1).log_prob(x), fixed, rtol=0, atol=1e-6)
+    assert repr(likelihood) == "Normal(scale=0.7, learned=True)"
+    assert [name for name, _ in Normal(0.7).named_parameters()] == []

@@ -284,6 +284,11 @@ LIKELIHOODS = [
         ("nan: scale", lambda: Normal(NAN), "must be positive, got nan"),
         ("huge: scale", lambda: Normal(INF), "must be positive, got inf"),
         ("type: scale", lambda: Normal("0.3"), "must be positive, got '0.3'"),
+        (
+            "type: learned",
+            lambda: Normal(0.3, learned="yes"),
+            "learned must be True or False, got str",
+        ),
     ),
     *of(
         "Bernoulli",
