@@ -185,7 +185,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     runs = itertools.product([args.protocol], args.per_segment, range(*args.mixings), args.models)
     names = ("protocol", "per_segment", "mixing", "model")
-    run_all(args.out, runs, names, partial(train, args=args))
+    told = ("seeds", "steps", "flow_steps", "flow_layers")
+    settings = {name: getattr(args, name) for name in told}
+    run_all(args.out, runs, names, settings, partial(train, args=args))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,37 @@ def run_all(
     path: Path,
     runs: Iterable[Sequence[Any]],
     names: Sequence[str],
+    settings: Mapping[str, Any],
     train: Callable[..., dict[str, Any]],
 ) -> None:
     """Do each run that the file does not have, and add its line.
 
     :param runs: arguments of each.
     :param names: of these arguments, under which the lines have them.
+    :param settings: what else determines the runs; a line holds them, and one with others is no
+        run of these.
     :param train: called with the arguments, by name; returns what else the line has.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text().splitlines() if path.exists() else []
-    done = {tuple(json.loads(line)[name] for name in names) for line in lines}
+    text = path.read_text() if path.exists() else ""
+    done = list(_whole(text.splitlines()))
+    if text and not text.endswith("\n"):  # stopped while it wrote
+        path.write_text(text + "\n")
     for run in runs:
-        if tuple(run) in done:
+        described = dict(zip(names, run, strict=True)) | {"settings": dict(settings)}
+        if any(described.items() <= line.items() for line in done):
             continue
-        described = dict(zip(names, run, strict=True))
-        found = described | train(**described)
+        found = described | train(**dict(zip(names, run, strict=True)))
         with path.open("a") as file:
             file.write(json.dumps(found) + "\n")
         shown = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
         print(json.dumps(shown), flush=True)
+
+
+def _whole(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    """The lines that were written to their end."""
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue

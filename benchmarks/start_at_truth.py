@@ -154,7 +154,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(argv)
     runs = itertools.product(args.mixings, args.scales, args.ways, args.starts)
-    run_all(args.out, runs, ("mixing", "scale", "way", "start"), partial(train, args=args))
+    names = ("per_segment", "components", "width", "first_steps", "steps", "records")
+    settings = {name: getattr(args, name) for name in names}
+    run_all(args.out, runs, RUN, settings, partial(train, args=args))
+
+
+RUN = ("mixing", "scale", "way", "start")
 
 
 if __name__ == "__main__":

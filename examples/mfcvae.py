@@ -277,7 +277,7 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
             "--neighbors needs phases in which the clusters take shape: give --neighbor-epochs, "
             "such as 2 6"
         )
-    if neighbors and not settings.label_weight:
+    if neighbors and not settings.neighbors and not settings.label_weight:
         yield (
             "with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight "
             "above 0"

@@ -31,7 +31,7 @@ EVALUATION_BATCH = 4096
 
 
 class FacetGuide(Program):
-    """Base of the guides: an encoder gives one Normal per facet; predictions use its mean.
+    """Base of the guides: an encoder gives one q(z given x) per facet; predictions use its mean.
 
     The guide holds the model; parameters are shared, so ``guide.to(device)`` moves both.
 
@@ -56,6 +56,11 @@ class FacetGuide(Program):
         check_model(model)
         if family is not None:
             check_kind("family", family, Family, "a family, such as FullCovariance()")
+            if any(prior.uses_posterior for prior in model.priors.values()):
+                raise ValueError(
+                    "a VampPrior is made of diagonal posteriors: leave family out, or use another "
+                    f"prior, got {family!r}"
+                )
         if set(model.takes) != set(self.takes):
             needed, taken = (
                 " and ".join(names) or "nothing" for names in (model.takes, self.takes)

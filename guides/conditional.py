@@ -9,6 +9,7 @@ from torch import Tensor
 from guides.base import FacetGuide, check_model
 from guides.families import Family
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_kind
 from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
 
@@ -21,7 +22,7 @@ class ConditionalGuide(FacetGuide):
     The encoder reads x and the label's features (one-hot, or the vector itself) as one input: a
     network for images gets a channel per feature, other networks a concatenated vector. With
     ``reads_label=False`` it is q(z given x), as in the paper authors' code for images; the label
-    then speaks through the prior alone.
+    then speaks through the prior alone, but is still given.
 
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
         :class:`~ppl_models.cvae.CVAE`.
@@ -54,7 +55,8 @@ class ConditionalGuide(FacetGuide):
                 "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got "
                 f"{type(model).__name__}: use {model.suitable_guide}"
             )
-        self.reads_label = reads_label  # before the encoder is built
+        # before the encoder is built
+        self.reads_label = check_kind("reads_label", reads_label, bool, "True or False")
         super().__init__(model, num_samples, family)
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:

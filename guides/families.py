@@ -81,7 +81,8 @@ class FullCovariance(Family):
         rows, columns = torch.tril_indices(dim, dim, -1, device=head.device)
         below = head.new_zeros(*head.shape[:-1], dim * dim)
         below = below.index_copy(-1, rows * dim + columns, head[..., 2 * dim :])
-        unit = below.unflatten(-1, (dim, dim)) + torch.eye(dim).to(head)
+        identity = torch.eye(dim, dtype=head.dtype, device=head.device)
+        unit = below.unflatten(-1, (dim, dim)) + identity
         return FullNormal(loc, (0.5 * log_variance).exp().unsqueeze(-1) * unit)
 
 
@@ -94,12 +95,13 @@ class InverseAutoregressive(Family):
               (s_{t, i}, m_{t, i}) = f_t(z_{t - 1, < i}, h(x))
 
     with the order of the coordinates reversed from layer to layer. The layers are Pyro's. A draw
-    and its density take one pass; the density of other values takes d. ``mean`` and ``variance`` of
+    and its density take one pass; the density of other values takes d. Logarithms of s are softly
+    bounded to +-3, to avoid overflow. ``mean`` and ``variance`` of
     such a q are averages over 256 points of a quasi-random sequence. Of a single coordinate q is a
     Normal.
 
     :param num_layers: T.
-    :param widths: hidden widths of each layer's network f.
+    :param widths: hidden widths of each layer's network f, raised to d where they are below.
     :param num_features: length of h(x), which the encoder gives.
     :raises ValueError: if a number is below 1.
 

@@ -135,10 +135,12 @@ class LadderGuide(NetworkGuide):
         ]
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        logits = self.classify(prepared)
-        latents = self.climb(
-            prepared, {name: one_hot_of_largest(each) for name, each in logits.items()}
-        )
+        logits, near = self.classify(prepared), self.model.by_facet(given.get("neighbors"))
+        clusters = {
+            name: one_hot_of_largest(self.with_neighbors(name, each, **near.get(name, {})))
+            for name, each in logits.items()
+        }
+        latents = self.climb(prepared, clusters)
         return {
             name: torch.cat([z, logits[name]], -1) if name in logits else z
             for name, z in latents.items()

@@ -22,7 +22,8 @@ class NetworkGuide(FacetGuide):
     clusters are handled.
 
     Given the clusters of a datum's neighbours (``neighbors=``), q(c given x) is multiplied by what
-    these say.
+    these say. Where a latent is averaged over its clusters (``AmortizedGuide(conditional=True)``),
+    as in ``embed``, neighbours do not count.
 
     :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide
         needs its own object.

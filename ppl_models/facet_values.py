@@ -33,12 +33,15 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
     )
 
 
-def neighbor_counts(name: str, values: Any, n: int, facets: Mapping[str, int]) -> Tensor:
+def neighbor_counts(
+    name: str, values: Any, n: int, facets: Mapping[str, int], like: Tensor
+) -> Tensor:
     """How many neighbours are in each cluster, the facets' side by side: ``[n, K + ...]``.
 
     :param name: the keyword, for messages.
     :param values: numbers ``[n, K]`` by facet, or side by side.
     :param facets: the number of clusters K of each facet that has neighbours.
+    :param like: whose dtype and device the result has.
     :raises ValueError: if they do not fit, are negative or infinite.
     """
     given = _by_facet(name, values, facets, "a NeighborMixture")
@@ -55,8 +58,8 @@ def neighbor_counts(name: str, values: Any, n: int, facets: Mapping[str, int]) -
                 f"{name} of {facet!r} holds numbers that no count can be: they must be finite and "
                 "at least 0"
             )
-        counts.append(each)
-    return torch.cat([each.to(counts[0]) for each in counts], -1)
+        counts.append(each.to(like))
+    return torch.cat(counts, -1)
 
 
 def _by_facet(name: str, values: Any, sizes: Mapping[str, int], what: str) -> dict[str, Any]:

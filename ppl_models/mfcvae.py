@@ -98,6 +98,6 @@ class MFCVAE(FacetModel):
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         if name == "neighbors":
-            return neighbor_counts(name, values, n, self.neighborly).to(self.gates)
+            return neighbor_counts(name, values, n, self.neighborly, self.gates)
         numbers = {facet: prior.num_components for facet, prior in self.mixtures.items()}
         return cluster_labels(name, values, n, numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import pyro.distributions as dist
@@ -14,7 +15,7 @@ from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 __all__ = ["AutoregressiveNormal", "FullNormal"]
 
 # Points that the mean and variance of what has no formula for them are averaged over.
-POINTS = 256
+POINTS, AT_ONCE = 256, 16
 # Bound of a layer's log-scales, to avoid overflow.
 MAX_LOG_SCALE = 3.0
 
@@ -79,8 +80,11 @@ class AutoregressiveNormal(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._drawn is not None and value is self._drawn[0]:
-            return self._drawn[1]
-        start, log_scales = self._invert(value)
+            log_prob = self._drawn[1]
+            if log_prob.requires_grad or not torch.is_grad_enabled():
+                return log_prob
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        start, log_scales = self._invert(value.expand(shape))
         return self.base.log_prob(start) - log_scales
 
     def expand(
@@ -92,20 +96,27 @@ class AutoregressiveNormal(dist.TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """From 256 points of a quasi-random sequence, without a gradient."""
-        return self._spread().mean(0)
+        return self._moments[0]
 
     @property
     def variance(self) -> Tensor:
         """From the same points."""
-        return self._spread().var(0)
+        mean, square = self._moments
+        return square - mean.square()
 
+    @cached_property
     @torch.no_grad()
-    def _spread(self) -> Tensor:
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Means of z and of its square, some points at a time."""
         engine = SobolEngine(self.event_shape[0], scramble=True, seed=0)
         uniform = engine.draw(POINTS, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
         noise = torch.special.ndtri(uniform).to(self.features)
-        shape = (POINTS, *[1] * len(self.batch_shape), *self.event_shape)
-        return self.from_noise(noise.view(shape).expand(POINTS, *self.batch_shape, -1))
+        first = second = torch.zeros_like(self.base.mean)
+        for points in noise.split(AT_ONCE):
+            shape = (len(points), *[1] * len(self.batch_shape), *self.event_shape)
+            z = self.from_noise(points.view(shape).expand(-1, *self.batch_shape, -1))
+            first, second = first + z.sum(0) / POINTS, second + z.square().sum(0) / POINTS
+        return first, second
 
     def _forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's z, and the sum of all logarithms of scales ``[...]``."""

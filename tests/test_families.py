@@ -24,9 +24,19 @@ from guides import (
     MarginalGuide,
     VaDEGuide,
 )
-from inference import SVIRunner, elbo
+from inference import SVIRunner, autoencoder_start, data_dependent_start, elbo
 from inference.diagnostics import gauss_hermite
-from ppl_models import IVAE, MFCVAE, VAE, GaussianMixture, MLPLadder, Normal, SharedMLP
+from ppl_models import (
+    IVAE,
+    MFCVAE,
+    VAE,
+    GaussianMixture,
+    MLPLadder,
+    Normal,
+    SharedMLP,
+    VaDE,
+    VampPrior,
+)
 
 FAMILIES = [Diagonal(), FullCovariance(), InverseAutoregressive()]
 named = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
@@ -177,3 +187,35 @@ def test_what_is_no_family_is_refused() -> None:
         VaDEGuide(model, family="full")
     with pytest.raises(ValueError, match="num_layers must be"):
         InverseAutoregressive(num_layers=0)
+
+
+def test_what_a_family_does_not_go_with_is_refused() -> None:
+    vamp = VaDE((6,), VampPrior(3, 2, (6,)), network=SharedMLP((8,)))
+    with pytest.raises(ValueError, match="a VampPrior is made of diagonal posteriors"):
+        VaDEGuide(vamp, family=FullCovariance())
+    guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))), family=InverseAutoregressive())
+    with pytest.raises(ValueError, match="an autoencoder gives means of Normals"):
+        autoencoder_start(guide, torch.rand(20, 6), 1)
+
+
+@named
+def test_a_value_of_one_datum_is_scored_under_all(family: Family) -> None:
+    q, value = a_posterior(family), torch.zeros(3, dtype=torch.float64)
+    expected = q.log_prob(value.expand(4, 3).clone())
+    torch.testing.assert_close(q.log_prob(value), expected)
+    assert q.log_prob(value.expand(5, 1, 3)).shape == (5, 4)
+
+
+def test_the_density_of_a_draw_without_a_gradient_has_one() -> None:
+    layers = InverseAutoregressive().layers(3)
+    head = torch.randn(4, InverseAutoregressive().head_size(3), requires_grad=True)
+    q = InverseAutoregressive().posterior(head, layers)
+    assert q.log_prob(q.sample()).requires_grad
+
+
+def test_a_data_dependent_start_leaves_flows_alone() -> None:
+    guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))), family=InverseAutoregressive())
+    before = {name: value.clone() for name, value in guide.layers.state_dict().items()}
+    data_dependent_start(guide, torch.rand(50, 6))
+    for name, value in guide.layers.state_dict().items():
+        assert (value == before[name]).all(), name

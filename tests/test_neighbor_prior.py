@@ -397,3 +397,27 @@ def test_training_with_neighbours_goes_on_after_a_stop(tmp_path: Path) -> None:
     for name, value in whole.guide.state_dict().items():
         assert (again.guide.state_dict()[name] == value).all(), name
     assert [r["objective"] for r in again.history] == [r["objective"] for r in whole.history]
+
+
+def test_a_ladder_climbs_with_the_clusters_that_neighbours_say() -> None:
+    pyro.set_rng_seed(0)
+    facets = {"low": NeighborMixture(GaussianMixture(K, 2), 5.0), "high": StandardNormal(2)}
+    guide = LadderGuide(MFCVAE((4,), facets, network=MLPLadder((6, 6))))
+    for parameter in guide.encoder.parameters():
+        torch.nn.init.normal_(parameter)  # shifts of clusters begin at 0
+    x = np.random.default_rng(0).random((6, 4))
+    said = {"neighbors": 10 * np.eye(K)[[0, 1, 2, 0, 1, 2]]}
+    np.testing.assert_array_equal(guide.predict(x, **said)["low"], [0, 1, 2, 0, 1, 2])
+    differs = guide.predict(x)["low"] != guide.predict(x, **said)["low"]
+    moved = abs(guide.embed(x, **said)["high"] - guide.embed(x)["high"]).max(1) > 1e-3
+    np.testing.assert_array_equal(moved, differs)
+
+
+def test_counts_of_several_facets_keep_their_fractions() -> None:
+    """Beside whole numbers of another facet, and in double precision beside none."""
+    facets = {name: NeighborMixture(GaussianMixture(2, 2)) for name in ("a", "b")}
+    model = MFCVAE((4,), facets, network=MLPLadder((6, 6))).double()
+    given = {"a": np.zeros((3, 2), int), "b": np.full((3, 2), 0.7)}
+    expected = torch.tensor([[0, 0, 0.7, 0.7]] * 3, dtype=torch.float64)
+    assert (model.check_given("neighbors", given, 3) == expected).all()
+    assert (model.check_given("neighbors", {"b": given["b"]}, 3) == expected).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
 import numpy as np
@@ -21,7 +22,6 @@ from inference import (
     neighbor_clusters,
     neighbor_start,
 )
-from inference.initialization import nearest
 from inference.initialization.nearest import MANY, CellSearch, ExactSearch, nearest_search
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
 
@@ -278,7 +278,14 @@ def test_many_data_are_searched_in_cells(rows: int, kind: type) -> None:
 
 def test_without_faiss_neighbours_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr(nearest, "find_spec", lambda name: None)
     assert type(nearest_search(clumps(MANY + 1, 2), None)) is ExactSearch
     with pytest.raises(ImportError, match=r"pip install 'facetvae\[neighbors\]'"):
         NeighborGraph(clumps(100), approximate=True)
+
+
+def test_a_search_in_cells_can_be_kept() -> None:
+    pytest.importorskip("faiss")
+    graph = NeighborGraph(clumps(500), approximate=True)
+    again = pickle.loads(pickle.dumps(graph))
+    new, q = clumps(500)[:5] + 0.1, np.eye(500)
+    np.testing.assert_array_equal(again.counts_for(new, q), graph.counts_for(new, q))

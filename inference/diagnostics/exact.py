@@ -83,7 +83,7 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
         (torch.Size([]), True)
     """
     check_guide(guide)
-    if model.takes or not guide.factorizes:
+    if model.takes or not guide.factorizes or guide.deterministic:
         raise ValueError(
             f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, "
             "and this value is for "

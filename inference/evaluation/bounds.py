@@ -178,6 +178,8 @@ def kl_by_dimension(
 
     Only for facets with a standard normal prior, with or without a class.
 
+    Facets whose posterior is not a diagonal Normal are left out.
+
     :param x: ``[N, *x_shape]``.
     :param given: inputs of the model other than x, one entry per datum.
     :raises ValueError: if ``x`` does not fit the model.

@@ -103,7 +103,7 @@ def fit_mixtures(
     Clusters are found among the posterior means (scikit-learn's mixture). The mean of its data's
     posterior variances is added to each component's covariance: this maximises the ELBO, given
     these clusters. So a coordinate of the latents that the data do not use keeps its posterior's
-    width.
+    width. Of posteriors with full covariances only the variances count.
 
     A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A
     guide with a network for q(c given x) is then trained on the responsibilities, while its latents

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from contextlib import suppress
 from math import isqrt
 
 import numpy as np
@@ -45,7 +45,7 @@ class CellSearch:
 
     def __init__(self, places: np.ndarray) -> None:
         try:
-            from faiss import IndexFlatL2, IndexIVFFlat, SearchParametersIVF
+            from faiss import IndexFlatL2, IndexIVFFlat
         except ImportError as error:
             raise ImportError(
                 "approximate neighbours need faiss, which is not installed: pip install "
@@ -58,15 +58,17 @@ class CellSearch:
         self._index.train(places)
         self._index.add(places)
         self._index.nprobe = CELLS_SEARCHED
-        self._all_cells = SearchParametersIVF()
-        self._all_cells.nprobe = cells
+        self._cells = cells
 
     def nearest(self, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`ExactSearch.nearest`."""
         squared, found = self._index.search(places, number)
         few = (found < 0).any(1)  # in their cells
         if few.any():
-            everywhere = self._all_cells
+            from faiss import SearchParametersIVF
+
+            everywhere = SearchParametersIVF()  # made here: it cannot be pickled
+            everywhere.nprobe = self._cells
             squared[few], found[few] = self._index.search(places[few], number, params=everywhere)
         return np.sqrt(squared.clip(0)), found
 
@@ -76,6 +78,7 @@ def nearest_search(places: np.ndarray, approximate: bool | None) -> ExactSearch 
     faiss is installed.
     """
     check_one_of("approximate", approximate, (None, True, False))
-    if approximate is None:
-        approximate = len(places) > MANY and find_spec("faiss") is not None
+    if approximate is None and len(places) > MANY:
+        with suppress(ImportError):
+            return CellSearch(places)
     return CellSearch(places) if approximate else ExactSearch(places)

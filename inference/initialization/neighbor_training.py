@@ -57,7 +57,8 @@ def fit_neighbors(
     :param graph: of the only facet that can have one, or graphs by facet.
     :param learn_strength: whether the strength becomes that with the highest pseudo-likelihood of
         the clusters, each time they are computed.
-    :param checkpoints: a folder, in which each call of ``fit`` has its own.
+    :param checkpoints: each call of ``fit`` has a folder of its own in theirs, and keeps as many
+        as they say.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
     :returns: the runner.
     :raises ValueError: before training, if an argument does not fit.
@@ -83,10 +84,18 @@ def fit_neighbors(
     sizes = runner.model.neighborly
     none = {name: np.zeros((number, sizes[name])) for name in graphs}
     runner.plan(x, epochs, **fit_options, neighbors=none)  # refuses what does not fit
-    for start in range(0, epochs, every):
+    if not learn_strength and (weak := [n for n in graphs if not _prior(runner.guide, n).strength]):
+        raise ValueError(
+            f"with a strength of 0 the neighbours of {weak[0]!r} say nothing: leave learn_strength "
+            "out, or give NeighborMixture(..., strength=1.0)"
+        )
+    starts = range(0, epochs, every)
+    if checkpoints is not None:
+        check_kind("checkpoints", checkpoints, Checkpoints, "such as Checkpoints('folder')")
+    kept = [None if checkpoints is None else checkpoints.part(f"after-{n:06d}") for n in starts]
+    for start, part in zip(starts, kept, strict=True):
         counts = _neighbors(runner.guide, x, graphs, learn_strength)
-        kept = None if checkpoints is None else checkpoints.part(f"after-{start:06d}")
-        how = {**fit_options, "neighbors": counts, "checkpoints": kept}
+        how = {**fit_options, "neighbors": counts, "checkpoints": part}
         runner.fit(x, min(every, epochs - start), **how)
         if runner.should_stop:
             break
@@ -112,7 +121,8 @@ def cluster_posterior(
         >>> cluster_posterior(VaDEGuide(model), x, NeighborGraph(x, num_neighbors=5)).shape
         (20, 3)
     """
-    name = next(iter(_by_facet(guide, graph if facet is None else {facet: graph}, len(graph))))
+    given = graph if facet is None else {facet: graph}
+    name = next(iter(_by_facet(guide, given, len(guide.observed(x, {})))))
     return mean_field(_log_alone(guide, x)[name], graph, _prior(guide, name).strength.item())
 
 
@@ -199,10 +209,12 @@ def _by_facet(
     if not isinstance(graph, Mapping):
         if len(facets) > 1:
             raise ValueError(
-                f"several facets take neighbours, {facets}: name one, such as "
-                f"{{{facets[-1]!r}: graph}}, or facet={facets[-1]!r}"
+                f"several facets take neighbours, {facets}: name one, in fit_neighbors by "
+                f"{{{facets[-1]!r}: graph}}, in cluster_posterior by facet={facets[-1]!r}"
             )
         graph = {facets[0]: graph}
+    if not graph:
+        raise ValueError(f"no graph is given: give one to some of the facets {facets}")
     if unknown := [name for name in graph if name not in facets]:
         raise ValueError(f"facet {unknown[0]!r} takes no neighbours: those that do are {facets}")
     for name, each in graph.items():

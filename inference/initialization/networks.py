@@ -70,6 +70,11 @@ def autoencoder_start(
     """
     check_kind("guide", guide, (VaDEGuide, MarginalGuide), "a VaDEGuide or a MarginalGuide")
     model = guide.model
+    if len(guide.layers):
+        raise ValueError(
+            f"an autoencoder gives means of Normals, which {guide.family!r} would transform: start "
+            "with family=Diagonal() or FullCovariance()"
+        )
     with seeded(check_seed("seed", seed), torch.device("cpu")):
         flat = {name: Flat(prior.dim) for name, prior in model.priors.items()}
         likelihood = _least_squares(model.likelihood)
@@ -147,14 +152,12 @@ def data_dependent_start(
 
 
 @contextmanager
-def _scaled_to_outputs(module: nn.Module) -> Iterator[None]:
-    """Within this context each layer that is called is scaled by its outputs."""
-    layers = [
-        part
-        for part in module.modules()
-        if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
-    ]
-    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm1d)]
+def _scaled_to_outputs(guide: FacetGuide) -> Iterator[None]:
+    """Within this context each layer of the networks that is called is scaled by its outputs."""
+    of_flows = set(guide.layers.modules())
+    parts = [part for part in guide.modules() if part not in of_flows]
+    layers = [p for p in parts if isinstance(p, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
+    norms = [part for part in parts if isinstance(part, nn.BatchNorm1d)]
     momenta = [norm.momentum for norm in norms]
     hooks = [
         layer.register_forward_hook(_scale_to_output) for layer in layers if layer.bias is not None

@@ -765,6 +765,17 @@ RUNS = [
             lambda: fit_neighbors(runner(), X, graph(), 1),
             "neighbours need a facet with a NeighborMixture",
         ),
+        ("empty: graph", lambda: fit_neighbors(with_neighbors(), X, {}, 1), "no graph is given"),
+        (
+            "misfit: strength",
+            lambda: fit_neighbors(no_strength(), X, graph(), 1, learn_strength=False),
+            "with a strength of 0 the neighbours of 'digit' say nothing",
+        ),
+        (
+            "type: checkpoints",
+            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, checkpoints="folder"),
+            r"checkpoints must be such as Checkpoints\('folder'\), got str",
+        ),
         (
             "unknown: facet",
             lambda: fit_neighbors(with_neighbors(), X, {"hue": graph()}, 1),
@@ -1035,6 +1046,12 @@ def two_with_neighbors() -> VaDEGuide:
 @cache
 def with_neighbors() -> SVIRunner:
     model = facet(neighborly())
+    return SVIRunner(model, VaDEGuide(model))
+
+
+@cache
+def no_strength() -> SVIRunner:
+    model = facet(neighborly(0.0))
     return SVIRunner(model, VaDEGuide(model))
 
 
