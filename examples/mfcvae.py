@@ -287,7 +287,7 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
             "--neighbor-epochs teach responsibilities, which --loss alternate sums out: leave one "
             "of them out"
         )
-    if neighbors and settings.restarts:
+    if neighbors and settings.restarts and not settings.neighbors:
         yield (
             "--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: "
             "leave it out"
@@ -317,16 +317,20 @@ def known_start(
     facet: str,
     graph: NeighborGraph,
     seed: int,
+    restarts: int = 0,
     **fit_options: Any,
 ) -> SVIRunner:
     """Train while a facet's clusters are those of the graph; the other facets' mixtures are fitted
-    to untrained latents first.
+    to untrained latents first, and to trained ones at the end if there are restarts.
     """
     mixtures = runner.model.mixtures
     others = [name for name in mixtures if name != facet]
     fit_mixtures(runner.guide, x, seed=seed, facets=others)
     clusters = graph.clusters(mixtures[facet].num_components, seed)
-    return runner.fit(x, epochs, label={facet: clusters}, **fit_options)
+    runner.fit(x, epochs, label={facet: clusters}, **fit_options)
+    if restarts:
+        fit_mixtures(runner.guide, x, seed=seed, facets=others, n_init=restarts)
+    return runner
 
 
 def starts(
@@ -344,7 +348,12 @@ def starts(
     phases = settings.neighbor_epochs
     if settings.neighbors:
         return phases, partial(
-            known_start, epochs=sum(phases), facet=settings.neighbors, graph=graph, **how
+            known_start,
+            epochs=sum(phases),
+            facet=settings.neighbors,
+            graph=graph,
+            restarts=settings.restarts,
+            **how,
         )
     if any(phases):
         return phases, partial(neighbor_start, epochs=sum(phases), facet=settings.facets[1], **how)

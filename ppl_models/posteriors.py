@@ -65,7 +65,7 @@ class AutoregressiveNormal(dist.TorchDistribution):
     def __init__(self, base: DiagonalNormal, networks: nn.ModuleList, features: Tensor) -> None:
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
         self.base, self.networks, self.features = base, networks, features
-        self._drawn: tuple[Tensor, Tensor] | None = None
+        self._drawn: tuple[Tensor, Tensor, bool] | None = None
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """z ``[..., d]`` for standard normal noise of the same shape."""
@@ -75,13 +75,13 @@ class AutoregressiveNormal(dist.TorchDistribution):
         start = self.base.rsample(sample_shape)
         z, log_scales = self._forward(start)
         # The density of one's own draw needs no inversion.
-        self._drawn = z, self.base.log_prob(start) - log_scales
+        self._drawn = z, self.base.log_prob(start) - log_scales, torch.is_grad_enabled()
         return z
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._drawn is not None and value is self._drawn[0]:
-            log_prob = self._drawn[1]
-            if log_prob.requires_grad or not torch.is_grad_enabled():
+            _, log_prob, with_gradient = self._drawn
+            if with_gradient or not torch.is_grad_enabled():
                 return log_prob
         shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         start, log_scales = self._invert(value.expand(shape))

@@ -57,8 +57,8 @@ def oriented_gradients(images: ArrayLike | Tensor) -> Tensor:
     """How strong the edges of each direction are around each place: ``[N, F]``.
 
     Gradients are split among eight directions, blurred, and their roots taken at every other pixel,
-    much as in histograms of oriented gradients (Dalal and Triggs, 2005). Of several channels the
-    features stand side by side.
+    much as in histograms of oriented gradients (Dalal and Triggs, 2005). Of several channels their
+    mean counts, so that images of one shape in two colours are near to each other.
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
     :raises ValueError: if they have another shape.
@@ -69,8 +69,8 @@ def oriented_gradients(images: ArrayLike | Tensor) -> Tensor:
         >>> oriented_gradients(np.random.default_rng(0).random((3, 8, 8))).shape
         torch.Size([3, 128])
     """
-    pixels = _pixels(images)
-    return torch.cat([_described(part) for part in pixels.split(AT_ONCE)])
+    brightness = _pixels(images).mean(1, keepdim=True)
+    return torch.cat([_described(part) for part in brightness.split(AT_ONCE)])
 
 
 def image_variants(images: ArrayLike | Tensor) -> Iterator[Tensor]:

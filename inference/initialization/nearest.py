@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from ppl_models.checks import check_one_of
 
-__all__ = ["MANY", "CellSearch", "ExactSearch", "nearest_search"]
+__all__ = ["CellSearch", "ExactSearch", "nearest_search"]
 
 # Beyond so many data neighbours are searched in cells: all pairs of 60,000 take 10 seconds.
 MANY = 20_000
