@@ -44,6 +44,7 @@ from ppl_models import MLP, GaussianMixture, Normal, VaDE
 HELD_OUT = 100  # rows of each segment
 WEIGHED, DRAWS = 500, 1000
 LEARNED, FIRST_SCALE = "learned", 0.1
+RUN = ("mixing", "scale", "way", "start")
 FIRST_STEPS, BATCH, RATE = 6000, 256, 1e-3
 
 
@@ -157,9 +158,6 @@ def main(argv: list[str] | None = None) -> None:
     names = ("per_segment", "components", "width", "first_steps", "steps", "records")
     settings = {name: getattr(args, name) for name in names}
     run_all(args.out, runs, RUN, settings, partial(train, args=args))
-
-
-RUN = ("mixing", "scale", "way", "start")
 
 
 if __name__ == "__main__":

@@ -103,9 +103,8 @@ class Settings:
         0,
     )  # phases in which the deep facet is taught neighbours' clusters; as above
     label_weight: float = 30.0  # of these
-    neighbors: str = (
-        ""  # a facet whose clusters neighbours share, which it is given in these phases
-    )
+    # a facet whose clusters neighbours share; in these phases it is given those of their graph
+    neighbors: str = ""
     loss: str = "primary"  # the objective's form (C.3)
     # fits of the deep facet's mixture when the second is let in, or of both after a warm start
     restarts: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -220,7 +220,7 @@ class FacetGuide(Program):
         """
         return {
             name: self.latent_posterior(name, head)
-            for name, head in self._all_heads(x, given).items()
+            for name, head in self._all_heads(self.observed(x, given)).items()
         }
 
     def embed(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
@@ -234,9 +234,8 @@ class FacetGuide(Program):
 
         Uses the guide's own rule, see :meth:`cluster_probs`.
         """
-        heads, near = self._all_heads(x, given), {}
-        if given.get("neighbors") is not None:
-            near = self.model.by_facet(self.observed(x, given).given["neighbors"])
+        data = self.observed(x, given)
+        heads, near = self._all_heads(data), self.model.by_facet(data.given.get("neighbors"))
         with evaluating(self):
             return {
                 name: self.cluster_probs(name, heads[name], **near.get(name, {})).cpu().numpy()
@@ -269,17 +268,14 @@ class FacetGuide(Program):
         data = self.observed(x, given)
         return {name: data.given[name] for name in self.model.decodes}
 
-    def _all_heads(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        parts = list(self._map_batches(lambda batch: self.heads(batch.x, **batch.given), x, given))
-        return {name: torch.cat([part[name] for part in parts]) for name in self.model.priors}
-
-    def _map_batches(
-        self, function: Callable[[Observed], Any], x: ArrayLike | Tensor, given: Mapping[str, Any]
-    ) -> Iterator[Any]:
-        data = self.observed(x, given)
+    def _all_heads(self, data: Observed) -> dict[str, Tensor]:
+        """The encoder's output for all data, some at a time."""
+        parts = []
         with evaluating(self):
             for batch in data.split(EVALUATION_BATCH):
-                yield function(batch.to(self.model.gates.device))
+                there = batch.to(self.model.gates.device)
+                parts.append(self.heads(there.x, **there.given))
+        return {name: torch.cat([part[name] for part in parts]) for name in self.model.priors}
 
 
 def check_model(model: Any) -> None:

@@ -147,4 +147,4 @@ class CodebookGuide(FacetGuide):
 
     def _log_affinity(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Tensor:
         model = cast(VQVAE, self.model)
-        return model.codebook.log_affinity(self._all_heads(x, given)[model.name])
+        return model.codebook.log_affinity(self._all_heads(self.observed(x, given))[model.name])

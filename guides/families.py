@@ -96,9 +96,8 @@ class InverseAutoregressive(Family):
 
     with the order of the coordinates reversed from layer to layer. The layers are Pyro's. A draw
     and its density take one pass; the density of other values takes d. Logarithms of s are softly
-    bounded to +-3, to avoid overflow. ``mean`` and ``variance`` of
-    such a q are averages over 256 points of a quasi-random sequence. Of a single coordinate q is a
-    Normal.
+    bounded to +-3, to avoid overflow. ``mean`` and ``variance`` of such a q are averages over 256
+    points of a quasi-random sequence. Of a single coordinate q is a Normal.
 
     :param num_layers: T.
     :param widths: hidden widths of each layer's network f, raised to d where they are below.

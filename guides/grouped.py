@@ -134,7 +134,7 @@ class GroupedGuide(FacetGuide):
         :param x: ``[N, *x_shape]``.
         :param given: ``group``, ``[N]``.
         """
-        heads = self._all_heads(x, given)
+        heads = self._all_heads(self.observed(x, given))
         group = as_groups("group", given["group"], len(heads["content"])).to(
             self.model.gates.device
         )

@@ -66,7 +66,8 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     kinks of ReLU, and its gradients are then wrong in the second digit.
 
     :param x: ``[B, *x_shape]`` in the model's dtype; use float64.
-    :raises ValueError: if the guide's facets depend on one another given x, as in ``LadderGuide``;
+    :raises ValueError: if the guide's facets depend on one another given x, as in ``LadderGuide``,
+        or are points, as in ``PointGuide``;
         if the model takes more than x; or if a facet's KL terms for z and c have different weights
         and its clusters follow from z: then the responsibilities are not the optimal q(c given x),
         and this formula does not hold.
@@ -85,9 +86,8 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     check_guide(guide)
     if model.takes or not guide.factorizes or guide.deterministic:
         raise ValueError(
-            f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, "
-            "and this value is for "
-            "those that do not"
+            f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, or "
+            "are points without a density, and this value is for those of which nothing is so"
         )
     if guide.model is not model:
         raise ValueError(

@@ -176,9 +176,8 @@ def kl_by_dimension(
 ) -> dict[str, np.ndarray]:
     """KL(q(z given x) || p(z)) of every latent dimension: ``{name: [N, d]}``, nats.
 
-    Only for facets with a standard normal prior, with or without a class.
-
-    Facets whose posterior is not a diagonal Normal are left out.
+    Only for facets with a standard normal prior, with or without a class, and a diagonal posterior;
+    others are left out.
 
     :param x: ``[N, *x_shape]``.
     :param given: inputs of the model other than x, one entry per datum.
