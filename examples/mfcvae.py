@@ -17,9 +17,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pyro
 
 from examples.common import (
@@ -38,6 +36,7 @@ from examples.common import (
     train_first,
 )
 from examples.datasets import DATASETS, Dataset, load
+from examples.neighbors import graph_of, known_start
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import (
     Constant,
@@ -45,9 +44,7 @@ from inference import (
     ProgressiveFadeIn,
     SVIRunner,
     data_dependent_start,
-    fit_mixtures,
     fit_neighbors,
-    image_graph,
     neighbor_start,
     warm_start,
 )
@@ -156,10 +153,6 @@ SMOKE = {
     "epochs": (2, 3),
     "fade_steps": 12,
 }
-
-
-# Images of so many pixels a side are compared by gradients.
-ENOUGH_PIXELS = 16
 
 
 def ladder(settings: Settings) -> Architecture:
@@ -301,35 +294,6 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
             "--restarts are fits when the second facet is let in, which --schedule together does "
             "at the start: leave one out, or give --warm-epochs"
         )
-
-
-def graph_of(data: Dataset) -> NeighborGraph:
-    """Of pixels, or of gradients where there are enough of them."""
-    images = data.train.reshape(-1, *data.image_shape)
-    return image_graph(images) if images.shape[-1] >= ENOUGH_PIXELS else NeighborGraph(data.train)
-
-
-def known_start(
-    runner: SVIRunner,
-    x: np.ndarray,
-    epochs: int,
-    facet: str,
-    graph: NeighborGraph,
-    seed: int,
-    restarts: int = 0,
-    **fit_options: Any,
-) -> SVIRunner:
-    """Train while a facet's clusters are those of the graph; the other facets' mixtures are fitted
-    to untrained latents first, and to trained ones at the end if there are restarts.
-    """
-    mixtures = runner.model.mixtures
-    others = [name for name in mixtures if name != facet]
-    fit_mixtures(runner.guide, x, seed=seed, facets=others)
-    clusters = graph.clusters(mixtures[facet].num_components, seed)
-    runner.fit(x, epochs, label={facet: clusters}, **fit_options)
-    if restarts:
-        fit_mixtures(runner.guide, x, seed=seed, facets=others, n_init=restarts)
-    return runner
 
 
 def starts(

@@ -13,8 +13,10 @@ nor the length of training.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyro
 
@@ -29,9 +31,18 @@ from examples.common import (
     train_first,
 )
 from examples.datasets import DATASETS, Dataset, load, some_rows
+from examples.neighbors import graph_of, known_start
 from guides import FacetGuide, GumbelSoftmax, LadderGuide, VaDEGuide
-from inference import Constant, ProgressiveFadeIn, data_dependent_start, warm_start
-from ppl_models import GMDGM, VLAC, ConvLadder, Normal
+from inference import (
+    Constant,
+    NeighborGraph,
+    ProgressiveFadeIn,
+    SVIRunner,
+    data_dependent_start,
+    fit_neighbors,
+    warm_start,
+)
+from ppl_models import GMDGM, MFCVAE, VLAC, ConvLadder, NeighborMixture, Normal
 
 
 @dataclass(frozen=True)
@@ -57,11 +68,12 @@ class Settings:
     )  # of a progressive first stage, deepest facet first; their sum for all
     fade_steps: int = 600
     epochs: int = 8  # of the second stage
+    neighbors: str = ""  # a layer whose clusters neighbours share
     precision: str = "float32"  # of the networks
     evaluate_every: int = 4
 
 
-SMOKE = {
+SMOKE: dict[str, Any] = {
     "widths": (4, 4, 4, 4),
     "train_rows": 300,
     "phases": (1, 1, 1, 1),
@@ -72,8 +84,14 @@ RESTARTS = 3  # fits of each mixture
 LAYER = 2  # of GM-DGM: VLAC's third, where the paper found the digit
 
 
-def ladder(data: Dataset, s: Settings) -> VLAC:
-    return VLAC(data.image_shape, s.num_components, s.dim, Normal(s.scale), ConvLadder(s.widths))
+def ladder(data: Dataset, s: Settings) -> MFCVAE:
+    likelihood, network = Normal(s.scale), ConvLadder(s.widths)
+    model = VLAC(data.image_shape, s.num_components, s.dim, likelihood, network)
+    if not s.neighbors:
+        return model
+    priors = dict(model.priors)
+    priors[s.neighbors] = NeighborMixture(model.mixtures[s.neighbors])
+    return MFCVAE(data.image_shape, priors, likelihood, network)
 
 
 def vlac(data: Dataset, s: Settings) -> FacetGuide:
@@ -118,12 +136,36 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         },
         "fade_steps": {"help": "to let a facet in"},
         "epochs": {"help": "of the second stage"},
+        "neighbors": {
+            "help": "a layer with a prior over neighbours: in the first stage the clusters of "
+            "their graph are known, then they are inferred",
+            "metavar": "LAYER",
+        },
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **flags)
     args = parser.parse_args(argv)
     if args.smoke:
         args.dataset = "colour-digits"
-    return args, resolve(args, Settings(), replace(Settings(), **SMOKE))
+    settings = resolve(args, Settings(), replace(Settings(), **SMOKE))
+    clustered = [f"layer_{n}" for n, K in enumerate(settings.num_components, 1) if K > 1]
+    if settings.neighbors and (args.model == "gmdgm" or settings.neighbors not in clustered):
+        parser.error(
+            f"--neighbors {settings.neighbors} --model {args.model}: the layers with clusters are "
+            f"{', '.join(clustered)}, of vlac and mfcvae"
+        )
+    return args, settings
+
+
+def first_stage(settings: Settings, graph: NeighborGraph | None) -> Callable[..., SVIRunner]:
+    """Under standard normal priors, or with a layer's clusters known from its neighbours."""
+    how: dict[str, Any] = {
+        "epochs": sum(settings.phases),
+        "batch_size": settings.batch_size,
+        "restarts": RESTARTS,
+    }
+    if graph is None:
+        return partial(warm_start, **how)
+    return partial(known_start, **how, facet=settings.neighbors, graph=graph)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -146,11 +188,18 @@ def main(argv: list[str] | None = None) -> None:
         "device": args.device,
         "precision": settings.precision,
     }
-    start = partial(
-        warm_start, epochs=sum(settings.phases), restarts=RESTARTS, batch_size=settings.batch_size
-    )
+    graph = graph_of(data) if settings.neighbors else None
+    start = first_stage(settings, graph)
     runner = train_first(start, guide, data, out, schedule, **options)
-    fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
+    fit_and_report(
+        runner,
+        data,
+        out,
+        settings.epochs,
+        settings.batch_size,
+        settings.evaluate_every,
+        fit=SVIRunner.fit if graph is None else partial(fit_neighbors, graph=graph),
+    )
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
 VARIANTS += [[*VARIANTS[-1], "--neighbors", "digit"]]
 VARIANTS += [["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"]]
 VARIANTS += [["mfcvae", "--loss", "alternate"]]
+VARIANTS += [["vlac", "--model", "mfcvae", "--neighbors", "layer_3"]]
 VARIANTS += [["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"]]
 VARIANTS += [["vade", "--pretrain-epochs", "2"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
@@ -565,6 +566,18 @@ def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run() -> Non
     assert common.hold_out(data, 0) == (data, None)
     with pytest.raises(ValueError, match="leaves none of 1437 rows to train on"):
         common.hold_out(data, 1437)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--model", "gmdgm", "--neighbors", "layer_1"], ["--neighbors", "layer_1"]],
+)
+def test_neighbors_need_a_layer_with_clusters(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module("examples.vlac").parse(flags)
+    assert "the layers with clusters are layer_2, layer_3, layer_4" in capsys.readouterr().err
 
 
 def test_two_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
