@@ -34,7 +34,14 @@ from torch.nn.init import xavier_uniform_
 from benchmarks.run_lines import run_all
 from examples.identifiability import DIM, NUM_SEGMENTS
 from examples.sources import Segments, time_contrastive
-from guides import Diagonal, Family, FullCovariance, InverseAutoregressive, MarginalGuide
+from guides import (
+    Diagonal,
+    Family,
+    FullCovariance,
+    InverseAutoregressive,
+    MarginalGuide,
+    Refined,
+)
 from inference import ImportanceWeighted_ELBO, SVIRunner, elbo, fit_mixtures
 from inference.callbacks import Evaluate
 from inference.diagnostics import importance_weighted_bounds, log_importance_weights
@@ -60,6 +67,7 @@ WAYS: dict[str, Way] = {
     "diagonal": Way(Diagonal),
     "full": Way(FullCovariance),
     "flow": Way(partial(InverseAutoregressive, 3, (64,), 16)),
+    "refined": Way(lambda: Refined(FullCovariance())),
     "iwae": Way(Diagonal, partial(ImportanceWeighted_ELBO, 10)),
 }
 

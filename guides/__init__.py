@@ -14,6 +14,7 @@ from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
 from guides.network import NetworkGuide
+from guides.refined import Refined
 from guides.supervised import SupervisedGuide
 from guides.tables import TableGuide
 from guides.vade import VaDEGuide
@@ -41,6 +42,7 @@ __all__ = [
     "PointGuide",
     "ProductOfNormals",
     "RademacherHash",
+    "Refined",
     "ScoreFunction",
     "SimilarContentGuide",
     "SupervisedGuide",

@@ -22,6 +22,7 @@ from ppl_models.checks import check_kind, check_size
 from ppl_models.data import Observed, as_observed
 from ppl_models.modes import evaluating
 from ppl_models.networks import Encoder
+from ppl_models.posteriors import normal_points
 from ppl_models.program import Program
 
 __all__ = ["FacetGuide", "check_guide", "check_model"]
@@ -168,8 +169,29 @@ class FacetGuide(Program):
         return self.model.priors[name].log_joint(z, **near).softmax(-1)
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
-        return self._prepared_heads(self.model.seen(x), **given)
+        """What the posterior of a batch on the device is made of, by facet: ``[B, size]``; the
+        encoder's output, unless the family improves it.
+        """
+        encoded = self._prepared_heads(self.model.seen(x), **given)
+        dims = {name: prior.dim for name, prior in self.model.priors.items()}
+        return self.family.improved(encoded, dims, partial(self._bound, x, given))
+
+    def _bound(
+        self, x: Tensor, given: Mapping[str, Tensor], heads: Mapping[str, Tensor], num_points: int
+    ) -> Tensor:
+        """The bound of each datum at these heads, with clusters summed out, ``[B]`` in nats; by
+        points of a fixed sequence.
+        """
+        total = x.new_zeros((), dtype=self.model.gates.dtype)
+        z = {}
+        for name, head in heads.items():
+            q = self.latent_posterior(name, head)
+            points = normal_points(num_points, self.model.priors[name].dim, head)
+            z[name] = q.from_noise(points.unsqueeze(1).expand(-1, *q.batch_shape, -1))
+            weight = self.model.site_weight(f"z_{name}")
+            total = total - (1 if weight is None else weight) * q.log_prob(z[name])
+        with evaluating(self.model):
+            return (total + self.model.log_joint(self.model.prepare(x), z, **given)).mean(0)
 
     def encode(self, x: Tensor, **given: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from guides.base import FacetGuide, check_model
 from guides.families import Family
+from guides.refined import Refined
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_kind
 from ppl_models.ivae import Labelled
@@ -29,7 +30,8 @@ class ConditionalGuide(FacetGuide):
     :param num_samples: L, the number of draws of z.
     :param family: of q(z given x, u), see :mod:`guides.families`; a diagonal Normal by default.
     :param reads_label: whether the encoder reads the label.
-    :raises ValueError: if the model is none of these.
+    :raises ValueError: if the model is none of these, or ``family`` is Refined and the label is not
+        read.
 
     Example:
         >>> import torch
@@ -58,6 +60,11 @@ class ConditionalGuide(FacetGuide):
         # before the encoder is built
         self.reads_label = check_kind("reads_label", reads_label, bool, "True or False")
         super().__init__(model, num_samples, family)
+        if not reads_label and isinstance(family, Refined):
+            raise ValueError(
+                "a Refined posterior follows the prior, which knows the label: leave "
+                f"reads_label=False out, or use {family.family!r}"
+            )
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isqrt
 from typing import cast
 
@@ -21,7 +21,10 @@ __all__ = ["Diagonal", "Family", "FullCovariance", "InverseAutoregressive"]
 
 
 class Family(Options):
-    """A family of distributions of a facet's latent vector; a head's numbers pick one of them."""
+    """A family of distributions of a facet's latent vector; a head's numbers pick one of them.
+
+    The first 2 d are a mean and logarithms of variances, at least before what follows them.
+    """
 
     @abstractmethod
     def head_size(self, dim: int) -> int:
@@ -37,6 +40,19 @@ class Family(Options):
     def layers(self, dim: int) -> nn.Module | None:
         """Learned layers that all data share, if the family has such."""
         return None
+
+    def improved(
+        self,
+        heads: dict[str, Tensor],
+        dims: Mapping[str, int],
+        bound: Callable[[dict[str, Tensor], int], Tensor],
+    ) -> dict[str, Tensor]:
+        """Heads ``[B, size]`` by facet, perhaps improved beyond what the encoder gave.
+
+        :param dims: d of each facet.
+        :param bound: of each datum ``[B]``, in nats, from heads and a number of points.
+        """
+        return heads
 
 
 class Diagonal(Family):

@@ -206,6 +206,29 @@ class FacetModel(Program):
         output = self.decoder(self.decoder_inputs(latents, **given), self.gates)
         return self.likelihood(output, len(self.x_shape))
 
+    def log_joint(self, x: Tensor, z: Mapping[str, Tensor], **given: Any) -> Tensor:
+        """log p(x, z), with clusters summed out, in nats: ``[..., B]``; of what x and z are given,
+        such as a label, as conditions.
+
+        :param x: prepared data ``[B, *x_shape]``.
+        :param z: latents ``[..., B, d_j]`` by facet; each facet's density has the facet's weight.
+        :param given: what the model takes besides x, checked, ``[B, ...]``.
+        """
+        decoded = {name: given[name] for name in self.decodes}
+        total = self.decode(z, **decoded).log_prob(x)
+        for name in self.priors:
+            weight = self.site_weight(f"z_{name}")
+            log_prior = self.log_prior(name, z[name], **given)
+            total = total + (log_prior if weight is None else weight * log_prior)
+        return total
+
+    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
+        """log p(z_j) of one facet with its clusters summed out: ``[..., d] -> [...]``.
+
+        :param given: what the model takes besides x; in most models no prior depends on it.
+        """
+        return self.priors[name].log_prob(z)
+
     def _latent(self, name: str, z: Any) -> Tensor:
         latent = as_numbers(z, name).to(self.gates)
         if latent.shape[-1:] != (dim := self.priors[name].dim,):

@@ -99,6 +99,9 @@ class IVAE(Labelled, VaDE):
         # The bound is on log p(x given u): the label's own probability has no part in it.
         return TINY if site == self.site else super().site_weight(site)
 
+    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
+        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
+
     @property
     def inferred(self) -> Mapping[str, Prior]:
         return {}
@@ -159,6 +162,9 @@ class ContinuousIVAE(Labelled):
         with self.plate(x, len(label)), self.draws(num_samples):
             z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
             return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
+
+    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
+        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)

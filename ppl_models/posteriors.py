@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import pyro.distributions as dist
 import torch
+from scipy.stats import norm, qmc
 from torch import Tensor, nn
-from torch.quasirandom import SobolEngine
 
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 
-__all__ = ["AutoregressiveNormal", "FullNormal"]
+__all__ = ["AutoregressiveNormal", "FullNormal", "normal_points"]
 
 # Points that the mean and variance of what has no formula for them are averaged over.
 POINTS, AT_ONCE = 256, 16
 # Bound of a layer's log-scales, to avoid overflow.
 MAX_LOG_SCALE = 3.0
+
+
+def normal_points(number: int, dim: int, like: Tensor) -> Tensor:
+    """Points of a fixed quasi-random sequence, standard normal: ``[number, dim]``; each coordinate
+    has the mean 0 and the variance 1 exactly.
+
+    :param number: at least 2.
+    """
+    return torch.as_tensor(_points(number, dim)).to(like)
+
+
+@cache
+def _points(number: int, dim: int) -> np.ndarray:
+    """Computed once, and outside of what PyTorch records or transforms."""
+    points = norm.ppf(qmc.Halton(dim, seed=0).random(number))
+    return (points - points.mean(0)) / points.std(0)
 
 
 class FullNormal(dist.MultivariateNormal):
@@ -69,10 +86,12 @@ class AutoregressiveNormal(dist.TorchDistribution):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """z ``[..., d]`` for standard normal noise of the same shape."""
-        return self._forward(self.base.from_noise(noise))[0]
+        return self._from_start(self.base.from_noise(noise))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        start = self.base.rsample(sample_shape)
+        return self._from_start(self.base.rsample(sample_shape))
+
+    def _from_start(self, start: Tensor) -> Tensor:
         z, log_scales = self._forward(start)
         # The density of one's own draw needs no inversion.
         self._drawn = z, self.base.log_prob(start) - log_scales, torch.is_grad_enabled()
@@ -108,9 +127,7 @@ class AutoregressiveNormal(dist.TorchDistribution):
     @torch.no_grad()
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Means of z and of its square, some points at a time."""
-        engine = SobolEngine(self.event_shape[0], scramble=True, seed=0)
-        uniform = engine.draw(POINTS, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
-        noise = torch.special.ndtri(uniform).to(self.features)
+        noise = normal_points(POINTS, self.event_shape[0], self.features)
         first = second = torch.zeros_like(self.base.mean)
         for points in noise.split(AT_ONCE):
             shape = (len(points), *[1] * len(self.batch_shape), *self.event_shape)

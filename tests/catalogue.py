@@ -25,6 +25,7 @@ from guides import (
     MarginalGuide,
     MixtureOfNormals,
     PointGuide,
+    Refined,
     ScoreFunction,
     SimilarContentGuide,
     TableGuide,
@@ -100,6 +101,12 @@ def flow_posterior_two_draws() -> VaDEGuide:
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
     model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
     return VaDEGuide(model, 2, family=InverseAutoregressive(2, (5,), 3))
+
+
+def refined_posterior() -> VaDEGuide:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
+    return VaDEGuide(model, family=Refined(FullCovariance(), num_steps=2, num_points=4))
 
 
 def three_facets_full_covariance_two_draws() -> VaDEGuide:
@@ -339,6 +346,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     neighbors_network,
     full_posterior,
     flow_posterior_two_draws,
+    refined_posterior,
     three_facets_full_covariance_two_draws,
     shared_network_images,
     mixed_priors,
@@ -428,6 +436,7 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (neighbors, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (neighbors_network, "enumerates its clusters", FREELY_ENUMERATED),
     (full_posterior, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (refined_posterior, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (flow_posterior_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),

@@ -22,12 +22,13 @@ from guides import (
     MarginalGuide,
     PointGuide,
     RademacherHash,
+    Refined,
     ScoreFunction,
     SimilarContentGuide,
     TableGuide,
     VaDEGuide,
 )
-from ppl_models import MFCVAE, VampPrior
+from ppl_models import IVAE, MFCVAE, VampPrior
 from tests.bad_inputs.shared import (
     COUNT,
     HUGE,
@@ -256,6 +257,22 @@ GUIDES = [
             "type: num_features",
             lambda: InverseAutoregressive(num_features=1.5),
             f"num_features {COUNT}, got 1.5",
+        ),
+    ),
+    *of(
+        "Refined",
+        (
+            "type: family",
+            lambda: Refined("full"),
+            r"family must be a family, such as FullCovariance\(\), got str",
+        ),
+        ("range: num_steps", lambda: Refined(num_steps=0), f"num_steps {COUNT}, got 0"),
+        ("range: num_points", lambda: Refined(num_points=1), "must be at least 2"),
+        ("range: rate", lambda: Refined(rate=0), "must be above 0, got 0"),
+        (
+            "misfit: reads_label",
+            lambda: ConditionalGuide(IVAE((6,), 3, 2), family=Refined(), reads_label=False),
+            r"leave reads_label=False out, or use Diagonal\(\)",
         ),
     ),
     *of(

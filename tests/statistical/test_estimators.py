@@ -32,6 +32,7 @@ from guides import (
     GumbelSoftmax,
     InverseAutoregressive,
     MarginalGuide,
+    Refined,
     ScoreFunction,
     VaDEGuide,
 )
@@ -88,6 +89,11 @@ def flow(guide: type, num_samples: int = 1) -> Callable[[MFCVAE], FacetGuide]:
     return lambda model: guide(model, num_samples, family=family)
 
 
+def refined(guide: type, num_samples: int = 1) -> Callable[[MFCVAE], FacetGuide]:
+    family = Refined(FullCovariance(), num_steps=3)
+    return lambda model: guide(model, num_samples, family=family)
+
+
 # Each guide with the objectives that estimate the same loss; the guide's own where None.
 GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
     "responsibilities": (VaDEGuide, None),
@@ -100,6 +106,8 @@ GUIDES: dict[str, tuple[Callable[[MFCVAE], FacetGuide], type[ELBO] | None]] = {
     "responsibilities, flow": (flow(VaDEGuide), None),
     "marginal, 2 draws, full covariance": (full(MarginalGuide, 2), None),
     "marginal, 2 draws, flow": (flow(MarginalGuide, 2), None),
+    "responsibilities, refined": (refined(VaDEGuide), None),
+    "marginal, 2 draws, refined": (refined(MarginalGuide, 2), None),
     "network": (AmortizedGuide, None),
     "network, 2 draws": (lambda model: AmortizedGuide(model, 2), None),
     "network, z given c": (lambda model: AmortizedGuide(model, conditional=True), None),
@@ -160,7 +168,7 @@ TRIPLES = [
     for p, g in itertools.product(PRIORS, GUIDES)
     if not (p == "vamp" and g.endswith("given c"))
     # Of one coordinate all families are the same.
-    and (p == "full" or not g.endswith(("full covariance", "flow")))
+    and (p == "full" or not g.endswith(("full covariance", "flow", "refined")))
 ]
 
 
