@@ -67,7 +67,7 @@ WAYS: dict[str, Way] = {
     "diagonal": Way(Diagonal),
     "full": Way(FullCovariance),
     "flow": Way(partial(InverseAutoregressive, 3, (64,), 16)),
-    "refined": Way(lambda: Refined(FullCovariance())),
+    "refined": Way(lambda: Refined(FullCovariance(), num_steps=5, num_points=8)),
     "iwae": Way(Diagonal, partial(ImportanceWeighted_ELBO, 10)),
 }
 

@@ -31,6 +31,7 @@ from inference.callbacks import FitMixtures
 from inference.diagnostics import (
     compare_estimators,
     exact_objective,
+    gauss_hermite,
     gradient_moments,
     log_importance_weights,
     loss_draws,
@@ -227,12 +228,32 @@ def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
     reports = compare_estimators({"drawn": loss, "analytic": analytic}, X, loss, 2000, label=U)
     for report in reports.values():
         assert abs(report.bias) < 5 * report.bias_error
-    for refusing in (
-        lambda: exact_objective(guide.model, guide, X),
-        lambda: log_importance_weights(guide, X, 3),
-    ):
-        with pytest.raises(ValueError, match="ConditionalGuide"):
-            refusing()
+    with pytest.raises(ValueError, match="ConditionalGuide"):
+        exact_objective(guide.model, guide, X)
+
+
+@pytest.mark.parametrize("reads_label", [True, False])
+def test_importance_weights_give_the_density_given_the_label(reads_label: bool) -> None:
+    """The mean weight against p(x given u) by quadrature under the label's own prior, five standard
+    errors.
+    """
+    pyro.set_rng_seed(0)
+    network = MLP((5,), activation="tanh", dropout=0)
+    model = IVAE((6,), 3, 1, Normal(0.7), network, scale=0.8).double()
+    with torch.no_grad():
+        model.priors["label"].loc.copy_(torch.tensor([[-0.5], [0.0], [0.5]]))
+    guide = ConditionalGuide(model, reads_label=reads_label).double()
+    x, u, draws = torch.rand(6, 6, dtype=torch.float64), torch.arange(6) % 3, 50_000
+    weights = log_importance_weights(guide, x, draws, label=u).exp()
+    nodes, node_weights = gauss_hermite(60, 1)
+    prior = model.priors["label"].components().base_dist
+    z = prior.loc[u] + prior.scale[u] * nodes.unsqueeze(1)  # [M, N, 1]
+    evidence = node_weights @ model.decode({"label": z}).log_prob(x).exp()
+    error = weights.std(0) / draws**0.5
+    assert (error / evidence < 0.02).all()  # so that another label's prior would be found
+    assert ((weights.mean(0) - evidence).abs() < 5 * error).all()
+    with pytest.raises(ValueError, match="needs label="):
+        log_importance_weights(guide, x, 3)
 
 
 def continuous() -> ConditionalGuide:

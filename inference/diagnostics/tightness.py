@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from guides.base import FacetGuide, check_guide
 from ppl_models.checks import check_kind, check_size, is_index
-from ppl_models.data import as_data
+from ppl_models.data import Observed, as_observed
+from ppl_models.ivae import Labelled
 from ppl_models.modes import evaluating
 
 __all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
@@ -25,17 +27,20 @@ CHUNK, BATCH = 16, 1024
 
 
 @torch.no_grad()
-def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int) -> Tensor:
+def log_importance_weights(
+    guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int, **given: Any
+) -> Tensor:
     r"""log p(x, z) - log q(z given x) for draws of z from a guide, with clusters summed out:
     ``[num_draws, N]``, in nats.
 
     The mean over draws estimates the ELBO with clusters summed out; the log of the mean of their
-    exponentials estimates log p(x).
+    exponentials estimates log p(x), or log p(x given u) of a model that is given a label u.
 
     :param x: ``[N, *x_shape]``.
-    :raises ValueError: if ``x`` does not fit the model, ``num_draws`` is below 1, or the guide's
-        facets depend on one another given x (``LadderGuide``) or on more than x: then the density
-        of its draws is not available.
+    :param given: the label, for models conditioned on one.
+    :raises ValueError: if ``x`` or a keyword does not fit the model, ``num_draws`` is below 1, or
+        the guide's facets depend on one another given x (``LadderGuide``) or on other data
+        (``GroupedGuide``): then the density of its draws is not available.
 
     Example:
         >>> import numpy as np
@@ -48,33 +53,26 @@ def log_importance_weights(guide: FacetGuide, x: ArrayLike | Tensor, num_draws: 
     """
     check_guide(guide)
     check_size("num_draws", num_draws)
-    if guide.takes or not guide.factorizes:
+    model = guide.model
+    if not guide.factorizes or (guide.takes and not isinstance(model, Labelled)):
         raise ValueError(
             f"{type(guide).__name__} has no density of z given x alone with its clusters summed out"
         )
-    model = guide.model
-    data = model.prepare(as_data(x, model).to(model.gates.device))
-    gates = torch.ones_like(model.gates)
-    with evaluating(guide), model.weights_set_to(model.kl_weights, gates):
-        parts = [
-            torch.cat(
-                [
-                    _log_weights(guide, batch, len(chunk))
-                    for chunk in torch.arange(num_draws).split(CHUNK)
-                ]
-            )
-            for batch in data.split(BATCH)
-        ]
-    return torch.cat(parts, 1)
+    data = as_observed(x, given, model)
+    weights, gates = torch.ones_like(model.kl_weights), torch.ones_like(model.gates)
+    with evaluating(guide), model.weights_set_to(weights, gates):
+        return torch.cat([_log_weights(guide, batch, num_draws) for batch in data.split(BATCH)], 1)
 
 
-def _log_weights(guide: FacetGuide, x: Tensor, num_draws: int) -> Tensor:
-    posterior = guide.encode(x)
-    z = {name: q.sample(torch.Size([num_draws])) for name, q in posterior.items()}
-    log_weight = guide.model.decode(z).log_prob(x)
-    for name, q in posterior.items():
-        log_weight = log_weight + guide.model.priors[name].log_prob(z[name]) - q.log_prob(z[name])
-    return log_weight
+def _log_weights(guide: FacetGuide, batch: Observed, num_draws: int) -> Tensor:
+    model, parts = guide.model, []
+    there = batch.to(model.gates.device)
+    posterior = guide.encode(there.x, **there.given)
+    for chunk in torch.arange(num_draws).split(CHUNK):
+        z = {name: q.sample(torch.Size([len(chunk)])) for name, q in posterior.items()}
+        log_q = sum(q.log_prob(z[name]) for name, q in posterior.items())
+        parts.append(model.log_joint(model.prepare(there.x), z, **there.given) - log_q)
+    return torch.cat(parts)
 
 
 def importance_weighted_bounds(log_weights: Tensor, sizes: Sequence[int]) -> dict[int, float]:
