@@ -62,6 +62,7 @@ VIEWERS = {"explore"}
 # Modules that examples share; they are not run.
 HELPERS = {
     "__init__",
+    "cifar",
     "common",
     "datasets",
     "explore_page",
