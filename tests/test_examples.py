@@ -69,6 +69,7 @@ HELPERS = {
     "explore_requests",
     "explore_views",
     "faces",
+    "image_protocols",
     "shapes",
     "sources",
 }
