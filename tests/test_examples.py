@@ -367,6 +367,7 @@ def test_smoke_sets_sizes_only(name: str) -> None:
         "hash_bits",
         "num_codes",
         "code_dim",
+        "point_dim",
         "grid_widths",
         "looks",
         "evidence",
