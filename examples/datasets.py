@@ -16,12 +16,14 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from examples import shapes
+from examples.cifar import read_cifar10
 from examples.faces import read_faces
 from ppl_models.checks import check_count, check_one_of, check_size
 
 __all__ = [
     "DATASETS",
     "Dataset",
+    "cifar10",
     "coloured",
     "digits",
     "drawn_shapes",
@@ -163,6 +165,17 @@ def svhn(root: str | Path | None = None) -> Dataset:
     )
 
 
+def cifar10(root: str | Path | None = None) -> Dataset:
+    """CIFAR-10, 32x32 in colour as uint8: 50,000 photographs to train on and 10,000 to test, of ten
+    kinds of ``object``.
+
+    :raises FileNotFoundError: as :func:`~examples.cifar.read_cifar10`.
+    :raises ValueError: as there.
+    """
+    (train, of_train), (test, of_test) = read_cifar10(data_root(root))
+    return Dataset("cifar-10", train, test, {"object": of_train}, {"object": of_test}, (3, 32, 32))
+
+
 def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
     """MFCVAE's two configurations of 3DShapes (D.1): 4,800 images, 32x32 in colour; 80 % train, 20
     % test.
@@ -287,6 +300,7 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "fashion-mnist": fashion_mnist,
     "yale": yale_faces,
     "svhn": svhn,
+    "cifar-10": cifar10,
     "shapes": drawn_shapes,
     "shapes3d-1": partial(shapes3d, 1),
     "shapes3d-2": partial(shapes3d, 2),

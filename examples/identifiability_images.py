@@ -7,13 +7,23 @@ Several seeds of each model are trained; then the posterior means of the test im
 between every two of them. The measure, chosen before any run: mean correlation (Pearson's) after
 alignment by CCA; the linear map is found on one half of the test images and scored on the other.
 Results already in the run folder, made with the same settings, are reused.
+
+How a run is made is its protocol: as the paper says, or as its authors' code does where that is
+more, or other, than the paper says (section 4.2 and appendix C; appendix B):
+
+python -m examples.identifiability_images --protocol authors --network mlp --dim 50
+python -m examples.identifiability_images --protocol authors --dataset cifar-10 \\
+    --models VaDE "hashed u" --num-components 128
+python -m examples.identifiability_images --protocol authors-grid --dataset cifar-10
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
@@ -21,7 +31,6 @@ from typing import Any
 
 import numpy as np
 import pyro
-from torch.nn.init import xavier_uniform_
 
 from examples.common import (
     TRAINING_FLAGS,
@@ -34,6 +43,16 @@ from examples.common import (
     resolve,
 )
 from examples.datasets import Dataset, load
+from examples.image_protocols import (
+    ALL_VARIATES,
+    FIRST,
+    PROTOCOLS,
+    SMOKE,
+    VARIATES,
+    Settings,
+    left_out,
+    varying_pixels,
+)
 from guides import (
     CodebookGuide,
     ConditionalGuide,
@@ -52,10 +71,8 @@ from ppl_models import (
     MLP,
     VQVAE,
     Autoencoder,
-    Bernoulli,
     ConvGrid,
     ConvNet,
-    DiscretizedLogistic,
     GaussianMixture,
     Likelihood,
     ResNet,
@@ -63,47 +80,8 @@ from ppl_models import (
 )
 from ppl_models.networks import Architecture
 
-DATASETS = ("mnist", "svhn", "digits", "colour-digits", "colour-mnist")
+DATASETS = ("mnist", "svhn", "cifar-10", "digits", "colour-digits", "colour-mnist")
 NETWORKS: dict[str, type[Architecture]] = {"mlp": MLP, "convnet": ConvNet, "resnet": ResNet}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The paper's, but for seeds and epochs: it has 10 and 200 (``--full``), and d_z of 90 and 200
-    as well.
-
-    The rate is that of the authors' code for the MLP; for the other networks they have 1e-3.
-    ``--models`` also has a random partition for u (appendix C, of 2 ** 7 parts, beside a VaDE of as
-    many: ``--num-components 128``) and the relaxed VQ-VAE with its autoencoder (appendix B),
-    compared place by place.
-    """
-
-    network: str = "mlp"
-    dim: int = 50
-    num_components: int = 40  # the paper has 100 for images in colour
-    hash_bits: int = 7
-    num_codes: int = 128
-    code_dim: int = 64
-    grid_widths: tuple[int, ...] = (64, 64)
-    seeds: int = 4
-    epochs: int = 30
-    batch_size: int = 64
-    lr: float = 5e-4
-    precision: str = "float32"
-    looks: int = 5  # at the latents, over a run
-
-
-SMOKE = Settings(
-    dim=4,
-    num_components=5,
-    hash_bits=2,
-    num_codes=6,
-    code_dim=3,
-    grid_widths=(4, 5),
-    seeds=2,
-    epochs=2,
-    looks=2,
-)
 
 # A guide to train, and what it is given beside x.
 Built = tuple[FacetGuide, Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]]
@@ -116,18 +94,25 @@ def vade(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, see
     ), nothing
 
 
-def ivae(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
+def ivae(
+    shape: tuple[int, ...],
+    likelihood: Likelihood,
+    settings: Settings,
+    seed: int,
+    reads_label: bool = True,
+) -> Built:
     model = IVAE(
         shape, 10, settings.dim, likelihood, NETWORKS[settings.network](), scale=1.0, name="z"
     )
-    return ConditionalGuide(model), lambda x, digit: {"label": digit}
+    return ConditionalGuide(model, reads_label=reads_label), lambda x, digit: {"label": digit}
 
 
 def hashed(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
+    """VaDE's factorisation, q(z given x) q(u given x), the latter given: the encoder sees no u."""
     labels = RademacherHash(shape, settings.hash_bits, seed)
     network = NETWORKS[settings.network]()
     model = IVAE(shape, labels.num_labels, settings.dim, likelihood, network, scale=1.0, name="z")
-    return ConditionalGuide(model), lambda x, digit: {"label": labels(x)}
+    return ConditionalGuide(model, reads_label=False), lambda x, digit: {"label": labels(x)}
 
 
 def vqvae(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
@@ -146,7 +131,7 @@ def autoencoder(
     shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int
 ) -> Built:
     model = Autoencoder(
-        shape, settings.code_dim, likelihood, ConvGrid(settings.grid_widths), name="z"
+        shape, settings.point_dim, likelihood, ConvGrid(settings.grid_widths), name="z"
     )
     return PointGuide(model), nothing
 
@@ -158,27 +143,43 @@ def nothing(x: np.ndarray, digit: np.ndarray) -> dict[str, np.ndarray]:
 MODELS: dict[str, Callable[..., Built]] = {
     "VaDE": vade,
     "iVAE": ivae,
+    "iVAE, q(z|x)": partial(ivae, reads_label=False),
     "hashed u": hashed,
     "VQ-VAE": vqvae,
     "autoencoder": autoencoder,
 }
-ON_GRID = ("VQ-VAE", "autoencoder")
-# Of the canonical variates, how many the paper's authors count, whatever the length of the latent
-# vector.
-VARIATES = 20
+# Models on a grid, and the setting that is the length of z at each of its places.
+ON_GRID = {"VQ-VAE": "code_dim", "autoencoder": "point_dim"}
+
+
+def folder_of(name: str) -> str:
+    """A model's name as that of a folder."""
+    return re.sub(r"\W+", "-", name).strip("-")
+
+
+def first_label(labels: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The digit, or the object: the label that is u, where it is known."""
+    return next(iter(labels.values()))
 
 
 def train(
     name: str, data: Dataset, settings: Settings, seed: int, args: argparse.Namespace
 ) -> dict[int, np.ndarray]:
     """One run; the latents of the test images on the way and at the end, ``{epoch: [N, d]}``."""
-    shape, folder = data.train.shape[1:], args.out / name.replace(" ", "-") / f"seed-{seed}"
+    shape, folder = data.train.shape[1:], args.out / folder_of(name) / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    likelihood = Bernoulli() if shape[0] == 1 else DiscretizedLogistic()
+    protocol = PROTOCOLS[settings.protocol]
+    images = protocol.images[shape[0]]
+    pixels = varying_pixels(data.train, settings.least_deviation)
     pyro.set_rng_seed(seed)
-    guide, given = MODELS[name](shape, likelihood, settings, seed)
+    guide, given = MODELS[name](shape, images.likelihood(), settings, seed)
+    beside = given(data.train, first_label(data.train_labels))
     for prior in guide.model.mixtures.values():
-        xavier_uniform_(prior.loc.data)
+        protocol.prior(prior)
+    first = {label: values[:FIRST] for label, values in beside.items()}
+    protocol.start(guide, left_out(data.train[:FIRST], pixels), first, seed)
+    test = images.shown(data.test, pixels, seed)
+    beside_test = given(data.test, first_label(data.test_labels))
     runner = SVIRunner(
         guide.model,
         guide,
@@ -192,7 +193,7 @@ def train(
 
     def look(runner: SVIRunner, record: dict[str, Any]) -> None:
         if record["epoch"] % every == 0 or record["epoch"] == settings.epochs:
-            z = guide.embed(data.test, **given(data.test, data.test_labels["digit"]))["z"]
+            z = protocol.latents(guide, test, beside_test)
             np.save(folder / f"latents-{record['epoch']}.npy", z)
 
     callbacks = [
@@ -201,15 +202,11 @@ def train(
         look,
         JSONLines(folder / "metrics.jsonl"),
     ]
-    beside = given(data.train, data.train_labels["digit"])
-    kept = checkpointing(args.out, folder.parent.name, folder.name)
     runner.fit(
-        data.train,
-        settings.epochs,
-        settings.batch_size,
+        epochs=settings.epochs,
         callbacks=callbacks,
-        checkpoints=kept,
-        **beside,
+        checkpoints=checkpointing(args.out, folder.parent.name, folder.name),
+        **images.batches(data.train, pixels, beside, settings),
     )
     runner.save(folder)
     looked = sorted(
@@ -224,7 +221,11 @@ def pairs(
     """Correlations between all seeds of a model, by epoch; of models on a grid, at the end only."""
     seeds = range(args.seed, args.seed + settings.seeds)
     runs = [train(name, data, settings, seed, args) for seed in seeds]
-    places = runs[0][settings.epochs].shape[1] // settings.code_dim if name in ON_GRID else 1
+    places = (
+        runs[0][settings.epochs].shape[1] // getattr(settings, ON_GRID[name])
+        if name in ON_GRID
+        else 1
+    )
     return {str(epoch): compare([run[epoch] for run in runs], places) for epoch in runs[0]}
 
 
@@ -242,13 +243,22 @@ def compare(latents: list[np.ndarray], places: int) -> dict[str, list[float]]:
                 found = held_out_correlation(a, b, **options)
                 scores.setdefault(f"{name}, in sample", []).append(found.in_sample)
                 scores.setdefault(f"{name}, out of sample", []).append(found.out_of_sample)
+                scores.setdefault(f"{name}, rematched", []).append(found.rematched)
     return scores
 
 
-def report(results: Mapping[str, Mapping[str, dict[str, list[float]]]], out: Path) -> None:
-    """A table of medians and means, and the figures."""
+def report(
+    results: Mapping[str, Mapping[str, dict[str, list[float]]]],
+    out: Path,
+    shown: tuple[str, str] = ALL_VARIATES,
+) -> None:
+    """A table of medians and means, and the figures.
+
+    :param shown: measures to draw as boxes; of short latents, which have no best variates, all.
+    """
     last = {name: list(of.values())[-1] for name, of in results.items()}
     measures = list(next(iter(last.values())))
+    shown = shown if set(shown) <= set(measures) else ALL_VARIATES
     width = max(map(len, measures)) + 2
     print(f"{'median (mean)':14s}" + "".join(f"{measure:>{width}s}" for measure in measures))
     for name, scores in last.items():
@@ -258,9 +268,7 @@ def report(results: Mapping[str, Mapping[str, dict[str, list[float]]]], out: Pat
         print(f"{name:14s}" + "".join(f"{cell:>{width}s}" for cell in cells))
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
-    aligned = {
-        name: {m.split(", ")[1]: scores[m] for m in measures[:2]} for name, scores in last.items()
-    }
+    aligned = {name: {m.split(", ")[1]: scores[m] for m in shown} for name, scores in last.items()}
     label = "MCC of two seeds, aligned"
     grouped_boxes(aligned, "test images", label).savefig(folder / "pairs.png", dpi=150)
     curves = {
@@ -296,8 +304,13 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "--models",
         nargs="+",
         choices=list(MODELS),
-        default=["VaDE", "iVAE"],
-        help="default: these two",
+        help="default: the protocol's two",
+    )
+    parser.add_argument(
+        "--protocol",
+        choices=list(PROTOCOLS),
+        default="paper",
+        help="as the paper says, or as its authors' code does (on a grid: appendix B)",
     )
     parser.add_argument("--full", action="store_true", help="the paper's 10 seeds and 200 epochs")
     flags = {
@@ -306,17 +319,23 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "choices": tuple(NETWORKS),
             "metavar": None,
         },
-        "dim": {"help": "length of the latent vector"},
+        "dim": {"help": "length of the latent vector; 50, 90 and 200 in the paper"},
         "num_components": {"help": "of VaDE"},
+        "grid_widths": {"help": "channels of the networks on a grid"},
         "seeds": {"help": "runs of each model, from --seed on"},
         "epochs": {"help": "passes over the data"},
         **{name: flag for name, flag in TRAINING_FLAGS.items() if name != "evaluate_every"},
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
-    return args, resolve(
-        args, replace(Settings(), seeds=10, epochs=200) if args.full else Settings(), SMOKE
-    )
+    protocol = PROTOCOLS[args.protocol]
+    args.models = args.models or list(protocol.models)
+    settings = protocol.settings(args.dataset, getattr(args, "network", Settings.network))
+    if args.full:
+        settings = replace(
+            settings, seeds=max(10, settings.seeds), epochs=max(200, settings.epochs)
+        )
+    return args, resolve(args, settings, replace(settings, **SMOKE))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -327,11 +346,11 @@ def main(argv: list[str] | None = None) -> None:
     described = {**asdict(settings), "first_seed": args.seed, "data": data.name}
     results = {}
     for name in args.models:
-        path = args.out / name.replace(" ", "-") / "results.json"
+        path = args.out / folder_of(name) / "results.json"
         results[name] = once(
             path, described, lambda name=name: {"pairs": pairs(name, data, settings, args)}
         )["pairs"]
-    report(results, args.out)
+    report(results, args.out, PROTOCOLS[settings.protocol].measures)
 
 
 if __name__ == "__main__":

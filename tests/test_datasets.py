@@ -200,6 +200,81 @@ def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(data.train_labels["digit"], [0, 1, 9, 2, 5])
 
 
+def written_cifar(folder: Path, rows: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """The six files of CIFAR-10's binary version, as its page describes them: a byte for the class,
+    then 1,024 bytes of red, of green and of blue, row by row. Returns all images ``[N, 32, 32, 3]``
+    and classes, those of the test file last.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.integers(256, size=(6 * rows, 32, 32, 3), dtype=np.uint8)
+    y = rng.integers(10, size=6 * rows, dtype=np.uint8)
+    folder.mkdir(parents=True)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    for i, name in enumerate(names):
+        part = range(i * rows, (i + 1) * rows)
+        planes = (x[row, :, :, channel].tobytes() for row in part for channel in range(3))
+        heads = (bytes([y[row]]) for row in part)
+        with (folder / name).open("wb") as file:
+            for head in heads:
+                file.write(head + next(planes) + next(planes) + next(planes))
+    return x, y
+
+
+def test_cifar_is_read_from_its_binary_version(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no CIFAR-10 in .*data_batch_5.bin"):
+        load("cifar-10", tmp_path)
+    x, y = written_cifar(tmp_path / "cifar-10-batches-bin")
+    data = load("cifar-10", tmp_path)
+    assert (data.name, data.image_shape, data.train.dtype) == ("cifar-10", (3, 32, 32), np.uint8)
+    np.testing.assert_array_equal(np.moveaxis(data.train, 1, -1), x[:15])
+    np.testing.assert_array_equal(np.moveaxis(data.test, 1, -1), x[15:])
+    np.testing.assert_array_equal(data.train_labels["object"], y[:15])
+    np.testing.assert_array_equal(data.test_labels["object"], y[15:])
+
+
+def test_cifar_is_read_from_folders_of_images(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(256, size=(4, 32, 32, 3), dtype=np.uint8)
+    for image, name in zip(
+        x, ("train/cat/1", "train/airplane/1", "test/cat/7", "test/airplane/2"), strict=True
+    ):
+        path = tmp_path / "cifar-10" / f"{name}.png"
+        path.parent.mkdir(parents=True)
+        Image.fromarray(image).save(path)
+    data = load("cifar-10", tmp_path)
+    # Classes are numbered alphabetically, as CIFAR-10's own are.
+    np.testing.assert_array_equal(data.train_labels["object"], [0, 1])
+    np.testing.assert_array_equal(np.moveaxis(data.train, 1, -1), x[[1, 0]])
+    np.testing.assert_array_equal(np.moveaxis(data.test, 1, -1), x[[3, 2]])
+
+
+def test_what_is_not_cifar_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(FileNotFoundError, match="a pickle may run any code: it is not read"):
+        load("cifar-10", tmp_path)
+    written_cifar(tmp_path / "cifar-10-batches-bin")
+    path = tmp_path / "cifar-10-batches-bin" / "data_batch_4.bin"
+    path.write_bytes(b"\x0a" + path.read_bytes()[1:])
+    with pytest.raises(ValueError, match=r"data_batch_4.bin has a class 10, but .* are 0 to 9"):
+        load("cifar-10", tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"data_batch_4.bin has 9218 bytes, which is not a mult"):
+        load("cifar-10", tmp_path)
+    folders = tmp_path / "images"
+    for name in ("train/cat", "test/dog"):
+        path = folders / "cifar-10" / name / "1.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (32, 31)).save(path)
+    with pytest.raises(ValueError, match=r"other classes to train on, \['cat'\]"):
+        load("cifar-10", folders)
+    (folders / "cifar-10/test/dog").rename(folders / "cifar-10/test/cat")
+    with pytest.raises(ValueError, match=r"1.png has 32 x 31 pixels"):
+        load("cifar-10", folders)
+    (folders / "cifar-10/train/cat/1.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no images in .*train: a folder for each class"):
+        load("cifar-10", folders)
+
+
 def write_idx(path: Path, values: np.ndarray) -> None:
     """A file in MNIST's format: two zeros, the type of bytes, the number of axes, their lengths,
     and the values.

@@ -63,12 +63,14 @@ VIEWERS = {"explore"}
 # Modules that examples share; they are not run.
 HELPERS = {
     "__init__",
+    "cifar",
     "common",
     "datasets",
     "explore_page",
     "explore_requests",
     "explore_views",
     "faces",
+    "image_protocols",
     "shapes",
     "sources",
 }
@@ -366,6 +368,7 @@ def test_smoke_sets_sizes_only(name: str) -> None:
         "hash_bits",
         "num_codes",
         "code_dim",
+        "point_dim",
         "grid_widths",
         "looks",
         "evidence",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.cross_decomposition import CCA
 
 from inference.metrics import (
     cluster_accuracy,
@@ -138,6 +139,21 @@ def test_noise_correlates_in_sample_and_not_out_of_sample(align: bool) -> None:
     assert abs(out.mean()) < 4 * out.std(ddof=1) / np.sqrt(len(out))
     assert out.std(ddof=1) / np.sqrt(len(out)) < 0.01
     assert np.mean([trial.in_sample for trial in trials]) > 0.2
+
+
+def test_rematched_is_the_mean_correlation_of_the_second_half_alone() -> None:
+    """As the paper's authors score what CCA has aligned: the map is the first half's, the match is
+    of the half that is scored.
+    """
+    rng = np.random.default_rng(4)
+    one, other = rng.normal(size=(2, 80, 4))
+    found = held_out_correlation(one, other)
+    assert found.rematched == pytest.approx(mean_correlation(one[40:], other[40:]))
+    assert found.rematched > found.out_of_sample
+    map_ = CCA(n_components=3, max_iter=5000).fit(other[:40], one[:40])
+    z, s = map_.transform(other[40:], one[40:])
+    aligned = held_out_correlation(one, other, align=True, num_variates=3)
+    assert aligned.rematched == pytest.approx(mean_correlation(s, z))
 
 
 def test_the_best_variates_alone_leave_out_what_is_not_shared() -> None:

@@ -263,6 +263,16 @@ def test_data_dependent_start_gives_every_layer_unit_variance(network: Architect
     assert all(norm.momentum == 0.1 for norm in guide.modules() if isinstance(norm, nn.BatchNorm1d))
 
 
+def test_data_dependent_start_gives_every_layer_the_deviation_that_is_asked_for() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(300, 6)
+    guide = VaDEGuide(MFCVAE((6,), facets(2, 3), Normal(0.5), MLPLadder((7, 8))))
+    data_dependent_start(guide, x, deviation=0.1)
+    for mean, deviation in _output_moments(guide.encoder, x):
+        torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
+        torch.testing.assert_close(deviation, torch.full_like(deviation, 0.1), atol=1e-4, rtol=0)
+
+
 def test_data_dependent_start_keeps_directions_and_the_callers_randomness() -> None:
     guide = VaDEGuide(MFCVAE((6,), facets(2, 3), Normal(0.5), MLPLadder((7, 8))))
     before = guide.encoder.backbones[1][0].weight.detach().clone()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from guides.marginal import MarginalGuide
 from guides.vade import VaDEGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from ppl_models.checks import check_count, check_kind, check_seed
+from ppl_models.checks import check_count, check_kind, check_positive, check_seed
 from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Normal
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.modes import training
@@ -113,10 +114,15 @@ def _copy_weights(trained: nn.Module, network: nn.Module) -> None:
 
 @torch.no_grad()
 def data_dependent_start(
-    guide: FacetGuide, x: ArrayLike | Tensor, rows: int = 512, seed: int = 0, **given: Any
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    rows: int = 512,
+    seed: int = 0,
+    deviation: float = 1.0,
+    **given: Any,
 ) -> None:
     """Scale every layer of encoder and decoder so that its outputs on data have mean 0 and variance
-    1.
+    1, or that of another ``deviation``.
 
     The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional
     Neural Networks* (2016), which MFCVAE's D.4 uses for convolutional ladders; their second step,
@@ -127,9 +133,10 @@ def data_dependent_start(
     :param x: ``[N, *x_shape]``, at least two rows.
     :param rows: number of rows of ``x``, chosen at random, to compute the statistics from.
     :param seed: of this choice and of the draws of z that the decoder sees.
+    :param deviation: standard deviation of every unit's output, before its activation.
     :param given: inputs of the model other than x, one entry per datum.
-    :raises ValueError: if ``x`` does not fit the model, or fewer than two rows are requested or
-        given.
+    :raises ValueError: if ``x`` does not fit the model, fewer than two rows are requested or given,
+        or ``deviation`` is not positive.
 
     Example:
         >>> import numpy as np
@@ -142,25 +149,30 @@ def data_dependent_start(
     check_guide(guide)
     model = guide.model
     data = guide.observed(x, given)
+    check_positive("deviation", deviation)
     if min(check_count("rows", rows), len(data)) < 2:
         raise ValueError(f"a variance needs two rows or more: got rows={rows} of {len(data)} data")
     with seeded(seed, model.gates.device):
         batch = data.to(model.gates.device)[torch.randperm(len(data))[:rows].to(model.gates.device)]
-        with training(guide), _scaled_to_outputs(guide):
+        with training(guide), _scaled_to_outputs(guide, deviation):
             z = {name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()}
             model.decode(z, **{name: batch.given[name] for name in model.decodes})
 
 
 @contextmanager
-def _scaled_to_outputs(guide: FacetGuide) -> Iterator[None]:
-    """Within this context each layer of the networks that is called is scaled by its outputs."""
+def _scaled_to_outputs(guide: FacetGuide, wanted: float) -> Iterator[None]:
+    """Within this context each layer of the networks that is called is scaled by its outputs, to
+    this standard deviation.
+    """
     of_flows = set(guide.layers.modules())
     parts = [part for part in guide.modules() if part not in of_flows]
     layers = [p for p in parts if isinstance(p, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
     norms = [part for part in parts if isinstance(part, nn.BatchNorm1d)]
     momenta = [norm.momentum for norm in norms]
     hooks = [
-        layer.register_forward_hook(_scale_to_output) for layer in layers if layer.bias is not None
+        layer.register_forward_hook(partial(_scale_to_output, wanted))
+        for layer in layers
+        if layer.bias is not None
     ]
     for norm in norms:
         norm.momentum = 1.0  # running statistics become those of the batch
@@ -173,9 +185,9 @@ def _scaled_to_outputs(guide: FacetGuide) -> Iterator[None]:
             norm.momentum = momentum
 
 
-def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
-    """Scale the layer that returned ``output`` so that each unit has mean 0 and variance 1; return
-    its new output.
+def _scale_to_output(wanted: float, layer: Any, inputs: Any, output: Tensor) -> Tensor:
+    """Scale the layer that returned ``output`` so that each unit has mean 0 and this deviation;
+    return its new output.
     """
     images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
     flat = output.transpose(1, -1) if images else output  # [..., units]
@@ -183,7 +195,8 @@ def _scale_to_output(layer: Any, inputs: Any, output: Tensor) -> Tensor:
     deviation = flat.flatten(0, -2).std(0)
     deviation = torch.where(
         deviation > 1e-6 * deviation.max(), deviation, 1.0
-    )  # a constant unit is only shifted
+    )  # a constant unit is only shifted, and scaled as the others
+    deviation = deviation / wanted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
     layer.bias.sub_(mean).div_(deviation)
     weight = layer.weight / deviation.view(

@@ -24,6 +24,16 @@ def damaged_idx(run: Path) -> None:
             write(f"MNIST/raw/{split}-{what}-ubyte", b"\x00\x00\x08")(run)
 
 
+def cut_batches(run: Path) -> None:
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        write(f"cifar-10-batches-bin/{name}.bin", b"cut")(run)
+
+
+def damaged_images(run: Path) -> None:
+    for split in ("train", "test"):
+        write(f"cifar-10/{split}/cat/0001.png", b"no image")(run)
+
+
 EXAMPLES = [
     Row(
         "mnist",
@@ -52,6 +62,35 @@ EXAMPLES = [
         data.svhn,
         r"no SVHN in .*: train_32x32.mat and test_32x32.mat",
         FileNotFoundError,
+    ),
+    Row(
+        "cifar10",
+        "missing: folder",
+        lambda run: data.cifar10(run / "nowhere"),
+        r"(?s)no CIFAR-10 in .*data_batch_1.bin .*--data-root FOLDER",
+        FileNotFoundError,
+    ),
+    Row(
+        "cifar10",
+        "missing: file",
+        data.cifar10,
+        r"lacks data_batch_2.bin and .* unpack the binary version",
+        FileNotFoundError,
+        write("cifar-10-batches-bin/data_batch_1.bin", b""),
+    ),
+    Row(
+        "cifar10",
+        "file: cut",
+        data.cifar10,
+        "data_batch_1.bin has 3 bytes, which is not a multiple of 3073",
+        damage=cut_batches,
+    ),
+    Row(
+        "cifar10",
+        "file: no image",
+        data.cifar10,
+        "0001.png cannot be read",
+        damage=damaged_images,
     ),
     Row(
         "yale_faces",

@@ -917,6 +917,11 @@ RUNS = [
             "two rows or more: got rows=512",
         ),
         (
+            "range: deviation",
+            lambda: data_dependent_start(guide(), X, deviation=0.0),
+            "deviation must be a positive number, got 0.0",
+        ),
+        (
             "type: guide",
             lambda: data_dependent_start(None, X),
             "guide must be a guide, .* got NoneType",
