@@ -35,7 +35,7 @@ from examples.common import (
     start_mixtures,
     train_first,
 )
-from examples.datasets import DATASETS, Dataset, load
+from examples.datasets import Dataset, load
 from examples.neighbors import graph_of, known_start
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import (
@@ -195,7 +195,7 @@ def build(data: Dataset, settings: Settings) -> FacetGuide:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "mfcvae")
-    parser.add_argument("--dataset", choices=DATASETS, default="mnist")
+    parser.add_argument("--dataset", choices=SETTINGS, default="mnist")
     flags = {
         "init": INIT_FLAG,
         "loss": LOSS_FLAG,

@@ -33,7 +33,7 @@ from examples.common import (
     resolve,
     start_mixtures,
 )
-from examples.datasets import DATASETS, Dataset, load
+from examples.datasets import Dataset, load
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, autoencoder_start, data_dependent_start, fit_mixtures
 from ppl_models import Bernoulli, ConvLadder, GaussianMixture, Normal, SharedMLP, VaDE
@@ -113,7 +113,7 @@ def as_images(data: Dataset) -> Dataset:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vade")
-    parser.add_argument("--dataset", choices=DATASETS, default="mnist")
+    parser.add_argument("--dataset", choices=SETTINGS, default="mnist")
     flags = {
         "num_components": {"help": "of the mixture"},
         "dim": {"help": "of the latents"},

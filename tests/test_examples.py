@@ -571,6 +571,20 @@ def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run() -> Non
         common.hold_out(data, 1437)
 
 
+@pytest.mark.parametrize("name", ["mfcvae", "vade"])
+def test_every_data_set_that_is_offered_has_settings(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = importlib.import_module(f"examples.{name}").parse
+    with pytest.raises(SystemExit, match="0"):
+        parse(["--help"])
+    offered = re.search(r"--dataset \{([^}]*)\}", " ".join(capsys.readouterr().out.split()))
+    assert offered is not None
+    assert "svhn" in offered[1]
+    for dataset in offered[1].split(","):
+        parse(["--dataset", dataset])
+
+
 @pytest.mark.parametrize(
     "flags",
     [["--model", "gmdgm", "--neighbors", "layer_1"], ["--neighbors", "layer_1"]],
