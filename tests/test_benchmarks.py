@@ -573,16 +573,16 @@ def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path
 
 
 @pytest.mark.parametrize("protocol", recovery.PROTOCOLS)
-def test_every_model_is_scored_on_the_same_mixings(protocol: str, tmp_path: Path) -> None:
+def test_every_model_is_scored_on_the_same_mixing(protocol: str, tmp_path: Path) -> None:
     out = tmp_path / "recovery.jsonl"
-    flags = ["--protocol", protocol, "--mixings", "3", "5", "--per-segment", "20", "--seeds", "2"]
+    flags = ["--protocol", protocol, "--mixings", "3", "4", "--per-segment", "20", "--seeds", "2"]
     flags += ["--steps", "4", "--flow-steps", "2", "--flow-layers", "1", "--out", str(out)]
     recovery.main(flags)
     found = {each["model"]: each for each in map(json.loads, out.read_text().splitlines())}
     assert set(found) == {*recovery.FLOORS, *recovery.MODELS}
     for name in recovery.MODELS:
-        assert np.shape(found[name]["mcc"]) == np.shape(found[name]["elbo"]) == (2, 2)
-        assert all(0.2 < score <= 1 for of in found[name]["mcc"] for score in of), name
+        assert len(found[name]["mcc"]) == len(found[name]["elbo"]) == 2
+        assert all(0.2 < score <= 1 for score in found[name]["mcc"]), name
 
 
 def test_ivaes_differ_in_the_prior_and_in_what_the_encoder_reads() -> None:

@@ -15,7 +15,7 @@ from guides import FacetGuide, VaDEGuide
 from inference import Constant, MeanField_ELBO, SVIRunner, fit_together
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
 from inference.training.batching import Rows
-from inference.training.data_source import data_source_for, separate_sources
+from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan
 from inference.training.steps import VmappedStep
@@ -92,51 +92,6 @@ def test_runs_without_draws_end_where_they_end_alone() -> None:
         for name, p in parameters(one).items():
             torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-9, msg=name)
         assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-8)
-
-
-def test_runs_with_data_of_their_own_end_where_they_end_alone() -> None:
-    """A flow in batches smaller than the data: orders, last batches and watched rows are each run's
-    own.
-    """
-    alone, together = (runners(flow, 3, lr=1e-2) for _ in range(2))
-    x = torch.stack([data(run.guide) + place for place, run in enumerate(alone)])
-    for runner, own in zip(alone, x, strict=True):
-        runner.fit(own, 6, 5, progress=False)
-    fit_together(together, x, 6, 5, progress=False)
-    for one, other in zip(alone, together, strict=True):
-        for name, p in parameters(one).items():
-            torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-9, msg=name)
-        assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-8)
-
-
-def test_labels_are_of_the_runs_own_data() -> None:
-    """Of a single run the draws are the same as alone; of two the batches are looked at."""
-    (alone,), together = runners(ivae, 1), runners(ivae, 1)
-    x, label = data(alone.guide), given(alone.guide, 12)["label"]
-    alone.fit(x, 2, 5, progress=False, label=label)
-    fit_together(together, x[None], 2, 5, progress=False, label=label[None])
-    for name, p in parameters(alone).items():
-        torch.testing.assert_close(parameters(together[0])[name], p, rtol=1e-6, atol=1e-9, msg=name)
-    labels = torch.stack([label, (label + 1) % 3])
-    both = torch.stack([x, x + 1])
-    guides = [runner.guide for runner in runners(ivae, 2)]
-    source = separate_sources(guides, torch.device("cpu"), both, {"label": labels}, 5)
-    for own, rows in enumerate(source.orders([0, 1])):
-        seen = source.data[rows]
-        row = rows - 12 * own
-        assert sorted(row.tolist()) == list(range(12))
-        torch.testing.assert_close(seen.x, both[own][row])
-        assert (seen.given["label"] == labels[own][row]).all()
-
-
-def test_data_for_another_number_of_runs_are_refused() -> None:
-    group = runners(ivae, 3)
-    x = torch.stack([data(group[0].guide)] * 2)
-    with pytest.raises(ValueError, match="x has the data of 2 runs, but 3 are trained together"):
-        fit_together(group, x, 1, progress=False, label=torch.zeros(3, 12, dtype=torch.long))
-    x = torch.stack([data(group[0].guide)] * 3)
-    with pytest.raises(ValueError, match="label has the data of 12 runs, but 3 are trained"):
-        fit_together(group, x, 1, progress=False, label=torch.zeros(12, dtype=torch.long))
 
 
 def started_alike(n: int) -> list[SVIRunner]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -25,15 +25,7 @@ from ppl_models.configurable import to_config
 from ppl_models.data import Observed
 from ppl_models.turns import exclusive
 
-__all__ = [
-    "DataSource",
-    "InMemorySource",
-    "LoaderSource",
-    "SeparateSource",
-    "data_source_for",
-    "fingerprint",
-    "separate_sources",
-]
+__all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
 
 BATCH_SIZE = 512
 # Rows of a loader's first pass to keep for later use.
@@ -58,10 +50,6 @@ class DataSource(ABC):
     @abstractmethod
     def batches(self, seed: int) -> Iterator[Observed]:
         """One pass over the data, on the device, in an order that depends on ``seed`` alone."""
-
-    def of_run(self, run: int) -> DataSource:
-        """The data of one of several runs that are trained together."""
-        return self
 
     @abstractmethod
     def subset(self, at_most: int) -> Observed:
@@ -103,11 +91,6 @@ class InMemorySource(DataSource):
         """The generator for the order of a pass."""
         return Generator(self.data.x.device).manual_seed(seed)
 
-    def orders(self, seeds: Sequence[int]) -> Tensor:
-        """Of each run's pass, which rows come one after the other: ``[S, N]``."""
-        rows = check_kind("batches", self.batching, Rows, "Rows()")
-        return torch.stack([rows.order(self.data, self.generator(seed)) for seed in seeds])
-
     def batches(self, seed: int) -> Iterator[Observed]:
         batches = self.batching.batches(self.data, self.batch_size, self.generator(seed))
         return (batch.to(self.device) for batch in batches)
@@ -123,33 +106,6 @@ class InMemorySource(DataSource):
             name: fingerprint(v) for name, v in self.data.given.items()
         }
         return {"data": prints, "batches": to_config(self.batching)}
-
-
-class SeparateSource(InMemorySource):
-    """Data of several runs that are trained together, each with its own, side by side.
-
-    :param each: a source for each run, with equally many rows in batches of the same size; they
-        become views of what is held here.
-    :raises ValueError: if the data are in groups.
-    """
-
-    def __init__(self, each: Sequence[InMemorySource]) -> None:
-        lead, number = each[0], len(each[0].data)
-        beside = [source.data.given for source in each]
-        given = {name: torch.cat([of[name] for of in beside]) for name in lead.data.given}
-        data = Observed(torch.cat([source.data.x for source in each]), given)
-        super().__init__(data, lead.batching, lead.batch_size, lead.device, mapped=False)
-        self.each, self.steps, self.full = each, lead.steps, lead.full
-        for place, source in enumerate(each):
-            source.data = self.data[slice(place * number, (place + 1) * number)]
-
-    def of_run(self, run: int) -> DataSource:
-        return self.each[run]
-
-    def orders(self, seeds: Sequence[int]) -> Tensor:
-        number = len(self.each[0].data)
-        own = [source.orders([seed]) for source, seed in zip(self.each, seeds, strict=True)]
-        return torch.cat([rows + place * number for place, rows in enumerate(own)])
 
 
 class LoaderSource(DataSource):
@@ -355,40 +311,6 @@ def data_source_for(
     data = guide.observed(x, given)
     batching = batches if batches is not None else Groups() if "group" in data.given else Rows()
     return InMemorySource(data, batching, size, device, mapped=isinstance(x, np.memmap))
-
-
-def separate_sources(
-    guides: Sequence[FacetGuide],
-    device: torch.device,
-    x: ArrayLike | Tensor,
-    given: Mapping[str, Any],
-    batch_size: int | None,
-) -> DataSource:
-    """The data source of runs that are trained together, with the same data or each with its own.
-
-    :param x: ``[N, *x_shape]``, or ``[S, N, *x_shape]`` with an x for each run.
-    :raises ValueError: if an argument does not fit.
-    """
-    if np.ndim(x) != len(guides[0].model.x_shape) + 2:
-        return data_source_for(guides[0], device, x, given, batch_size, None)
-    x = x if isinstance(x, Tensor) else np.asarray(x)
-    for name, values in {"x": x, **given}.items():
-        if values is not None and len(values) != len(guides):
-            raise ValueError(
-                f"{name} has the data of {len(values)} runs, but {len(guides)} are trained together"
-            )
-    each = [
-        data_source_for(
-            guide,
-            device,
-            x[run],
-            {name: None if values is None else values[run] for name, values in given.items()},
-            batch_size,
-            None,
-        )
-        for run, guide in enumerate(guides)
-    ]
-    return SeparateSource([check_kind("x", source, InMemorySource, "arrays") for source in each])
 
 
 def fingerprint(tensor: Tensor, mapped: bool = False) -> dict[str, Any]:

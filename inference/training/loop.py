@@ -65,8 +65,8 @@ def _train(plan: FitPlan) -> None:
     lead, processes, source = plan.lead, plan.processes, plan.source
     processes.check_alike(lambda: _without_callbacks(plan))
     processes.on_first(plan.check_callbacks)
-    own = [source.of_run(place) for place in range(len(plan.runs))]
-    watched = [each.subset(WATCHED_ROWS) for each in own]
+    watched = source.subset(WATCHED_ROWS)
+    first = source.subset(source.batch_size)
     trackers = [NonFiniteTracker(run) for run in plan.runs]
     at = TrainingProgress(lead.step, lead.model.gates.new_zeros(len(plan.runs)))
     hidden = not (plan.progress and processes.is_first)
@@ -80,10 +80,10 @@ def _train(plan: FitPlan) -> None:
             dynamic_ncols=True,
         ) as bar,
     ):
-        for run, each in zip(plan.runs, own, strict=True):
+        for run in plan.runs:
             run.should_stop = False
             processes.broadcast_run(run)
-            _check_first_step(run, each.subset(source.batch_size), plan.weights)
+            _check_first_step(run, first, plan.weights)
         if not processes.is_first:
             set_random_state(processes.fresh_random_state(lead), lead.device)
         checks = is_validation_enabled()
@@ -101,8 +101,8 @@ def _train(plan: FitPlan) -> None:
                     shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
                     bar.set_postfix(shown)
     if processes.is_first:
-        for run, rows in zip(plan.runs, watched, strict=True):
-            _warn_of_dead_facets(run, rows)
+        for run in plan.runs:
+            _warn_of_dead_facets(run, watched)
 
 
 def _without_callbacks(plan: FitPlan) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _without_callbacks(plan: FitPlan) -> dict[str, Any]:
 
 
 def _report(
-    plan: FitPlan, records: Sequence[dict[str, Any]], watched: Sequence[Observed], checks: bool
+    plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed, checks: bool
 ) -> None:
     """Complete each run's record and pass it to its callbacks, in the first process, then copy it
     to all.
@@ -119,20 +119,17 @@ def _report(
     :param checks: whether callbacks run with Pyro's checks, as the caller of ``fit`` set them.
     """
 
-    def complete(
-        run: Run, record: dict[str, Any], callbacks: Sequence[Callback], rows: Observed
-    ) -> None:
+    def complete(run: Run, record: dict[str, Any], callbacks: Sequence[Callback]) -> None:
         with seeded(0, plan.lead.device):
-            record |= _watch(run, rows)
+            record |= _watch(run, watched)
             run.history.append(record)
             with pyro.validation_enabled(checks):
                 for callback in callbacks:
                     callback(run, record)
                     check_record(record, callback)
 
-    each = zip(plan.runs, records, plan.callbacks, watched, strict=True)
-    for run, record, callbacks, rows in each:
-        plan.processes.on_first(partial(complete, run, record, callbacks, rows))
+    for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
+        plan.processes.on_first(partial(complete, run, record, callbacks))
         plan.processes.broadcast_run(run)
         record |= run.history[-1]
 
@@ -177,10 +174,7 @@ def _loop(
 def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
     """Each run's mean objective since the last record, and its number of skipped steps."""
     taken = steps.runs[0].step - at.logged
-    skipped = [
-        tracker.report(taken, steps.source.of_run(place))
-        for place, tracker in enumerate(steps.trackers)
-    ]
+    skipped = [tracker.report(taken, steps.source) for tracker in steps.trackers]
     counts = torch.tensor([taken - n for n in skipped], device=at.total_loss.device)
     return [
         {"objective": objective} | ({"skipped": n} if n else {})

@@ -189,7 +189,7 @@ class VmappedStep(Steps):
                 f"runs that are trained together need batches of equal size, which {batching!r} "
                 "does not give: train each alone, with SVIRunner.fit"
             )
-        self.memory = source
+        self.memory, self.rows = source, source.batching
         self.program = ScheduledLoss(self.runs[0].loss, self.weights)
         programs = [ScheduledLoss(run.loss, self.weights) for run in self.runs]
         self.each = [dict(program.named_parameters()) for program in programs]
@@ -199,7 +199,7 @@ class VmappedStep(Steps):
     def ordered(self) -> Iterator[Observed]:
         data = self.memory.data
         seeds = [derive_seed(run.seed, run.epoch) for run in self.runs]
-        orders = self.memory.orders(seeds)
+        orders = torch.stack([self.rows.order(data, self.memory.generator(seed)) for seed in seeds])
         return (
             data[rows].to(self.memory.device)
             for rows in orders.split(self.memory.batch_size, dim=1)

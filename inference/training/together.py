@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from inference.checkpoints.periodic import Checkpoints
 from inference.run import Callback, Run
-from inference.training.data_source import separate_sources
+from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan, check_callbacks
 from inference.training.steps import VmappedStep
@@ -44,8 +44,7 @@ def fit_together(
     :param runners: built alike except for parameters and seed: same model, guide, objective,
         schedule, precision, device, and number of steps taken. Each has its own optimiser and
         learning rate.
-    :param x: data ``[N, *x_shape]`` for all runs, or ``[S, N, *x_shape]`` with a data set for each,
-        such as resampled ones; like the models' other inputs (``given``).
+    :param x: data ``[N, *x_shape]`` for all runs, like the models' other inputs (``given``).
     :param callbacks: a function that returns a runner's callbacks, like those of
         :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
     :raises ValueError: before training, if data or sizes do not fit, or the runners differ in kind.
@@ -88,8 +87,7 @@ def fit_together(
             "runs that are trained together take arrays, not a DataLoader: train each alone, with "
             "SVIRunner.fit"
         )
-    guides = [runner.guide for runner in runners]
-    source = separate_sources(guides, runners[0].device, x, given, batch_size)
+    source = data_source_for(runners[0].guide, runners[0].device, x, given, batch_size, None)
     train(FitPlan(runners, VmappedStep, source, epochs, log_every, each, progress, checkpoints))
 
 
