@@ -16,15 +16,17 @@ posterior, q(z given x, u) or q(z given x). Two protocols:
 
 `x` and `FastICA` are the data themselves and their independent components, scored in the same way.
 One line of JSON a run; runs that the file has are left out, so that a stopped benchmark goes on.
+At the end a table compares each model with VaDE, paired over mixings.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pyro
+from scipy.stats import ttest_rel, wilcoxon
 from sklearn.decomposition import FastICA
 from torch.nn.init import xavier_uniform_
 
@@ -162,6 +165,34 @@ def train(
     }
 
 
+def table(lines: Iterable[dict[str, Any]], against: str) -> str:
+    """Scores by protocol and size: mean and deviation over mixings, each the mean of its seeds, and
+    what each model has beyond another on the same mixings: mean, 95 % interval (t), p (Wilcoxon).
+    """
+    found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
+    for line in lines:
+        models = found.setdefault((line["protocol"], line["per_segment"]), {})
+        models.setdefault(line["model"], {})[line["mixing"]] = float(np.mean(line["mcc"]))
+    rows = [f"{'':24s}MCC    (sd)    beyond {against}"]
+    for (protocol, size), models in found.items():
+        common = sorted(set.intersection(*(set(each) for each in models.values())))
+        scores = {name: np.array([of[m] for m in common]) for name, of in models.items()}
+        rows.append(f"{protocol}, {size} rows a segment, {len(common)} mixings")
+        for model, each in scores.items():
+            row = f"  {model:22s}{each.mean():.3f}  ({each.std(ddof=1):.3f})"
+            if model != against and against in scores:
+                row += beyond(each, scores[against])
+            rows.append(row)
+    return "\n".join(rows)
+
+
+def beyond(scores: np.ndarray, others: np.ndarray) -> str:
+    paired = ttest_rel(scores, others).confidence_interval()
+    p = wilcoxon(scores, others).pvalue
+    difference = (scores - others).mean()
+    return f"  {difference:+.3f} ({paired.low:+.3f} to {paired.high:+.3f}), p = {p:.2g}"
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -188,6 +219,9 @@ def main(argv: list[str] | None = None) -> None:
     told = ("seeds", "steps", "flow_steps", "flow_layers")
     settings = {name: getattr(args, name) for name in told}
     run_all(args.out, runs, names, settings, partial(train, args=args))
+    lines = map(json.loads, args.out.read_text().splitlines())
+    if args.mixings[1] - args.mixings[0] > 1:
+        print(table((line for line in lines if line["settings"] == settings), "VaDE"))
 
 
 if __name__ == "__main__":

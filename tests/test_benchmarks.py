@@ -585,6 +585,21 @@ def test_every_model_is_scored_on_the_same_mixing(protocol: str, tmp_path: Path)
         assert all(0.2 < score <= 1 for score in found[name]["mcc"]), name
 
 
+def test_scores_are_compared_on_the_same_mixings() -> None:
+    """By hand: of mixings 0 to 5, which both have, one model is ahead by 0.1, 0.2, ..., 0.6."""
+    lines = [
+        {"protocol": "held out", "per_segment": 9, "model": name, "mixing": k, "mcc": [low, high]}
+        for k in range(7)
+        for name, low, high in (("VaDE", 0.1, 0.3), ("flow", 0.2 + 0.1 * k, 0.4 + 0.1 * k))
+        if (name, k) != ("VaDE", 6)
+    ]
+    rows = recovery.table(lines, "VaDE").splitlines()
+    assert rows[1] == "held out, 9 rows a segment, 6 mixings"
+    half = 2.5706 * np.std(np.arange(6) / 10, ddof=1) / 6**0.5  # a t quantile for 5 degrees
+    expected = f"+0.350 ({0.35 - half:+.3f} to {0.35 + half:+.3f}), p = 0.031"  # 2 / 2 ** 6
+    assert rows[3].endswith(expected), rows[3]
+
+
 def test_ivaes_differ_in_the_prior_and_in_what_the_encoder_reads() -> None:
     settings = recovery.Settings()
     for name, build in recovery.MODELS.items():
