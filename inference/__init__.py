@@ -20,6 +20,7 @@ from inference.initialization.neighbor_training import cluster_posterior, fit_ne
 from inference.initialization.neighbors import neighbor_clusters, neighbor_start
 from inference.initialization.networks import autoencoder_start, data_dependent_start
 from inference.objectives import (
+    Conditioned_ELBO,
     GuideEnum_ELBO,
     ImportanceWeighted_ELBO,
     Loss,
@@ -40,6 +41,7 @@ except PackageNotFoundError:  # a copy of the files that was not installed
 
 __all__ = [
     "Checkpoints",
+    "Conditioned_ELBO",
     "Constant",
     "CoolDown",
     "Groups",

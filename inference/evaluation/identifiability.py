@@ -50,8 +50,7 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
         raise ValueError(
             "identifiability is stated for mixtures of diagonal covariance, got covariance='full'"
         )
-    loc, precision = prior.loc.detach().double(), prior.scale.detach().double() ** -2
-    return torch.cat([loc * precision, -0.5 * precision], -1)
+    return prior.natural_parameters().detach()
 
 
 def identifiability_matrix(prior: GaussianMixture) -> Tensor:
@@ -146,8 +145,8 @@ class KeepIdentifiable:
     If L has become singular, or two components are equal, noise is added to natural parameters (of
     the components that equal others, or of all) with a warning, and the number of perturbed
     components is recorded as ``perturbed_NAME``. This is the paper's remedy (section 3), which the
-    paper never had to use. With fewer than 2 d + 1 components there is no L and no number, and only
-    equal components are perturbed.
+    paper never had to use; :class:`~inference.Conditioned_ELBO` is that of its footnote. With fewer
+    than 2 d + 1 components there is no L and no number, and only equal components are perturbed.
 
     :param noise: relative to the parameters' size.
     :raises ValueError: if ``noise`` is not positive.

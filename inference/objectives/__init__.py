@@ -1,5 +1,6 @@
 """Objectives: the loss that is minimised, in nats per datum, and its terms."""
 
+from inference.objectives.conditioned import Conditioned_ELBO
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.importance import ImportanceWeighted_ELBO
 from inference.objectives.loss import SUITABLE, Loss, default_objective
@@ -8,6 +9,7 @@ from inference.objectives.score_function import ScoreFunction_ELBO
 
 __all__ = [
     "SUITABLE",
+    "Conditioned_ELBO",
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",

@@ -84,6 +84,13 @@ class GaussianMixture(Mixture):
         diagonal = torch.diag_embed(self.scale)
         return diagonal if self.covariance == "diag" else self.lower.tril(-1) + diagonal
 
+    def natural_parameters(self) -> Tensor:
+        r"""Every component's :math:`(\mu / \sigma^2, -1 / (2 \sigma^2))`, of a diagonal covariance:
+        ``[K, 2 d]``, float64.
+        """
+        loc, precision = self.loc.double(), self.scale.double() ** -2
+        return torch.cat([loc * precision, -0.5 * precision], -1)
+
     def components(self) -> dist.TorchDistribution:
         if self.covariance == "diag":
             return DiagonalNormal(self.loc, self.scale)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from guides import FacetGuide, VaDEGuide
 from inference import (
+    Conditioned_ELBO,
     Constant,
     CoolDown,
     Groups,
@@ -245,6 +246,17 @@ OBJECTIVES = [
             "which ScoreFunction_ELBO would score wrongly",
         ),
         ("nan: plates", lambda: ScoreFunction_ELBO(max_plate_nesting=NAN), "max_plate_nesting"),
+    ),
+    *of(
+        "Conditioned_ELBO",
+        ("range: weight", lambda: Conditioned_ELBO(-1, max_plate_nesting=1), "at least 0, got -1"),
+        (
+            "misfit: components",
+            lambda: SVIRunner(
+                guide().model, guide(), objective=Conditioned_ELBO(1, max_plate_nesting=1)
+            ).fit(X, 1, progress=False),
+            "its condition number needs",
+        ),
     ),
     *of(
         "ImportanceWeighted_ELBO",
