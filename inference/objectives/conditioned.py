@@ -21,9 +21,10 @@ class Conditioned_ELBO(GuideEnum_ELBO):
     Paige, *I Don't Need u*, footnote 2).
 
     CN is the condition number of :func:`~inference.evaluation.identifiability_matrix`, summed over
-    the model's Gaussian mixtures of diagonal covariance; each needs 2 d + 1 components, of different
-    scales: where all are alike, as at first, L is singular and the objective infinite. It is not a
-    bound on log p(x); the history's ``elbo`` leaves the penalty out, its ``objective`` has it.
+    the model's Gaussian mixtures of diagonal covariance; each needs 2 d + 1 components, of
+    different scales: where all are alike, as at first, L is singular and the objective infinite. It
+    is not a bound on log p(x); the history's ``elbo`` leaves the penalty out, its ``objective`` has
+    it.
     :class:`~inference.evaluation.KeepIdentifiable` is the remedy of the paper's main text.
 
     :param weight: :math:`\alpha`, in nats per datum, at least 0.
