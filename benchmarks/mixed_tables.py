@@ -180,9 +180,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     args = parser.parse_args(arguments)
-    for seed in range(args.seeds):
-        print_table(f"seed {seed}", measure(args.rows, seed))
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    found = []
+    for seed in seeds:
+        found.append(measure(args.rows, seed))
+        print(f"seed {seed}")
+        for name, scores in found[-1].items():
+            print(f"  {name:22s}", *(f"{n} {value:.3f}" for n, value in scores.items()), flush=True)
+    for name in found[0]:
+        print(name)
+        print_table([each[name] for each in found])
 
 
 if __name__ == "__main__":

@@ -187,7 +187,8 @@ class Columns(Likelihood):
 
         :raises ValueError: naming the column.
         """
-        for name, each, column in zip(self.names, self, x.unbind(-1), strict=True):
+        numbers = x.float() if x.dtype == torch.uint8 else x
+        for name, each, column in zip(self.names, self, numbers.unbind(-1), strict=True):
             if len(there := column[~column.isnan()]):
                 with _about(name):
                     each.check(there)
@@ -220,7 +221,7 @@ def _check_columns(columns: Mapping[str, Likelihood]) -> None:
     for name, each in columns.items():
         if not isinstance(name, str) or name in ("", CLASS):
             raise ValueError(
-                f"names of columns are strings, not empty and not {CLASS!r}: got {name!r}"
+                f"names of columns must be strings, not empty and not {CLASS!r}: got {name!r}"
             )
         if not isinstance(each, Likelihood) or isinstance(each, Exact | Incomplete | Columns):
             raise ValueError(
@@ -229,7 +230,7 @@ def _check_columns(columns: Mapping[str, Likelihood]) -> None:
             )
     if len({id(each) for each in columns.values()}) < len(columns):
         raise ValueError(
-            f"the columns {_some(tuple(columns))} share a likelihood: give each its own"
+            f"the columns {_some(tuple(columns))} share a likelihood object: give each its own"
         )
 
 

@@ -52,6 +52,7 @@ from ppl_models import (
     Autoencoder,
     AutoregressiveFlow,
     Bernoulli,
+    Columns,
     ContinuousBernoulli,
     ContinuousIVAE,
     ConvGrid,
@@ -70,6 +71,7 @@ from ppl_models import (
     SharedMLP,
     StandardNormal,
     StridedConvNet,
+    StudentT,
     VaDE,
     VampPrior,
 )
@@ -159,6 +161,20 @@ def dirichlet_weights() -> VaDEGuide:
 def incomplete() -> VaDEGuide:
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
     return VaDEGuide(MFCVAE((6,), facets, Incomplete(HeteroscedasticNormal()), MLPLadder((8, 9))))
+
+
+def columns() -> VaDEGuide:
+    """Of kinds that take grey values, as other models of this list; `test_columns` has all."""
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    kinds = {
+        "length": Normal(),
+        "weight": StudentT(loc=0.5, unit=0.3),
+        "share": ContinuousBernoulli(),
+        "chosen": Bernoulli(threshold=0.5),
+        "spread": HeteroscedasticNormal(),
+        "height": Normal(0.3, loc=0.5, unit=0.3),
+    }
+    return VaDEGuide(MFCVAE((6,), facets, Columns(kinds), MLPLadder((8, 9))))
 
 
 def network_enumerated() -> AmortizedGuide:
@@ -348,6 +364,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     vamp,
     dirichlet_weights,
     incomplete,
+    columns,
     network_enumerated,
     network_conditional_two_draws,
     network_relaxed,
@@ -433,6 +450,7 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (incomplete, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (columns, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (
         three_facets_full_covariance_two_draws,
         "enumerates its clusters",

@@ -283,6 +283,15 @@ def test_encoders_see_numbers_and_gaps() -> None:
     assert columns().features_shape((9,)) == (len(want),)
 
 
+def test_codes_of_eight_bits_are_codes() -> None:
+    """Not brightnesses, which others divide by 255."""
+    guide = one_latent()
+    x = table(gaps=False)[:, 3:].round()
+    whole = torch.cat([x.new_full((12, 3), 40.0), x], 1).round()
+    eight_bits = whole.to(torch.uint8)
+    np.testing.assert_array_equal(guide.embed(eight_bits)["z"], guide.embed(whole)["z"])
+
+
 def test_numeric_fills_gaps_by_means() -> None:
     x = table()
     found = torch.cat(numeric(columns(), x), -1)

@@ -282,9 +282,11 @@ def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likeli
 
 def _check_precision(name: str, values: np.ndarray) -> None:
     """:raises ValueError: if single precision does not hold what varies in a column of numbers."""
-    size, spread = np.abs(values).max(), values.std()
+    size = np.abs(values).max()
     if not np.isfinite(size):
         raise ValueError(f"column {name!r} has infinite values: drop these rows or clip them")
+    with np.errstate(over="ignore"):
+        spread = values.std()
     if size > LARGEST or 0 < spread < max(VARIES * size, SMALLEST):
         raise ValueError(
             f"column {name!r} varies by {spread:.3g} around {values.mean():.3g}, which single "

@@ -23,7 +23,7 @@ SHUFFLES, LEVEL, MAX_ROWS = 20, 0.95, 5000
 NO_VARIANCE = 1e-6
 # Noise that fills the gaps between codes and between counts, in deviations: without it every code
 # would be a hill of the density.
-FILLING = 0.3
+FILLING = 0.4
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
 
 def _features(columns: Columns, x: np.ndarray) -> list[np.ndarray]:
     with torch.no_grad():
-        return [each.double().numpy() for each in numeric(columns, torch.as_tensor(x))]
+        return [each.double().numpy() for each in numeric(columns, torch.tensor(x))]
 
 
 def _whitening(features: np.ndarray) -> np.ndarray:
