@@ -164,13 +164,13 @@ def incomplete() -> VaDEGuide:
 
 
 def columns() -> VaDEGuide:
-    """Of kinds that take grey values, as other models of this list; `test_columns` has all."""
+    """Of kinds that take any numbers, as other models of this list do; `test_columns` has all."""
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
     kinds = {
         "length": Normal(),
         "weight": StudentT(loc=0.5, unit=0.3),
-        "share": ContinuousBernoulli(),
-        "chosen": Bernoulli(threshold=0.5),
+        "share": Normal(0.3, learned=True),
+        "delay": StudentT(3.0, 0.5),
         "spread": HeteroscedasticNormal(),
         "height": Normal(0.3, loc=0.5, unit=0.3),
     }
