@@ -77,7 +77,7 @@ class FacetGuide(Program):
         self.layers = nn.ModuleDict({name: each for name, each in layers.items() if each})
         self.encoder = self.build_encoder()
         for name, prior in model.priors.items():
-            prior.bind(partial(self._encode_facet, name), model.x_shape)
+            prior.bind(partial(self._encode_facet, name), model.features_shape)
 
     def site_weight(self, site: str) -> Tensor | float | None:
         return self.model.site_weight(site)
@@ -143,7 +143,7 @@ class FacetGuide(Program):
         per facet.
         """
         return self.model.network.encoder(
-            self.model.x_shape, [self.head_size(name) for name in self.model.priors]
+            self.model.features_shape, [self.head_size(name) for name in self.model.priors]
         )
 
     def head_size(self, name: str) -> int:

@@ -77,7 +77,7 @@ class ConditionalGuide(FacetGuide):
             return super().build_encoder()
         network = self.model.network
         shape = network.joined_shape(
-            self.model.x_shape, cast(Labelled, self.model).num_label_features
+            self.model.features_shape, cast(Labelled, self.model).num_label_features
         )
         return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
 

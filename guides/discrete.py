@@ -186,7 +186,7 @@ class ScoreFunction(Discrete):
                 "this ScoreFunction holds the baselines of another guide: give each guide its own"
             )
         self.baselines = nn.ModuleDict(
-            {name: BASELINES[self.baseline](model.x_shape) for name in model.mixtures}
+            {name: BASELINES[self.baseline](model.features_shape) for name in model.mixtures}
         )
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:

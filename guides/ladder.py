@@ -62,7 +62,7 @@ class LadderGuide(NetworkGuide):
         super().__init__(model, num_samples, discrete)
         self.clustered = list(model.mixtures)
         if self.clustered:
-            self.classifier = model.network.encoder(model.x_shape, self._components())
+            self.classifier = model.network.encoder(model.features_shape, self._components())
         for name in model.mixtures:
             self.forget_clusters(name)
 
@@ -124,7 +124,7 @@ class LadderGuide(NetworkGuide):
 
     def build_encoder(self) -> Encoder:
         sizes = [self.head_size(name) for name in self.model.priors]
-        return self.model.network.encoder(self.model.x_shape, sizes, self._components())
+        return self.model.network.encoder(self.model.features_shape, sizes, self._components())
 
     def _components(self) -> list[int]:
         """K of each facet, 0 if it has no clusters."""

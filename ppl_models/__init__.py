@@ -5,6 +5,9 @@ from ppl_models.installation import check_installation
 check_installation()  # before others' packages of these names can be imported
 
 from ppl_models.base import FacetModel
+from ppl_models.categories import Categorical, Ordinal
+from ppl_models.columns import Columns
+from ppl_models.counts import NegativeBinomial, Poisson
 from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow
 from ppl_models.inputs import Input
@@ -46,6 +49,7 @@ from ppl_models.priors import (
     StandardNormal,
     VampPrior,
 )
+from ppl_models.reals import LogNormal, StudentT
 from ppl_models.vade import VaDE
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder
@@ -65,8 +69,10 @@ __all__ = [
     "Autoencoder",
     "AutoregressiveFlow",
     "Bernoulli",
+    "Categorical",
     "ClassBlocks",
     "Codebook",
+    "Columns",
     "ConditionalNormal",
     "ContinuousBernoulli",
     "ContinuousIVAE",
@@ -84,15 +90,20 @@ __all__ = [
     "Incomplete",
     "Input",
     "Likelihood",
+    "LogNormal",
     "MLPLadder",
     "Mixture",
+    "NegativeBinomial",
     "NeighborMixture",
     "Normal",
+    "Ordinal",
+    "Poisson",
     "Prior",
     "ResNet",
     "SharedMLP",
     "StandardNormal",
     "StridedConvNet",
+    "StudentT",
     "VaDE",
     "VampPrior",
 ]

@@ -83,7 +83,7 @@ class FacetModel(Program):
             )
         self.likelihood = likelihood if likelihood is not None else Bernoulli()
         self.network = network if network is not None else _default_network(len(facets))
-        output_shape = (self.likelihood.parameters_per_entry * self.x_shape[0], *self.x_shape[1:])
+        output_shape = self.likelihood.output_shape(self.x_shape)
         self.decoder = self.network.decoder(output_shape, self.decoder_dims)
         self.register_buffer("kl_weights", torch.ones(len(facets), 2))
         self.register_buffer("gates", torch.ones(len(facets)))
@@ -97,6 +97,11 @@ class FacetModel(Program):
     def dims(self) -> tuple[int, ...]:
         """Length of each facet's latent vector, shallow to deep."""
         return tuple(prior.dim for prior in self.priors.values())
+
+    @property
+    def features_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as encoders read it."""
+        return self.likelihood.features_shape(self.x_shape)
 
     @property
     def decoder_dims(self) -> tuple[int, ...]:
@@ -329,8 +334,10 @@ class FacetModel(Program):
         return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
 
     def seen(self, x: Tensor) -> Tensor:
-        """A batch as encoders read it: prepared, with missing entries replaced by numbers."""
-        return self.likelihood.filled(self.prepare(x))
+        """A batch as encoders read it, ``[B, *features_shape]``: prepared, and in numbers; see
+        :meth:`Likelihood.features`.
+        """
+        return self.likelihood.features(self.prepare(x))
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:

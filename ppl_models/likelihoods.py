@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Sequence
 from math import inf
-from typing import cast
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
-from ppl_models.configurable import Configurable
 from ppl_models.distributions import EqualScaleNormal, MaskedIndependent, RoundedLogistic
+from ppl_models.likelihood_base import Likelihood, Scaled
 
 __all__ = [
     "Bernoulli",
@@ -24,64 +23,6 @@ __all__ = [
     "Likelihood",
     "Normal",
 ]
-
-
-class Likelihood(Configurable, nn.Module):
-    """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event
-    ``x_shape``.
-    """
-
-    #: inclusive range of valid data; 8-bit images are divided by 255 first
-    support: tuple[float, float] = (-float("inf"), float("inf"))
-    #: number of decoder outputs per entry of x
-    parameters_per_entry = 1
-    #: whether NaN marks a missing entry rather than an error
-    takes_missing = False
-    #: whether it gives probabilities of values rather than a density
-    discrete = False
-
-    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Convert a batch to the form that the density expects; a second call changes nothing.
-
-        8-bit images become values in [0, 1] of type ``dtype``; other data are unchanged.
-        """
-        return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
-
-    def filled(self, x: Tensor) -> Tensor:
-        """A prepared batch as encoders read it, with missing entries replaced by numbers."""
-        return x
-
-    @abstractmethod
-    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        """Distribution over x from the decoder's raw output, whose last ``event_dim`` axes are the
-        event.
-
-        With several parameters per entry, the output's first event axis is as many times longer
-        than that of x.
-        """
-
-    def check(self, x: Tensor) -> None:
-        """Reject data outside the support.
-
-        :raises ValueError: naming the range found, the range needed and the likely fix.
-        """
-        low, high = (float(bound) for bound in torch.aminmax(x))
-        if x.dtype == torch.uint8:
-            if high <= 1:
-                raise ValueError(
-                    f"x is uint8 with values up to {high:.0f}, and 8-bit data are divided by 255: "
-                    "give binary data as bool or float"
-                )
-            low, high = low / 255, high / 255
-        if low < self.support[0] or high > self.support[1]:
-            raise ValueError(
-                f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} "
-                f"likelihood needs {list(self.support)}\n"
-                "  Try one of:\n"
-                "  - scale the data, for example x / x.max()\n"
-                "  - give 8-bit images as uint8: they are divided by 255 for you\n"
-                "  - use a likelihood for real values, such as Normal(scale=...)"
-            )
 
 
 class Bernoulli(Likelihood):
@@ -142,15 +83,19 @@ class ContinuousBernoulli(Likelihood):
         return dist.ContinuousBernoulli(logits=output).to_event(event_dim)
 
 
-class Normal(Likelihood):
+class Normal(Scaled):
     """Independent entries, x ~ Normal(output, scale) with one standard deviation, fixed or learned.
 
     :param scale: standard deviation in the units of x; 0.6 (3DShapes) and 0.3 (SVHN) in MFCVAE's
-        Table 3.
+        Table 3. ``None`` to learn it, from half of ``unit`` on; it then stays above a tenth.
     :param bounded: use sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for SVHN).
     :param learned: whether the scale is a parameter, which begins at ``scale``. Where latents can
         describe the data exactly the best scale is 0, and the bound has no maximum.
-    :raises ValueError: if ``scale`` is not positive.
+    :param loc: if given, the mean is ``loc + unit * output``, and encoders see ``(x - loc) /
+        unit``. For a column of a table: its mean.
+    :param unit: as ``loc``. For a column of a table: its standard deviation.
+    :raises ValueError: if ``scale`` or ``unit`` is not positive, ``loc`` not finite, or ``bounded``
+        combined with ``loc`` or ``unit``, or with no scale.
 
     Example:
         >>> import torch
@@ -158,32 +103,39 @@ class Normal(Likelihood):
         >>> p = Normal(0.3)(torch.zeros(1, 2), event_dim=1)
         >>> p.mean, p.variance
         (tensor([[0., 0.]]), tensor([[0.0900, 0.0900]]))
+        >>> Normal(2.0, loc=40.0, unit=12.0)(torch.ones(1, 1), event_dim=1).mean
+        tensor([[52.]])
     """
 
-    def __init__(self, scale: float, bounded: bool = False, learned: bool = False) -> None:
+    def __init__(
+        self,
+        scale: float | None = None,
+        bounded: bool = False,
+        learned: bool = False,
+        loc: float | None = None,
+        unit: float | None = None,
+    ) -> None:
         super().__init__()
-        self.bounded, self.learned = bounded, check_kind("learned", learned, bool, "True or False")
-        if not 0 < number(scale) < inf:
-            raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
-        if learned:
-            self.log_scale = nn.Parameter(torch.tensor(float(scale)).log())
-        else:
-            # A buffer stays on the device; a number would be copied there in every step.
-            self.register_buffer("fixed_scale", torch.tensor(float(scale)), persistent=False)
-
-    @property
-    def scale(self) -> Tensor:
-        """The standard deviation, a scalar."""
-        return self.log_scale.exp() if self.learned else cast(Tensor, self.fixed_scale)
+        self.bounded = bounded
+        self._locate(loc, unit)
+        self._set_scale(scale, learned)
+        if bounded and (self.located or scale is None):
+            raise ValueError(
+                "a bounded mean lies in [0, 1], with a scale and neither loc nor unit, such as "
+                f"Normal(0.3, bounded=True): got scale={scale!r}, loc={loc!r}, unit={unit!r}"
+            )
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        mean = output.sigmoid() if self.bounded else output
+        mean = output.sigmoid() if self.bounded else self.placed(output)
         return EqualScaleNormal(mean, self.scale, event_dim)
 
+    def fitted(self, values: Tensor) -> Likelihood:
+        return self if self.bounded else super().fitted(values)
+
     def extra_repr(self) -> str:
-        options = {"bounded": self.bounded, "learned": self.learned}
-        chosen = "".join(f", {name}=True" for name, value in options.items() if value)
-        return f"scale={self.scale.item():.4g}{chosen}"
+        bounded = ", bounded=True" if self.bounded else ""
+        scale, comma, rest = super().extra_repr().partition(", ")
+        return f"{scale}{bounded}{comma}{rest}"
 
 
 class HeteroscedasticNormal(Likelihood):
@@ -287,8 +239,14 @@ class Incomplete(Likelihood):
             x.isnan(), x.to(prepared.dtype), prepared
         )  # keep NaN, which a threshold would have replaced
 
-    def filled(self, x: Tensor) -> Tensor:
-        return x.nan_to_num(self.fill)
+    def features(self, x: Tensor) -> Tensor:
+        return self.likelihood.features(x.nan_to_num(self.fill))
+
+    def features_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
+        return self.likelihood.features_shape(x_shape)
+
+    def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
+        return self.likelihood.output_shape(x_shape)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return MaskedIndependent(self.likelihood(output, event_dim), self.fill)

@@ -53,6 +53,7 @@ from ppl_models import (
     Autoencoder,
     AutoregressiveFlow,
     Bernoulli,
+    Columns,
     ContinuousBernoulli,
     ContinuousIVAE,
     ConvGrid,
@@ -71,6 +72,7 @@ from ppl_models import (
     SharedMLP,
     StandardNormal,
     StridedConvNet,
+    StudentT,
     VaDE,
     VampPrior,
 )
@@ -166,6 +168,20 @@ def dirichlet_weights() -> VaDEGuide:
 def incomplete() -> VaDEGuide:
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
     return VaDEGuide(MFCVAE((6,), facets, Incomplete(HeteroscedasticNormal()), MLPLadder((8, 9))))
+
+
+def columns() -> VaDEGuide:
+    """Of kinds that take any numbers, as other models of this list do; `test_columns` has all."""
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+    kinds = {
+        "length": Normal(),
+        "weight": StudentT(loc=0.5, unit=0.3),
+        "share": Normal(0.3, learned=True),
+        "delay": StudentT(3.0, 0.5),
+        "spread": HeteroscedasticNormal(),
+        "height": Normal(0.3, loc=0.5, unit=0.3),
+    }
+    return VaDEGuide(MFCVAE((6,), facets, Columns(kinds), MLPLadder((8, 9))))
 
 
 def network_enumerated() -> AmortizedGuide:
@@ -356,6 +372,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     vamp,
     dirichlet_weights,
     incomplete,
+    columns,
     network_enumerated,
     network_conditional_two_draws,
     network_relaxed,
@@ -442,6 +459,7 @@ PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
     (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (incomplete, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+    (columns, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
     (
         three_facets_full_covariance_two_draws,
         "enumerates its clusters",

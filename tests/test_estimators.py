@@ -438,7 +438,8 @@ def test_networks_are_taught_the_maps() -> None:
         )
 
     assert error() > 0.5, "of a variance of 1"
-    teach(guide, torch.as_tensor(x), found, 0.3, 15, chosen)
+    targets, widths = (torch.as_tensor(each) for each in (found.sources(x), found.variances(0.3)))
+    teach(guide, torch.as_tensor(x), targets, widths, 15, chosen)
     assert error() < 0.05
     assert np.square(guide.reconstruct(x) - x).mean() < 0.2
 

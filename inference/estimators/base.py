@@ -8,7 +8,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from inference.estimators.data import (
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.estimators.divergence import check_trained
 from inference.estimators.tables import plain_table, real_numbers
+from inference.estimators.views import View
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
@@ -57,6 +58,7 @@ class Chosen:
     """How to fit: the settings that all estimators have.
 
     :ivar epochs: ``None`` to use the estimator's own number of steps.
+    :ivar view: how a start sees the data.
     """
 
     likelihood: Likelihood
@@ -66,6 +68,7 @@ class Chosen:
     learning_rate: float
     seed: int
     device: str
+    view: View = field(default_factory=View)
 
     def settings(self) -> dict[str, Any]:
         """The settings in a readable form."""
@@ -173,7 +176,7 @@ class FacetEstimator(BaseEstimator):
             )
         usable_device(self.device)
         if likelihood is None:
-            likelihood = default_likelihood(self.encoding_.values, x, dim)
+            likelihood = self._default_likelihood(x, dim)
         return Chosen(
             completed(likelihood, x),
             network if self.network is None else self.network,
@@ -185,6 +188,10 @@ class FacetEstimator(BaseEstimator):
             drawn_seed(self.random_state),
             self.device,
         )
+
+    def _default_likelihood(self, x: np.ndarray, dim: int) -> Likelihood:
+        """That of encoded data, where the user gave none."""
+        return default_likelihood(self.encoding_.values, x, dim)
 
     def _seen_data(self, X: Any) -> np.ndarray:
         """Data for a fitted estimator, in the user's units.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
-from inference.estimators.data import encoding_of
+from inference.estimators.data import encoding_of, is_missing
 from inference.estimators.defaults import (
     default_dims,
     default_network,
@@ -30,6 +31,7 @@ from inference.estimators.facets import (
     for_each,
     known_labels,
 )
+from inference.estimators.frames import Table, is_frame, is_mixed, read_table
 from inference.estimators.outliers import Outliers
 from inference.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from inference.estimators.strategies import (
@@ -40,6 +42,7 @@ from inference.estimators.strategies import (
     facets_found,
     numbered,
 )
+from inference.estimators.views import View, columns_view
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood
 from ppl_models.checks import check_kind, check_size, is_index
@@ -89,6 +92,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
 
+    A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
+    column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
+    ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,
+    bools ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as counts do, other
+    numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says which. A start
+    sees such columns as numbers, standardised and in sum of the same weight for each degree of
+    freedom; :meth:`sample` and :meth:`impute` return data frames like the user's. Rows are not left
+    out of the fit.
+
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
         features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
         is given; other data get two.
@@ -102,6 +114,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         ``predict``. They are those that are more than 2.5 times as far from their neighbours as
         these are from theirs (local outlier factor). In columns of real numbers they are left out
         of the fit in any case; in other data they are not.
+    :param columns: likelihoods of some columns of a data frame, by name, such as ``{"income":
+        ppl_models.LogNormal()}``; the others follow their dtypes. ``{}`` gives a likelihood to each
+        column of a frame of numbers, too.
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged (8-bit
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
@@ -143,6 +158,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     outliers_: np.ndarray
     usual_: Outliers | None
+    table_: Table | None
 
     def __init__(
         self,
@@ -152,6 +168,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         n_latents: int | Sequence[int | None] | None = None,
         n_init: int = 1,
         mark_outliers: bool = False,
+        columns: Mapping[str, Likelihood] | None = None,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
         epochs: int | None = None,
@@ -167,6 +184,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.n_latents = n_latents
         self.n_init = n_init
         self.mark_outliers = mark_outliers
+        self.columns = columns
         self.likelihood = likelihood
         self.network = network
         self.epochs = epochs
@@ -301,6 +319,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._state_settings(
             recipe.chosen,
             start=type(recipe).__name__,
+            **({} if self.table_ is None else {"columns": self.table_.chosen()}),
             found=recipe.found_as,
             outliers=int(self.outliers_.sum()),
             n_clusters={name: count.number for name, count in counts.items()},
@@ -358,9 +377,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         facet: str | int | None = None,
         cluster: int | None = None,
         noise: bool = True,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw data in the user's units ``[n, ...]``, and return them with their clusters ``[n,
-        J]``.
+    ) -> tuple[Any, np.ndarray]:
+        """Draw data in the user's units ``[n, ...]``, a data frame if it has mixed columns, and
+        return them with their clusters ``[n, J]``.
 
         :param facet: the facet whose ``cluster`` is fixed, by its number in ``labels_``.
         :param noise: whether to draw from the likelihood as well; else its mean is returned, which
@@ -404,10 +423,68 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 ).sample()
             p = model.decode(z)
             x = p.sample() if noise else p.mean
-        return self.encoding_.decode(x.cpu().numpy()), torch.stack(numbers, 1).cpu().numpy()
+        values = self.encoding_.decode(x.cpu().numpy())
+        clusters = torch.stack(numbers, 1).cpu().numpy()
+        return values if self.table_ is None else self.table_.frame(values), clusters
+
+    def impute(self, X: Any) -> Any:
+        """``X`` with each missing entry filled by its mean given the others, or the most probable
+        category, in the user's units; a data frame if it has mixed columns.
+
+        :param X: ``[N, ...]``, NaN where missing.
+        :raises ValueError: if ``X`` does not fit the training data.
+        """
+        check_is_fitted(self)
+        filled = super().impute(X)
+        return filled if self.table_ is None else self.table_.frame(filled, X.index)
+
+    def _new_data(self, X: Any) -> np.ndarray:
+        """A frame of mixed columns is read as codes, whose likelihood is that of its columns."""
+        if self.columns is not None:
+            self._check_columns_suit(X)
+        if not is_frame(X) or not X.shape[1] or not (self.columns is not None or is_mixed(X)):
+            self.table_ = None
+            return super()._new_data(X)
+        if self.likelihood is not None:
+            raise ValueError(
+                "X has columns that are not numbers, for which one likelihood does not do: give "
+                'columns= by name, such as {"age": Normal()}, instead of likelihood='
+            )
+        self.table_ = read_table(X, self.columns or {})
+        return super()._new_data(self.table_.codes(X))
+
+    def _default_likelihood(self, x: np.ndarray, dim: int) -> Likelihood:
+        if self.table_ is None:
+            return super()._default_likelihood(x, dim)
+        return self.table_.likelihood()
+
+    def _check_columns_suit(self, X: Any) -> None:
+        """:raises ValueError: if ``columns`` are given for something else than a frame."""
+        if not is_frame(X):
+            raise ValueError(
+                f"columns= is for a data frame, whose columns have names, but X is "
+                f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
+            )
+
+    def _seen_data(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        if self.table_ is None:
+            return super()._seen_data(X)
+        codes = super()._seen_data(self.table_.codes(X))
+        if not self.encoding_.missing and is_missing(codes).any():
+            name = self.table_.names[int(is_missing(codes).any(0).argmax())]
+            raise ValueError(
+                f"X has missing entries in column {name!r}, but the data that "
+                f"{type(self).__name__} was fitted to had none: fit it to some that have"
+            )
+        return codes
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
+        if self.table_ is not None:
+            self.encoding_, self.usual_ = self.table_.encoding(X), None
+            self.outliers_ = np.zeros(len(X), bool)
+            return self.encoding_.encode(X)
         x = super()._newly_encoded(X)
         self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
@@ -431,24 +508,28 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
-        columns = self.encoding_.values == "real" and x.ndim == 2 and self.network is None
-        if columns and self.n_latents is None and (found := facets_found(x, names, 0)):
+        mixed = self.table_ is not None
+        columns = (mixed or self.encoding_.values == "real") and x.ndim == 2
+        columns = columns and self.network is None
+        view = View() if self.table_ is None else columns_view(self.table_.likelihood(), x)
+        if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
             options = {"found": found, "named": names is not None}
+            dim = len(found.maps)
             return self._subspaces(
-                CountedStrategy, x, names or numbered(found), len(found.maps), **options
+                CountedStrategy, x, names or numbered(found), dim, view, **options
             )
         names = facet_names(FACETS) if names is None else names
         shape, J = x.shape[1:], len(names)
         asked = for_each(names, "n_latents", self.n_latents)
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
         if columns and x.shape[1] >= J:
-            dim = sum(dims.values())
+            dim, seen = sum(dims.values()), view.numbers(x) if mixed else x
             if None in asked.values():
-                dim = principal_dimensions(x, J, dim)
-            if dim <= rank(x):
-                return self._subspaces(SubspaceStrategy, x, names, dim)
+                dim = principal_dimensions(seen, J, dim)
+            if dim <= rank(seen):
+                return self._subspaces(SubspaceStrategy, x, names, dim, view)
         network = default_network(shape, J) if self.network is None else self.network
-        chosen = self._chosen(x, sum(dims.values()), network)
+        chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)
         alone, further, together = STEPS
         lengths = chosen.lengths(len(x), (alone, *[further] * (J - 1), together))
         return LadderStrategy(shape, names, chosen, lengths, dims)
@@ -459,10 +540,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x: np.ndarray,
         names: Sequence[str],
         dim: int,
+        view: View,
         **how: Any,
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
-        chosen = self._chosen(x, dim, default_plain_network(shape))
+        chosen = replace(self._chosen(x, dim, default_plain_network(shape)), view=view)
         return kind(shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim, **how)
 
     def _split(

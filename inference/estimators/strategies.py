@@ -16,12 +16,13 @@ from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
 from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.counting import FacetCount, number_of_facets
-from inference.estimators.data import is_missing, residual_scale
+from inference.estimators.data import is_missing
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import facet_names
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
+from inference.estimators.views import View
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
 from inference.randomness import derive_seed, seeded
@@ -198,7 +199,8 @@ class LadderStrategy(FitStrategy):
         deepest = self.names[-1]
         if deepest in label or is_missing(x).any() or len(x) <= FEWEST_FOR_NEIGHBORS:
             return self
-        found = neighbor_clusters(x, numbers[deepest], seed=self.chosen.seed)
+        seen = self.chosen.view.numbers(x)
+        found = neighbor_clusters(seen, numbers[deepest], seed=self.chosen.seed)
         if found.max() < 1:
             return self
         return NeighborStrategy(
@@ -264,20 +266,16 @@ class SubspaceStrategy(FitStrategy):
     dim: int
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        complete = np.nan_to_num(x)  # columns are standardised, so 0 is their mean
-        subspaces = self._subspaces(complete, label)
+        view = self.chosen.view
+        numbers, taught = view.numbers(x), view.taught(x)
+        subspaces = self._subspaces(numbers, label)
         dims = zip([*self.names, REST], subspaces.dims, strict=False)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        seen = torch.as_tensor(complete, device=guide.model.gates.device)
-        with blaming_divergence(guide, complete, self.chosen.learning_rate):
-            teach(
-                guide,
-                seen,
-                subspaces,
-                residual_scale(x, self.dim),
-                sum(self.lengths.alone),
-                self.chosen,
-            )
+        sources = torch.as_tensor(subspaces.sources(numbers))
+        variances = torch.as_tensor(subspaces.variances(view.residual_scale(x, self.dim)))
+        seen = torch.as_tensor(taught, device=guide.model.gates.device)
+        with blaming_divergence(guide, taught, self.chosen.learning_rate):
+            teach(guide, seen, sources, variances, sum(self.lengths.alone), self.chosen)
         return guide
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
@@ -313,14 +311,15 @@ class CountedStrategy(SubspaceStrategy):
         hills = np.array([each.number for each in self.found.counts])
         misfit = [np.zeros(len(hills)) if k is None else abs(hills - k) for k in numbers.values()]
         labels = [label.get(name) for name in self.names]
-        order = self.found.subspaces.order_for(labels, np.nan_to_num(x), misfit)
+        seen = self.chosen.view.numbers(x)
+        order = self.found.subspaces.order_for(labels, seen, misfit)
         return replace(self, found=self.found.reordered(order)) if self.found.number else self
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         """Facets are looked for once more; if fewer are found, the data are merely split."""
         other = cast(CountedStrategy, super().again(x, number))
         names = self.names if self.named else None
-        if found := facets_found(x, names, other.chosen.seed):
+        if found := facets_found(x, names, other.chosen.seed, other.chosen.view):
             dim = len(found.maps)
             return replace(other, names=names or numbered(found), dim=dim, found=found)
         return SubspaceStrategy(self.x_shape, self.names, other.chosen, self.lengths, self.dim)
@@ -338,13 +337,15 @@ class CountedStrategy(SubspaceStrategy):
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
 
 
-def facets_found(x: np.ndarray, names: Sequence[str] | None, seed: int) -> FacetCount | None:
+def facets_found(
+    x: np.ndarray, names: Sequence[str] | None, seed: int, view: View
+) -> FacetCount | None:
     """The facets of columns ``[N, D]``, the clearest if there are more than names.
 
     :param names: of the facets that are wanted; ``None`` for as many as there are.
     :returns: ``None`` if there are fewer, or nothing varies.
     """
-    found = number_of_facets(np.nan_to_num(x).astype(float), seed)
+    found = number_of_facets(view.smooth(x, seed), seed)
     if names is None:
         return found if found.groups else None
     return found.clearest(len(names)) if len(names) <= found.number else None

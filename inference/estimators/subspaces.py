@@ -188,7 +188,7 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 
 
 def teach(
-    guide: FacetGuide, x: Tensor, subspaces: Subspaces, scale: float, epochs: int, chosen: Chosen
+    guide: FacetGuide, x: Tensor, sources: Tensor, variances: Tensor, epochs: int, chosen: Chosen
 ) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
@@ -197,15 +197,16 @@ def teach(
     that all epochs together end in convergence.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
-    :param x: ``[N, D]``, as encoders read them.
-    :param scale: standard deviation of what the subspaces leave unexplained; it sets the
-        posteriors' first widths.
+    :param x: ``[N, D]``, as the guide takes them.
+    :param sources: all facets' latents side by side ``[N, m]``.
+    :param variances: of each latent given x ``[m]``: the posteriors' first widths.
     :param chosen: gives the learning rate, batch size and seed.
     """
-    sources = torch.as_tensor(subspaces.sources(x.cpu().numpy())).to(x)
-    variance = torch.as_tensor(subspaces.variances(scale)).to(x).split(subspaces.dims)
+    dims = [prior.dim for prior in guide.model.priors.values()]
+    sources = sources.to(guide.model.gates)
     with torch.no_grad():
-        for rung, width in zip(cast(Any, guide.encoder).rungs, variance, strict=True):
+        widths = variances.to(guide.model.gates).split(dims)
+        for rung, width in zip(cast(Any, guide.encoder).rungs, widths, strict=True):
             rung.weight[len(width) :] = 0
             rung.bias[len(width) :] = raw_log_variance(width.log())
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
@@ -215,19 +216,19 @@ def teach(
                 group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
             for rows in torch.randperm(len(x), device=x.device).split(chosen.batch_size):
                 optimizer.zero_grad(set_to_none=True)
-                _distance(guide, x[rows], sources[rows].split(subspaces.dims, -1)).backward()
+                _distance(guide, x[rows], sources[rows].split(dims, -1)).backward()
                 optimizer.step()
                 let_others_in()
     optimizer.zero_grad(set_to_none=True)
 
 
 def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    """Squared distance between the posteriors' means and the sources, and between the decoded
-    sources and the data.
+    """Squared distance between the posteriors' means and the sources, and how far the data are from
+    the decoded sources.
     """
     posterior = guide.encode(x).values()
     apart = [
         (q.mean - source).square().mean() for q, source in zip(posterior, sources, strict=True)
     ]
-    back = guide.model.decode(dict(zip(guide.model.priors, sources, strict=True))).mean
-    return torch.stack([*apart, (back - x).square().mean()]).sum()
+    back = guide.model.decode(dict(zip(guide.model.priors, sources, strict=True)))
+    return torch.stack([*apart, guide.model.likelihood.misfit(back, x)]).sum()

@@ -86,7 +86,7 @@ def cold_start(
         latents = {name: latents_of(q) for name, q in guide.posterior(rows).items()}
     for name, prior in guide.model.mixtures.items():
         fitted = _fitted(prior, latents[name], "diag", seed)
-        prior.place(torch.as_tensor(fitted.means_), data=(rows, latents[name]))
+        prior.place(torch.as_tensor(fitted.means_), data=(guide.model.seen(rows), latents[name]))
 
 
 def fit_mixtures(
@@ -159,7 +159,7 @@ def fit_mixtures(
             (between if covariance == "full" else torch.diag_embed(between))
             + torch.diag_embed(within),
             torch.as_tensor(fitted.weights_),
-            data=(rows, means),
+            data=(guide.model.seen(rows), means),
         )
     if isinstance(guide, NetworkGuide):
         _teach_clusters(guide, rows, mixtures, seed)
@@ -370,8 +370,8 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
 def _some_rows(
     x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int | None, label: Any = None
 ) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """Random rows on the model's device (``None``: all, in any order), as encoders read them, and
-    their labels for each facet that has any.
+    """Random rows on the model's device (``None``: all, in any order), prepared, and their labels
+    for each facet that has any.
     """
     model = guide.model
     data = guide.observed(x, {"label": label})
@@ -380,6 +380,6 @@ def _some_rows(
     labels = data.given.get("label", torch.full((len(data), len(model.mixtures)), -1)).cpu()
     left_out = order[max_rows:]
     chosen = torch.cat([order[:max_rows], left_out[(labels[left_out] >= 0).any(1)]])
-    rows = model.seen(data.x[chosen.to(data.x.device)].to(model.gates.device))
+    rows = model.prepare(data.x[chosen.to(data.x.device)].to(model.gates.device))
     columns = zip(model.mixtures, labels[chosen].numpy().T, strict=True)
     return rows, {name: column for name, column in columns if (column >= 0).any()}

@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.exceptions import NotFittedError
 
 from inference.estimators import (
@@ -17,7 +18,7 @@ from inference.estimators import (
     SemiSupervisedClassifier,
 )
 from inference.runner import DeadFacetWarning
-from ppl_models import Bernoulli, ConvLadder, MLPLadder, Normal
+from ppl_models import Bernoulli, ConvLadder, MLPLadder, Normal, Poisson
 from tests.bad_inputs.shared import COUNT, HUGE, INF, MANY, NAN, Row, of
 
 # Estimators: as scikit-learn has it, options are looked at by fit. Data for them are random numbers
@@ -70,6 +71,23 @@ def clusterer(estimator: Any = None, **options: Any) -> FacetClustering:
 
 def sampled(*args: Any, **options: Any) -> Callable[[], Any]:
     return lambda: estimators()[MultiFacetClustering].sample(*args, **options)
+
+
+def people(**changes: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    made = pd.DataFrame({"age": rng.normal(40, 9, 30), "city": rng.choice(["Oslo", "Bath"], 30)})
+    return made.assign(**changes)
+
+
+def mixed(columns: Any = None, likelihood: Any = None, **changes: Any) -> Callable[[], Any]:
+    """What is to be refused of a frame, or of likelihoods for it."""
+    options = {"columns": columns, "likelihood": likelihood}
+    return lambda: estimated(MultiFacetClustering, people(**changes), facets=1, **options)
+
+
+@cache
+def of_frames() -> MultiFacetClustering:
+    return estimated(MultiFacetClustering, people(), facets=1, n_clusters=2, random_state=0)
 
 
 # What all estimators say of their common options, of data to fit to, and of data beside those.
@@ -218,6 +236,57 @@ ESTIMATORS = [
             "misfit: labels",
             facets(n_clusters=2, labels={"facet_1": [0, 1, 2] * 10}),
             "'facet_1' has labels up to 2, but n_clusters=2: give 3",
+        ),
+    ),
+    *of(
+        "MultiFacetClustering.fit, mixed columns",
+        ("unknown: column", mixed(columns={"ages": Normal()}), r"columns names 'ages', but X has"),
+        ("type: columns", mixed(columns=["age"]), "columns must be likelihoods by column"),
+        ("misfit: likelihood", mixed(likelihood=Normal()), "give columns= by name"),
+        ("type: array", facets(columns={"a": Normal()}), "columns= is for a data frame"),
+        (
+            "type: mixed objects",
+            mixed(city=["Oslo", 3] * 15),
+            "column 'city' mixes int and str: make them all strings, or all numbers",
+        ),
+        ("missing: all of a column", mixed(age=NAN), "column 'age' has no values, all are missing"),
+        (
+            "range: negative counts",
+            mixed(columns={"age": Poisson()}),
+            "column 'age': x has values such as .* but Poisson needs counts",
+        ),
+        (
+            "unknown: category",
+            lambda: of_frames().predict(people().assign(city="Rome")),
+            "column 'city' has the category 'Rome', but the training data had",
+        ),
+        (
+            "missing: column",
+            lambda: of_frames().predict(people().drop(columns="age")),
+            r"X lacks the columns \['age'\]: add them",
+        ),
+        (
+            "misfit: renamed column",
+            lambda: of_frames().predict(people().rename(columns={"age": "years"})),
+            "X lacks .* and has the columns .*'years'.*: rename them",
+        ),
+        (
+            "misfit: further column",
+            lambda: of_frames().predict(people().assign(more=1)),
+            "has the columns .*'more'.*, which the training data had not: drop them",
+        ),
+        (
+            "type: array for a frame",
+            lambda: of_frames().predict(np.zeros((3, 2))),
+            r"X must be a data frame with the columns \['age', 'city'\]",
+        ),
+    ),
+    *of(
+        "MultiFacetClustering.impute",
+        (
+            "nan: gaps that were not trained",
+            lambda: of_frames().impute(people().assign(age=[NAN, 1.0] * 15)),
+            "X has missing entries in column 'age', but the data",
         ),
     ),
     *of(

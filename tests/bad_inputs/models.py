@@ -24,8 +24,10 @@ from ppl_models import (
     Autoencoder,
     AutoregressiveFlow,
     Bernoulli,
+    Categorical,
     ClassBlocks,
     Codebook,
+    Columns,
     ConditionalNormal,
     ContinuousBernoulli,
     ContinuousIVAE,
@@ -38,13 +40,18 @@ from ppl_models import (
     GMMFlow,
     HeteroscedasticNormal,
     Incomplete,
+    LogNormal,
     MLPLadder,
+    NegativeBinomial,
     NeighborMixture,
     Normal,
+    Ordinal,
+    Poisson,
     ResNet,
     SharedMLP,
     StandardNormal,
     StridedConvNet,
+    StudentT,
     VaDE,
     VampPrior,
 )
@@ -64,6 +71,16 @@ from tests.bad_inputs.shared import (
     holed,
     of,
 )
+
+
+def one_for_two() -> Columns:
+    normal = Normal()
+    return Columns({"a": normal, "b": normal})
+
+
+def two_columns() -> Columns:
+    return Columns({"age": Normal(), "city": Categorical(3)})
+
 
 PRIORS = [
     *of(
@@ -288,6 +305,114 @@ LIKELIHOODS = [
             "type: learned",
             lambda: Normal(0.3, learned="yes"),
             "learned must be True or False, got str",
+        ),
+        ("nan: loc", lambda: Normal(loc=NAN), "loc is where the output is 0 and must be finite"),
+        ("range: unit", lambda: Normal(unit=0.0), "unit is what .* must be positive, got 0.0"),
+        (
+            "misfit: bounded",
+            lambda: Normal(0.3, bounded=True, loc=1.0),
+            "a bounded mean lies in .* neither loc nor unit",
+        ),
+    ),
+    *of(
+        "StudentT",
+        ("range: df", lambda: StudentT(1.0), "df must be a number above 1, .* got 1.0"),
+        ("huge: df", lambda: StudentT(INF), "df must be a number above 1, .* got inf"),
+        ("range: scale", lambda: StudentT(scale=-1.0), "must be positive, got -1.0"),
+        ("type: unit", lambda: StudentT(unit="kg"), "must be positive, got 'kg'"),
+    ),
+    *of(
+        "LogNormal",
+        ("range: scale", lambda: LogNormal(0.0), "must be positive, got 0.0"),
+        ("huge: loc", lambda: LogNormal(loc=INF), "must be finite, got inf"),
+        ("range: x", lambda: LogNormal().check(torch.zeros(3)), "LogNormal needs positive ones"),
+    ),
+    *of(
+        "Poisson",
+        ("type: zero_inflated", lambda: Poisson(1), "zero_inflated must be True or False, got int"),
+        ("range: unit", lambda: Poisson(unit=-1.0), "must be positive, got -1.0"),
+        (
+            "range: negative count",
+            lambda: Poisson().check(torch.tensor([3.0, -2.0])),
+            "values such as -2, but Poisson needs counts",
+        ),
+    ),
+    *of(
+        "NegativeBinomial",
+        (
+            "type: zero_inflated",
+            lambda: NegativeBinomial("yes"),
+            "zero_inflated must be True or False, got str",
+        ),
+        ("nan: loc", lambda: NegativeBinomial(loc=NAN), "must be finite, got nan"),
+        (
+            "range: broken count",
+            lambda: NegativeBinomial().check(torch.tensor([0.5])),
+            "values such as 0.5, but NegativeBinomial needs counts",
+        ),
+    ),
+    *of(
+        "Categorical",
+        ("range: one", lambda: Categorical(1), "num_categories must be at least 2, got 1"),
+        ("type: number", lambda: Categorical(2.0), f"num_categories {COUNT}, got 2.0"),
+        ("huge: number", lambda: Categorical(HUGE), f"num_categories {MANY}"),
+        (
+            "missing: number",
+            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, Categorical()),
+            r"Categorical\(\) does not know its categories",
+        ),
+        (
+            "range: code",
+            lambda: Categorical(3).check(torch.tensor([3.0])),
+            r"values such as 3, but Categorical\(3\) needs the codes 0 to 2",
+        ),
+    ),
+    *of(
+        "Ordinal",
+        ("range: one", lambda: Ordinal(1), "num_categories must be at least 2, got 1"),
+        ("type: names", lambda: Ordinal(["low", "high"]), f"num_categories {COUNT}"),
+        (
+            "range: code",
+            lambda: Ordinal(3).check(torch.tensor([0.5])),
+            r"values such as 0.5, but Ordinal\(3\) needs the codes 0 to 2",
+        ),
+    ),
+    *of(
+        "Columns",
+        ("empty: columns", lambda: Columns({}), "columns is empty: give at least one"),
+        ("type: columns", lambda: Columns([Normal()]), "columns must be likelihoods by name"),
+        ("type: name", lambda: Columns({1: Normal()}), "names of columns must be strings"),
+        (
+            "type: likelihood",
+            lambda: Columns({"age": "normal"}),
+            "column 'age' needs a likelihood of single entries, .* got 'normal'",
+        ),
+        (
+            "misfit: likelihood",
+            lambda: Columns({"age": Incomplete(Normal())}),
+            "column 'age' needs a likelihood of single entries",
+        ),
+        ("misfit: one for two", one_for_two, r"\['a', 'b'\] share a likelihood object"),
+    ),
+    *of(
+        "Columns.output_shape",
+        (
+            "misfit: x_shape",
+            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, two_columns()),
+            r"x_shape is \(6,\), but there are 2 columns, \['age', 'city'\]: give x_shape=\(2,\)",
+        ),
+        (
+            "missing: categories",
+            lambda: Columns({"city": Categorical()}).output_shape((1,)),
+            r"column 'city': Categorical\(\) does not know its categories",
+        ),
+    ),
+    *of(
+        "Columns.check",
+        (
+            "range: code",
+            lambda: two_columns().check(torch.tensor([[1.0, 2.0], [NAN, 5.0]])),
+            r"column 'city': x has values such as 5, but Categorical\(3\)",
         ),
     ),
     *of(

@@ -1,0 +1,379 @@
+"""Data frames of mixed columns: which likelihood each gets, and its values as codes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from inference.estimators.data import Encoding
+from ppl_models import (
+    Bernoulli,
+    Categorical,
+    Columns,
+    Likelihood,
+    NegativeBinomial,
+    Normal,
+    Ordinal,
+)
+from ppl_models.categories import CodedLikelihood
+from ppl_models.checks import check_kind
+from ppl_models.configurable import from_config, to_config
+from ppl_models.likelihood_base import rebuilt
+
+__all__ = ["Column", "Table", "is_frame", "is_mixed", "read_table"]
+
+# Integers with at most so many values are ordered categories.
+FEW_VALUES = 10
+# More categories than rows over this are names, not groups, unless there are few.
+ROWS_PER_CATEGORY = 2
+# How much a number must vary beside its size for single precision, and the magnitudes it holds.
+VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers, as they are.
+
+    :ivar name: its name.
+    :ivar whole: whether its numbers are whole, so that imputed ones are rounded.
+    """
+
+    name: str
+    whole: bool = False
+
+    def codes(self, values: Any) -> np.ndarray:
+        """Numbers ``[N]``, NaN in gaps.
+
+        :raises ValueError: if there are others.
+        """
+        try:
+            return values.to_numpy(dtype=float, na_value=np.nan)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"column {self.name!r} held numbers in the training data, but now its dtype is "
+                f"{values.dtype}, with values that are no numbers: convert it"
+            ) from error
+
+    def values(self, codes: np.ndarray) -> Any:
+        """What the user's column holds for these codes ``[N]``."""
+        return np.round(codes) if self.whole else codes
+
+    def completed(self, likelihood: Likelihood) -> Likelihood:
+        """The likelihood with what this column knows of it.
+
+        :raises ValueError: if it does not suit the column.
+        """
+        return likelihood
+
+
+@dataclass(frozen=True)
+class TruthColumn(Column):
+    """A column of bools."""
+
+    def values(self, codes: np.ndarray) -> Any:
+        return _with_gaps(codes > 0.5, codes)
+
+
+@dataclass(frozen=True)
+class CodedColumn(Column):
+    """A column of categories.
+
+    :ivar levels: the categories in the order of their codes.
+    """
+
+    levels: tuple[Any, ...] = ()
+
+    def codes(self, values: Any) -> np.ndarray:
+        objects, gaps = values.astype(object).to_numpy(), values.isna().to_numpy()
+        place = {level: code for code, level in enumerate(self.levels)}
+        if unknown := [each for each in objects[~gaps] if each not in place]:
+            raise ValueError(
+                f"column {self.name!r} has the category {unknown[0]!r}, but the training data had "
+                f"{_some(self.levels)}: leave these rows out, or mark it as missing (NaN)"
+            )
+        codes = np.full(len(objects), np.nan)
+        codes[~gaps] = [place[each] for each in objects[~gaps]]
+        return codes
+
+    def values(self, codes: np.ndarray) -> Any:
+        levels = np.empty(len(self.levels), object)
+        levels[:] = self.levels
+        places = np.nan_to_num(codes).round().astype(int).clip(0, len(levels) - 1)
+        return _with_gaps(levels[places], codes)
+
+    def completed(self, likelihood: Likelihood) -> Likelihood:
+        number = max(2, len(self.levels))
+        if isinstance(likelihood, CodedLikelihood) and likelihood.num_categories is None:
+            return rebuilt(likelihood, num_categories=number)
+        if likelihood.support != (0.0, number - 1.0):
+            raise ValueError(
+                f"columns gives column {self.name!r} {likelihood!r}, but it has {number} "
+                f"categories, {_some(self.levels)}: give Categorical() or Ordinal()"
+            )
+        return likelihood
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a data frame, and the way to codes and back.
+
+    :ivar columns: in the frame's order.
+    :ivar empty: the frame without its rows, which has the dtypes, categories and order.
+    :ivar described: the columns' :class:`~ppl_models.columns.Columns`, in JSON types.
+    """
+
+    columns: Sequence[Column]
+    empty: Any
+    described: Any
+
+    def likelihood(self) -> Columns:
+        """A new one, of all columns."""
+        return from_config(self.described)
+
+    def chosen(self) -> dict[str, str]:
+        """Each column's likelihood, in words."""
+        columns = self.likelihood()
+        return {name: repr(each) for name, each in zip(columns.names, columns, strict=True)}
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def codes(self, X: Any) -> Any:
+        """A frame of numbers with the same columns and rows, NaN in gaps; columns may come in any
+        order.
+
+        :raises ValueError: if it is no frame, columns are missing or unknown, or a value is.
+        """
+        if not is_frame(X):
+            raise ValueError(
+                f"X must be a data frame with the columns {_some(self.names)}, as the training "
+                f"data were, got {type(X).__name__}"
+            )
+        given = _named(X)
+        missing = [name for name in self.names if name not in given]
+        unknown = [name for name in given if name not in self.names]
+        if missing or unknown:
+            raise ValueError(_differing(missing, unknown))
+        codes = {column.name: column.codes(given[column.name]) for column in self.columns}
+        return type(X)(codes, index=X.index)
+
+    def frame(self, codes: np.ndarray, index: Any = None) -> Any:
+        """The user's columns of codes ``[N, D]``, with the dtypes of the training data; where there
+        are gaps that a dtype does not have, with a wider one.
+        """
+        values = {
+            i: column.values(each)
+            for i, (column, each) in enumerate(zip(self.columns, codes.T, strict=True))
+        }
+        frame = type(self.empty)(values, index=index)
+        for i, dtype in enumerate(self.empty.dtypes):
+            holds_gaps = not isinstance(dtype, np.dtype) or dtype.kind not in "biu"
+            if holds_gaps or not frame[i].isna().any():
+                frame[i] = frame[i].astype(dtype)
+        return frame.set_axis(self.empty.columns, axis=1)
+
+    def encoding(self, X: np.ndarray) -> Encoding:
+        """Of codes ``[N, D]``: as they are; columns are standardised in their likelihoods."""
+        missing = float(np.isnan(X).mean())
+        return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether ``X`` is a data frame, of pandas or like it."""
+    return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc")
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether a frame has columns that are not numbers, or bools beside others."""
+    dtypes = [each.dtype for each in _series(X)]
+    truths = [str(dtype) in ("bool", "boolean") for dtype in dtypes]
+    if any(truths) and not all(truths):
+        return True
+    return any(
+        str(each.dtype) == "category" or (_is_text(each) and not _is_numeric_text(each))
+        for each in _series(X)
+    )
+
+
+def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
+    """The table of a frame.
+
+    :param chosen: likelihoods that the user gave, by column; for others the dtype decides.
+    :raises ValueError: if a column is not understood, has no values, or does not suit its
+        likelihood.
+    """
+    given = _named(X)
+    check_kind("columns", chosen, Mapping, 'likelihoods by column, such as {"age": Normal()}')
+    if unknown := [name for name in chosen if name not in given]:
+        raise ValueError(
+            f"columns names {unknown[0]!r}, but X has {_some(list(given))}: is that a misspelling?"
+        )
+    _check_dtypes(given)
+    read = {name: _column(name, each, chosen.get(name)) for name, each in given.items()}
+    fitted = {
+        name: _fitted(column, likelihood, column.codes(given[name]))
+        for name, (column, likelihood) in read.items()
+    }
+    return Table([column for column, _ in read.values()], X.iloc[:0], to_config(Columns(fitted)))
+
+
+def _column(name: str, values: Any, likelihood: Likelihood | None) -> tuple[Column, Likelihood]:
+    """How to read a column, and its likelihood.
+
+    :raises ValueError: if it has no values, or mixes kinds.
+    """
+    if values.isna().all():
+        raise ValueError(f"column {name!r} has no values, all are missing: drop it")
+    if likelihood is not None:
+        check_kind(f"columns[{name!r}]", likelihood, Likelihood, "a likelihood, such as Normal()")
+    column, default = _by_dtype(name, values, isinstance(likelihood, CodedLikelihood))
+    return column, column.completed(default if likelihood is None else likelihood)
+
+
+def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
+    """:param coded: whether the user wants codes, also of numbers."""
+    dtype = values.dtype
+    if str(dtype) == "category":
+        likelihood = Ordinal() if dtype.ordered else Categorical()
+        return CodedColumn(name, levels=tuple(dtype.categories)), likelihood
+    if _is_text(values) and not _is_numeric_text(values):
+        return CodedColumn(name, levels=_words(name, values)), Categorical()
+    if str(dtype) in ("bool", "boolean"):
+        return TruthColumn(name), Bernoulli()
+    numbers = Column(name).codes(values)
+    there = numbers[~np.isnan(numbers)]
+    whole = bool((there == np.floor(there)).all())
+    whole &= dtype.kind in "iu" or len(there) < len(numbers)  # pandas makes floats of gaps' columns
+    if coded or (whole and 2 < len(np.unique(there)) <= FEW_VALUES):
+        return CodedColumn(name, whole, tuple(np.unique(there).tolist())), Ordinal()
+    return Column(name, whole), _of_numbers(there, whole)
+
+
+def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
+    """Counts vary at least as much as a Poisson variable; other whole numbers are numbers."""
+    if whole and np.isin(values, (0, 1)).all():
+        return Bernoulli()
+    counts = whole and values.min() >= 0 and values.var() >= values.mean()
+    return NegativeBinomial() if counts else Normal()
+
+
+def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:
+    there = torch.as_tensor(codes[~np.isnan(codes)])
+    if not isinstance(column, CodedColumn | TruthColumn):
+        _check_precision(column.name, there.numpy())
+    try:
+        likelihood.check(there)
+    except ValueError as error:
+        raise ValueError(f"column {column.name!r}: {error}") from error
+    return likelihood.fitted(there)
+
+
+def _check_precision(name: str, values: np.ndarray) -> None:
+    """:raises ValueError: if single precision does not hold what varies in a column of numbers."""
+    size = np.abs(values).max()
+    if not np.isfinite(size):
+        raise ValueError(f"column {name!r} has infinite values: drop these rows or clip them")
+    with np.errstate(over="ignore"):
+        spread = values.std()
+    if size > LARGEST or 0 < spread < max(VARIES * size, SMALLEST):
+        raise ValueError(
+            f"column {name!r} varies by {spread:.3g} around {values.mean():.3g}, which single "
+            "precision does not hold: subtract its mean, or give it in another unit"
+        )
+
+
+def _named(X: Any) -> dict[str, Any]:
+    """The columns by name.
+
+    :raises ValueError: if there are none, or two have the same.
+    """
+    if not X.shape[1]:
+        raise ValueError(f"X is a data frame without columns (shape {X.shape})")
+    columns = _series(X)
+    named = {str(each.name): each for each in columns}
+    if len(named) < len(columns):
+        raise ValueError(
+            f"X has columns of the same name among {_some(list(X.columns))}: rename them"
+        )
+    return named
+
+
+def _series(X: Any) -> list[Any]:
+    return [X.iloc[:, i] for i in range(X.shape[1])]
+
+
+def _check_dtypes(columns: Mapping[str, Any]) -> None:
+    """:raises ValueError: if columns are of dates or the like."""
+    wrong = [name for name, each in columns.items() if not _is_understood(each)]
+    if wrong:
+        dtypes = ", ".join(sorted({str(columns[name].dtype) for name in wrong}))
+        raise ValueError(
+            f"X must hold numbers, categories or bools, but the columns {wrong} have the dtype "
+            f"{dtypes}: encode them as numbers (dates as a duration), or drop them"
+        )
+
+
+def _is_understood(column: Any) -> bool:
+    dtype = column.dtype
+    return str(dtype) == "category" or _is_text(column) or dtype.kind in "buif"
+
+
+def _is_text(column: Any) -> bool:
+    """Whether a column has a dtype of strings or objects."""
+    return column.dtype == object or str(column.dtype).startswith("str")
+
+
+def _is_numeric_text(column: Any) -> bool:
+    """Whether strings or objects are all numbers, or read as such."""
+    try:
+        column[~column.isna()].astype(float)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _words(name: str, values: Any) -> tuple[str, ...]:
+    """The strings of a column, in order.
+
+    :raises ValueError: if it holds other things, too, or nearly every row has its own.
+    """
+    there = values[~values.isna()]
+    kinds = sorted({type(each).__name__ for each in there})
+    if kinds != ["str"]:
+        raise ValueError(
+            f"column {name!r} mixes {' and '.join(kinds)}: make them all strings, or all numbers"
+        )
+    words = tuple(sorted(set(there)))
+    if len(words) > max(FEW_VALUES, len(there) / ROWS_PER_CATEGORY):
+        raise ValueError(
+            f"column {name!r} has {len(words)} different strings in {len(there)} rows, which are "
+            "names rather than categories: drop it, or make it a category"
+        )
+    return words
+
+
+def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """``values``, ``None`` where codes are NaN."""
+    if not (gaps := np.isnan(codes)).any():
+        return values
+    found = values.astype(object)
+    found[gaps] = None
+    return found
+
+
+def _differing(missing: Sequence[str], unknown: Sequence[str]) -> str:
+    said = [f"lacks the columns {_some(missing)}"] if missing else []
+    said += (
+        [f"has the columns {_some(unknown)}, which the training data had not"] if unknown else []
+    )
+    fix = "rename them" if missing and unknown else "add them" if missing else "drop them"
+    return f"X {' and '.join(said)}: {fix}"
+
+
+def _some(names: Sequence[Any]) -> str:
+    return str(list(names) if len(names) <= 8 else [*names[:8], "..."])

@@ -1,0 +1,129 @@
+"""Likelihoods of counts, 0, 1, 2 and so on, with more zeros than these give if wanted."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ppl_models.checks import check_kind
+from ppl_models.likelihood_base import Located
+
+__all__ = ["Counts", "NegativeBinomial", "Poisson"]
+
+# Rates are between exp(-30) and exp(30): float32 holds them and their squares.
+LARGEST_LOG_RATE = 30.0
+# Size of a NegativeBinomial before it is learned.
+FIRST_SIZE = 5.0
+
+
+class Counts(Located):
+    """Base of likelihoods of counts, whose log-rate comes from the decoder.
+
+    With zero inflation an entry is 0 with a probability whose logit is the second half of the
+    decoder's output, and a count otherwise. Encoders see log(1 + x).
+    """
+
+    support = (0.0, inf)
+    discrete = True
+
+    def _set_options(self, zero_inflated: bool, loc: float | None, unit: float | None) -> None:
+        self.zero_inflated = check_kind("zero_inflated", zero_inflated, bool, "True or False")
+        self.parameters_per_entry = 2 if zero_inflated else 1
+        self._locate(loc, unit)
+
+    def link(self, x: Tensor) -> Tensor:
+        return x.log1p()
+
+    def log_rate(self, output: Tensor) -> Tensor:
+        """Log of the mean count without zero inflation."""
+        return self.placed(output).clamp(-LARGEST_LOG_RATE, LARGEST_LOG_RATE)
+
+    def check(self, x: Tensor) -> None:
+        """Reject what is no count.
+
+        :raises ValueError: naming a value, and what to use instead.
+        """
+        if (wrong := x[(x < 0) | (x != x.floor())]).numel():
+            raise ValueError(
+                f"x has values such as {float(wrong.flatten()[0]):.4g}, but {type(self).__name__} "
+                "needs counts, 0, 1, 2 and so on: use Normal(), or LogNormal() for positive numbers"
+            )
+
+    def extra_repr(self) -> str:
+        zeros = "zero_inflated=True" if self.zero_inflated else ""
+        return ", ".join(part for part in (zeros, super().extra_repr()) if part)
+
+
+class Poisson(Counts):
+    """Independent counts, x ~ Poisson(exp(output)), whose variance is their mean.
+
+    :param zero_inflated: whether there are zeros besides, with a probability from the decoder.
+    :param loc: if given, the log-rate is ``loc + unit * output``, and encoders see
+        ``(log(1 + x) - loc) / unit``.
+    :param unit: as ``loc``.
+    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` not
+        finite.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import Poisson
+        >>> Poisson()(torch.zeros(1, 2), event_dim=1).mean
+        tensor([[1., 1.]])
+    """
+
+    def __init__(
+        self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
+    ) -> None:
+        super().__init__()
+        self._set_options(zero_inflated, loc, unit)
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        if not self.zero_inflated:
+            return dist.Poisson(self.log_rate(output).exp()).to_event(event_dim)
+        output, gate = output.chunk(2, -event_dim)
+        rate = self.log_rate(output).exp()
+        return dist.ZeroInflatedPoisson(rate, gate_logits=gate).to_event(event_dim)
+
+
+class NegativeBinomial(Counts):
+    """Independent counts with the mean m = exp(output) and the variance m + m^2 / size, where the
+    size is learned, one for all entries.
+
+    :param zero_inflated: whether there are zeros besides, with a probability from the decoder.
+    :param loc: if given, log m is ``loc + unit * output``, and encoders see
+        ``(log(1 + x) - loc) / unit``.
+    :param unit: as ``loc``.
+    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` not
+        finite.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import NegativeBinomial
+        >>> p = NegativeBinomial(zero_inflated=True)(torch.zeros(1, 4), event_dim=1)
+        >>> p.event_shape  # a log-rate and a logit of zero for each entry
+        torch.Size([2])
+    """
+
+    def __init__(
+        self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
+    ) -> None:
+        super().__init__()
+        self._set_options(zero_inflated, loc, unit)
+        self.log_size = nn.Parameter(torch.tensor(FIRST_SIZE).log())
+
+    @property
+    def size(self) -> Tensor:
+        """The size, a positive scalar: the larger, the more as a Poisson's."""
+        return self.log_size.exp()
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        if not self.zero_inflated:
+            logits = self.log_rate(output) - self.log_size
+            return dist.NegativeBinomial(self.size, logits=logits).to_event(event_dim)
+        output, gate = output.chunk(2, -event_dim)
+        logits = self.log_rate(output) - self.log_size
+        zeros = dist.ZeroInflatedNegativeBinomial(self.size, logits=logits, gate_logits=gate)
+        return zeros.to_event(event_dim)

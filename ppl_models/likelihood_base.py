@@ -1,0 +1,196 @@
+"""What every likelihood is: from a decoder's output to a distribution over x; and the base of those
+of numbers that have a place and a unit.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import inf
+from typing import Any, TypeVar, cast
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ppl_models.checks import check_kind, number
+from ppl_models.configurable import Configurable
+
+__all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
+
+# A scale that is learned: where it begins, and what it stays above, in units of the data.
+FIRST_SHARE, LEAST_SHARE = 0.5, 0.1
+
+Built = TypeVar("Built", bound=Configurable)
+
+
+class Likelihood(Configurable, nn.Module):
+    """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event
+    ``x_shape``.
+    """
+
+    #: inclusive range of valid data; 8-bit images are divided by 255 first
+    support: tuple[float, float] = (-float("inf"), float("inf"))
+    #: number of decoder outputs per entry of x
+    parameters_per_entry = 1
+    #: how many numbers encoders read for each entry of x
+    features_per_entry = 1
+    #: whether NaN marks a missing entry rather than an error
+    takes_missing = False
+    #: whether it gives probabilities of values rather than a density
+    discrete = False
+
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Convert a batch to the form that the density expects; a second call changes nothing.
+
+        8-bit images become values in [0, 1] of type ``dtype``; other data are unchanged.
+        """
+        return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
+
+    def features(self, x: Tensor) -> Tensor:
+        """A prepared batch ``[B, *x_shape]`` as encoders read it, ``[B, *features_shape]``: x
+        itself, or numbers in place of missing entries, categories and counts.
+        """
+        return x
+
+    def features_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of what encoders read of one datum."""
+        return (self.features_per_entry * x_shape[0], *x_shape[1:])
+
+    def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the decoder's output for one datum."""
+        return (self.parameters_per_entry * x_shape[0], *x_shape[1:])
+
+    @property
+    def placeholder(self) -> float | Tensor:
+        """A value within the support, to stand for a missing one while it is left out."""
+        low, high = self.support
+        return min(max(0.0, low), high)
+
+    def fitted(self, values: Tensor) -> Likelihood:
+        """The likelihood, with what was not given chosen from observed values ``[N]``."""
+        return self
+
+    def misfit(self, p: dist.TorchDistribution, x: Tensor) -> Tensor:
+        """How far a batch is from what was decoded, a scalar: to train a decoder before the bound
+        is. Here the mean squared distance from the means.
+        """
+        return (p.mean - x).square().mean()
+
+    @abstractmethod
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        """Distribution over x from the decoder's raw output, whose last ``event_dim`` axes are the
+        event.
+
+        With several parameters per entry, the output's first event axis is as many times longer
+        than that of x.
+        """
+
+    def check(self, x: Tensor) -> None:
+        """Reject data outside the support.
+
+        :raises ValueError: naming the range found, the range needed and the likely fix.
+        """
+        low, high = (float(bound) for bound in torch.aminmax(x))
+        if x.dtype == torch.uint8:
+            if high <= 1:
+                raise ValueError(
+                    f"x is uint8 with values up to {high:.0f}, and 8-bit data are divided by 255: "
+                    "give binary data as bool or float"
+                )
+            low, high = low / 255, high / 255
+        if low < self.support[0] or high > self.support[1]:
+            raise ValueError(
+                f"x has values in [{low:.4g}, {high:.4g}], but the {type(self).__name__} "
+                f"likelihood needs {list(self.support)}\n"
+                "  Try one of:\n"
+                "  - scale the data, for example x / x.max()\n"
+                "  - give 8-bit images as uint8: they are divided by 255 for you\n"
+                "  - use a likelihood for real values, such as Normal(scale=...)"
+            )
+
+
+class Located(Likelihood):
+    """Base of likelihoods of numbers that have a place and a unit: what networks see and return is
+    standardised; densities, draws and means are in the units of x.
+
+    The location parameter, of x or of :meth:`link` of x, is ``loc + unit * output``; where neither
+    is given, the output itself.
+    """
+
+    loc: Tensor
+    unit: Tensor
+
+    def _locate(self, loc: float | None, unit: float | None) -> None:
+        """:raises ValueError: if ``loc`` is not finite or ``unit`` not positive."""
+        self.located = loc is not None or unit is not None
+        loc, unit = 0.0 if loc is None else loc, 1.0 if unit is None else unit
+        if not abs(number(loc)) < inf:
+            raise ValueError(f"loc is where the output is 0 and must be finite, got {loc!r}")
+        if not 0 < number(unit) < inf:
+            raise ValueError(f"unit is what an output of 1 adds and must be positive, got {unit!r}")
+        # Buffers stay on the device; numbers would be copied there in every step.
+        self.register_buffer("loc", torch.tensor(float(loc)), persistent=False)
+        self.register_buffer("unit", torch.tensor(float(unit)), persistent=False)
+
+    def link(self, x: Tensor) -> Tensor:
+        """x on the scale of the location parameter."""
+        return x
+
+    def placed(self, output: Tensor) -> Tensor:
+        """The location parameter."""
+        return self.loc + self.unit * output if self.located else output
+
+    def features(self, x: Tensor) -> Tensor:
+        linked = self.link(x)
+        return (linked - self.loc) / self.unit if self.located else linked
+
+    def fitted(self, values: Tensor) -> Likelihood:
+        """With the mean and deviation of observed values as ``loc`` and ``unit``, unless one of
+        these was given.
+        """
+        if self.located or not len(values):
+            return self
+        linked = self.link(values.double())
+        deviation = float(linked.std(correction=0))
+        return rebuilt(self, loc=float(linked.mean()), unit=deviation if deviation > 0 else 1.0)
+
+    def extra_repr(self) -> str:
+        return f"loc={self.loc.item():.4g}, unit={self.unit.item():.4g}" if self.located else ""
+
+
+class Scaled(Located):
+    """Base of those with one scale for all entries, on the scale of the location parameter.
+
+    A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
+    """
+
+    def _set_scale(self, scale: float | None, learned: bool = False) -> None:
+        """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
+        check_kind("learned", learned, bool, "True or False")
+        if scale is not None and not 0 < number(scale) < inf:
+            raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
+        least = LEAST_SHARE * float(self.unit) if scale is None else 0.0
+        first = FIRST_SHARE * float(self.unit) if scale is None else float(scale)
+        self.learned, self._least = learned or scale is None, least
+        if self.learned:
+            self.log_scale = nn.Parameter(torch.tensor(first - least).log())
+        else:
+            self.register_buffer("fixed_scale", torch.tensor(first), persistent=False)
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale, a scalar."""
+        if not self.learned:
+            return cast(Tensor, self.fixed_scale)
+        return self.log_scale.exp() + self._least if self._least else self.log_scale.exp()
+
+    def extra_repr(self) -> str:
+        learned = ", learned=True" if self.learned else ""
+        where = super().extra_repr()
+        return f"scale={self.scale.item():.4g}{learned}" + (f", {where}" if where else "")
+
+
+def rebuilt(part: Built, **changes: Any) -> Built:
+    """A new one with the same arguments but for ``changes``."""
+    return type(part)(**(part.__dict__["_arguments"] | changes))

@@ -1,0 +1,265 @@
+"""Data frames of mixed columns: to codes and back, what is chosen, found and refused."""
+
+from __future__ import annotations
+
+import pickle
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import normalized_mutual_info_score
+
+from benchmarks.mixed_tables import mixed_table
+from inference.estimators import FacetClustering, MultiFacetClustering
+from inference.estimators.frames import is_mixed, read_table
+from inference.estimators.views import columns_view
+from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Poisson, StudentT
+
+NAN = float("nan")
+
+
+def frame(n: int = 60, gaps: bool = True) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    made = pd.DataFrame(
+        {
+            "age": rng.normal(40, 12, n),
+            "city": rng.choice(["Oslo", "Bath", "Lyon"], n),
+            "size": pd.Categorical(rng.choice(["S", "M", "L"], n), ["S", "M", "L"], ordered=True),
+            "plan": pd.Categorical(rng.choice(["a", "b"], n), ["b", "a", "unused"]),
+            "member": rng.random(n) < 0.5,
+            "visits": rng.poisson(20, n) * rng.integers(1, 4, n),
+            "rating": rng.integers(1, 6, n),
+            "year": 1980 + rng.integers(0, 30, n),
+            "active": pd.array(rng.random(n) < 0.5, "boolean"),
+            "calls": pd.array(rng.integers(0, 400, n), "Int64"),
+            "word": pd.array(rng.choice(["x", "y"], n), "string"),
+            "debt": rng.integers(-500, 500, n),
+        },
+        index=np.arange(n) + 100,
+    )
+    if gaps:
+        for i, name in enumerate(made.columns):
+            if made[name].dtype.kind not in "biu" or not isinstance(made[name].dtype, np.dtype):
+                made.iloc[i : i + 3, i] = None
+    return made
+
+
+def short(**options: Any) -> MultiFacetClustering:
+    return MultiFacetClustering(
+        **{"facets": 1, "n_clusters": 2, "epochs": 4, "random_state": 0} | options
+    )
+
+
+@cache
+def fitted() -> MultiFacetClustering:
+    return short().fit(frame())
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_frame_becomes_codes_and_the_same_frame_again(gaps: bool) -> None:
+    given = frame(gaps=gaps)
+    table = read_table(given, {})
+    codes = table.codes(given)
+    assert codes.isna().to_numpy().tolist() == given.isna().to_numpy().tolist()
+    assert all(dtype.kind == "f" for dtype in codes.dtypes)
+    pd.testing.assert_frame_equal(table.frame(codes.to_numpy(), given.index), given)
+
+
+def test_what_is_chosen_by_dtype() -> None:
+    chosen = fitted().settings_["columns"]
+    kinds = {name: said.split("(")[0] for name, said in chosen.items()}
+    assert kinds == {
+        "age": "Normal",
+        "city": "Categorical",
+        "size": "Ordinal",
+        "plan": "Categorical",
+        "member": "Bernoulli",
+        "visits": "NegativeBinomial",
+        "rating": "Ordinal",
+        "year": "Normal",
+        "active": "Bernoulli",
+        "calls": "NegativeBinomial",
+        "word": "Categorical",
+        "debt": "Normal",
+    }
+    assert chosen["plan"] == "Categorical(3)", "a category without rows is one, too"
+    assert fitted().settings_["values"] == "columns"
+
+
+def test_counts_with_gaps_are_counts() -> None:
+    counts = frame(gaps=False)[["visits", "city"]].astype({"visits": float})
+    counts.iloc[3, 0] = NAN
+    table = read_table(counts, {})
+    assert table.chosen()["visits"].startswith("NegativeBinomial")
+
+
+def test_what_the_user_chooses_counts() -> None:
+    columns = {"age": StudentT(), "visits": Poisson(True), "rating": Categorical()}
+    found = short(columns=columns).fit(frame())
+    said = found.settings_["columns"]
+    assert said["age"].startswith("StudentT(df=4")
+    assert said["visits"].startswith("Poisson(zero_inflated=True")
+    assert said["rating"] == "Categorical(5)"
+    numbers = pd.DataFrame({"a": np.arange(30.0) + 1, "b": np.arange(30.0) % 7})
+    assert not is_mixed(numbers)
+    assert short().fit(numbers).settings_["values"] == "real"
+    found = short(columns={"a": LogNormal()}).fit(numbers)
+    assert list(found.settings_["columns"]) == ["a", "b"]
+
+
+def test_a_score_is_in_the_units_of_the_user() -> None:
+    """In thousandths every number of a column adds log 1000."""
+    given = frame()[["age", "city"]]
+    other = given.assign(age=1000 * given["age"])
+    one, two = (short().fit(each).score(each) for each in (given, other))
+    share = 1 - given["age"].isna().mean()
+    assert one - two == pytest.approx(share * np.log(1000), abs=0.3)
+
+
+def test_samples_are_like_the_users_frame() -> None:
+    drawn, clusters = fitted().sample(50)
+    given = frame()
+    assert clusters.shape == (50, 1)
+    assert list(drawn.columns) == list(given.columns)
+    pd.testing.assert_series_equal(drawn.dtypes, given.dtypes)
+    assert set(drawn["city"]) <= {"Oslo", "Bath", "Lyon"}
+    assert drawn["visits"].min() >= 0
+    assert 15 < drawn["age"].mean() < 65
+
+
+def test_gaps_are_filled_and_nothing_else() -> None:
+    given = frame()
+    filled = fitted().impute(given)
+    assert not filled.isna().to_numpy().any()
+    pd.testing.assert_series_equal(filled.dtypes, given.dtypes)
+    pd.testing.assert_index_equal(filled.index, given.index)
+    there = ~given.isna()
+    pd.testing.assert_frame_equal(
+        filled.where(there).astype(object), given.where(there).astype(object)
+    )
+
+
+def test_columns_may_come_in_any_order() -> None:
+    given = frame()
+    np.testing.assert_array_equal(
+        fitted().predict(given), fitted().predict(given[given.columns[::-1]])
+    )
+
+
+def test_copies_clones_and_pickles() -> None:
+    again = pickle.loads(pickle.dumps(fitted()))
+    np.testing.assert_array_equal(again.predict(frame()), fitted().predict(frame()))
+    pd.testing.assert_frame_equal(again.impute(frame()), fitted().impute(frame()))
+    chosen = clone(short(columns={"age": StudentT()}))
+    assert repr(chosen.columns["age"]) == repr(StudentT())
+    assert fitted().facet(0).predict(frame()).shape == (60,)
+    assert FacetClustering(short()).fit(frame()).labels_.shape == (60,)
+
+
+def test_a_view_is_of_uncorrelated_numbers_and_of_what_depends() -> None:
+    drawn = mixed_table(1000, 0).frame()
+    table = read_table(drawn, {})
+    x = table.codes(drawn).to_numpy()
+    view = columns_view(table.likelihood(), x)
+    numbers = view.numbers(x)
+    assert np.isfinite(numbers).all()
+    assert np.linalg.matrix_rank(numbers, rtol=1e-6) == len(view.directions)
+    assert len(view.directions) < view.discrete.size
+
+
+def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
+    rng = np.random.default_rng(0)
+    given = pd.DataFrame({name: rng.choice(list("xyz"), 500) for name in "abc"})
+    table = read_table(given, {})
+    view = columns_view(table.likelihood(), table.codes(given).to_numpy())
+    assert len(view.directions) <= 1
+
+
+@pytest.mark.slow(60)
+def test_a_labelling_in_categories_and_counts_is_found_beside_one_in_numbers() -> None:
+    drawn = mixed_table(700, 3)
+    found = MultiFacetClustering(random_state=0).fit(drawn.frame())
+    scores = {
+        name: max(normalized_mutual_info_score(truth, each) for each in found.labels_.T)
+        for name, truth in drawn.labels.items()
+    }
+    assert min(scores.values()) > 0.8, scores
+
+
+# What is refused.
+
+
+def test_unknown_categories_are_named() -> None:
+    given = frame().assign(city="Rome")
+    with pytest.raises(
+        ValueError, match=r"column 'city' has the category 'Rome', but the training"
+    ):
+        fitted().predict(given)
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda f: f.assign(city=["a", 1] * 30), "column 'city' mixes int and str: make them all"),
+    (lambda f: f.assign(age=NAN), "column 'age' has no values, all are missing: drop it"),
+    (lambda f: f.assign(age=np.inf), "column 'age' has infinite values"),
+    (lambda f: f.assign(age=1e9 + np.arange(60) % 2), "single precision does not hold"),
+    (lambda f: f.assign(city=[f"n{i}" for i in range(60)]), "60 different strings in 60 rows"),
+    (lambda f: f.assign(day=pd.date_range("2020", periods=60)), r"the columns \['day'\] have the"),
+    (lambda f: f.rename(columns={"age": "city"}), "X has columns of the same name among"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_frames_that_are_not_understood_are_refused(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        short().fit(change(frame()))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"visit": Poisson()}, r"columns names 'visit', but X has \['age', 'city'"),
+        ({"city": Normal()}, r"columns gives column 'city' Normal\(.*\), but it has 3 categories"),
+        ({"city": Categorical(4)}, "column 'city' Categorical.4., but it has 3 categories"),
+        ({"debt": Poisson()}, "column 'debt': x has values such as -.* but Poisson needs counts"),
+        ({"age": NegativeBinomial()}, "column 'age': .* NegativeBinomial needs counts"),
+        ({"debt": LogNormal()}, "column 'debt': .* LogNormal needs positive ones"),
+        ({"age": "normal"}, r"columns\['age'\] must be a likelihood, such as Normal\(\), got str"),
+        (["age"], "columns must be likelihoods by column"),
+    ],
+)
+def test_columns_that_do_not_suit_are_refused(columns: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        short(columns=columns).fit(frame())
+    assert "\n" not in str(caught.value)
+
+
+def test_other_tables_than_the_training_data_are_refused() -> None:
+    given = frame()
+    for other, message in (
+        (given.drop(columns="age"), r"X lacks the columns \['age'\]: add them"),
+        (given.assign(more=1.0), r"X has the columns \['more'\], which .* had not: drop them"),
+        (
+            given.rename(columns={"age": "years"}),
+            r"lacks .*'age'.* and has .*'years'.*: rename them",
+        ),
+        (given.assign(age="old"), "column 'age' held numbers in the training data, but now"),
+        (given.assign(visits=-1), "column 'visits': x has values such as -1"),
+        (given.assign(visits=0.5), "column 'visits': x has values such as 0.5"),
+        (np.zeros((3, 12)), "X must be a data frame with the columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted().predict(other)
+    whole = short().fit(frame(gaps=False))
+    with pytest.raises(ValueError, match="X has missing entries in column 'age', but the data"):
+        whole.predict(given)
+
+
+def test_one_likelihood_does_not_do_for_mixed_columns() -> None:
+    with pytest.raises(ValueError, match="give columns= by name, such as"):
+        short(likelihood=Normal(0.3)).fit(frame())
+    with pytest.raises(ValueError, match=r"columns= is for a data frame, .* but X is ndarray"):
+        short(columns={"a": Normal()}).fit(np.zeros((30, 2)))
