@@ -11,8 +11,8 @@ import statistics
 import numpy as np
 import pyro
 
-from examples.common import score_facets
 from examples.datasets import Dataset, digits
+from examples.scoring import score_facets
 from guides import VaDEGuide
 from inference import SVIRunner, elbo, warm_start
 from ppl_models import DirichletWeights, GaussianMixture, Normal, SharedMLP, VaDE

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pyro
 
-from examples.common import probe_facets
 from examples.datasets import Dataset, mnist
+from examples.scoring import probe_facets
 from guides import VaDEGuide
 from inference import (
     NeighborGraph,

@@ -11,9 +11,9 @@ import argparse
 import statistics
 import time
 
-from examples.common import score_facets
 from examples.datasets import digits
 from examples.quickstart import Settings, train
+from examples.scoring import score_facets
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import argparse
 import statistics
 from pathlib import Path
 
-from examples.common import score_facets
 from examples.datasets import mnist
+from examples.scoring import score_facets
 from inference import SVIRunner, elbo, fit_mixtures
 
 

@@ -18,7 +18,7 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from examples import common
+from examples import common, scoring
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
@@ -71,6 +71,8 @@ HELPERS = {
     "explore_views",
     "faces",
     "image_protocols",
+    "neighbors",
+    "scoring",
     "shapes",
     "sources",
 }
@@ -427,7 +429,7 @@ def test_probes_read_draws_as_in_table_1_and_means_of_each_facet_and_of_both() -
     """The classifier of the table, on latents that the test computes."""
     data = digits()
     guide = digits_guide(data)
-    found = common.probe_facets(guide, data, seed=3)
+    found = scoring.probe_facets(guide, data, seed=3)
     assert list(found) == ["style", "digit", "joint"]
     train, test = guide.embed(data.train), guide.embed(data.test)
     train, test = ({**z, "joint": np.hstack([z["style"], z["digit"]])} for z in (train, test))
@@ -438,14 +440,14 @@ def test_probes_read_draws_as_in_table_1_and_means_of_each_facet_and_of_both() -
         # An untrained posterior is wide: its draws say less than its means.
         assert found[name]["digit"]["probe"] < found[name]["digit"]["probe_means"]
     model = VaDE(data.train.shape[1:], GaussianMixture(5, 3), network=SharedMLP((16,)))
-    assert list(common.probe_facets(VaDEGuide(model), data, 0)) == ["cluster"]
+    assert list(scoring.probe_facets(VaDEGuide(model), data, 0)) == ["cluster"]
 
 
 def test_clusters_in_use_are_noted_at_the_start_early_and_at_times() -> None:
     data = digits()
     guide = digits_guide(data)
     proba = guide.predict_proba(data.train)
-    counts = common.count_clusters(guide, data.train)
+    counts = scoring.count_clusters(guide, data.train)
     for name, p in proba.items():
         assert counts[f"clusters_in_use_{name}"] == len(set(p.argmax(-1)))
         mean = p.mean(0)
@@ -454,7 +456,7 @@ def test_clusters_in_use_are_noted_at_the_start_early_and_at_times() -> None:
         )
     runner = SVIRunner(guide.model, guide)
     runner.fit(
-        data.train[:100], 14, callbacks=[common.WatchClusters(data.train, 6)], progress=False
+        data.train[:100], 14, callbacks=[scoring.WatchClusters(data.train, 6)], progress=False
     )
     noted = [r["epoch"] for r in runner.history if "clusters_in_use_digit" in r]
     assert noted == [1, 6, 9, 12]
@@ -559,7 +561,7 @@ def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run() -> Non
         data.train_labels["digit"]
     )
     guide = digits_guide(data)
-    scores = common.held_out_scores(guide, (x, labels))
+    scores = scoring.held_out_scores(guide, (x, labels))
     for facet, clusters in guide.predict(x).items():
         assert scores[f"accuracy_held_out_{facet}_digit"] == cluster_accuracy(
             labels["digit"], clusters
