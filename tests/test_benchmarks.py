@@ -568,6 +568,10 @@ def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path
     assert truth["first"]["mcc"] > cold["curve"][-1]["mcc"] + 0.1
     assert truth["first"]["log_p"] >= truth["first"]["test_elbo"]
     assert len(truth["curve"]) == 2
+    drawn = start_at_truth.figure([truth, cold], [truth["way"]]).axes[0]
+    first, second = drawn.get_lines()
+    assert first.get_ydata()[0] == truth["first"]["mcc"]
+    assert list(second.get_ydata()) == [record["mcc"] for record in cold["curve"]]
     start_at_truth.main([*flags, "--width", "32", "--out", str(out)])
     assert len(out.read_text().splitlines()) == 2, "nothing is run twice"
 
