@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 
 from examples.datasets import Dataset
-from inference import NeighborGraph, SVIRunner, fit_mixtures, image_graph
+from inference import (
+    NeighborGraph,
+    SVIRunner,
+    fit_mixtures,
+    image_graph,
+    standard_normal_priors,
+)
 
 __all__ = ["graph_of", "known_start"]
 
@@ -31,14 +37,18 @@ def known_start(
     restarts: int = 0,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train while a facet's clusters are those of the graph; the other facets' mixtures are fitted
-    to untrained latents first, and to trained ones at the end if there are restarts.
+    """Train while a facet's clusters are those of the graph.
+
+    With restarts the other facets have standard normal priors meanwhile, and so many fits of their
+    mixtures at the end; without, mixtures that were fitted to untrained latents.
     """
     mixtures = runner.model.mixtures
     others = [name for name in mixtures if name != facet]
-    fit_mixtures(runner.guide, x, seed=seed, facets=others)
-    clusters = graph.clusters(mixtures[facet].num_components, seed)
-    runner.fit(x, epochs, label={facet: clusters}, **fit_options)
-    if restarts:
-        fit_mixtures(runner.guide, x, seed=seed, facets=others, n_init=restarts)
+    label = {facet: graph.clusters(mixtures[facet].num_components, seed)}
+    if not restarts:
+        fit_mixtures(runner.guide, x, seed=seed, facets=others)
+        return runner.fit(x, epochs, label=label, **fit_options)
+    with standard_normal_priors(runner.model, others):
+        runner.fit(x, epochs, label=label, **fit_options)
+    fit_mixtures(runner.guide, x, seed=seed, facets=others, n_init=restarts)
     return runner

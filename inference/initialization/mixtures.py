@@ -208,8 +208,13 @@ def warm_start(
 
 
 @contextmanager
-def standard_normal_priors(model: FacetModel) -> Iterator[None]:
+def standard_normal_priors(
+    model: FacetModel, facets: Sequence[str] | None = None
+) -> Iterator[None]:
     """Within this context every mixture facet of ``model`` has a standard normal prior instead.
+
+    :param facets: these mixtures alone.
+    :raises ValueError: if the model has no such mixture.
 
     Example:
         >>> from inference import standard_normal_priors
@@ -222,7 +227,7 @@ def standard_normal_priors(model: FacetModel) -> Iterator[None]:
         'GaussianMixture'
     """
     check_model(model)
-    kept = model.mixtures
+    kept = chosen_mixtures(model, facets)
     for name, prior in kept.items():
         model.facets[name] = StandardNormal(prior.dim).to(model.gates)
     try:
