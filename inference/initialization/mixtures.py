@@ -225,6 +225,9 @@ def standard_normal_priors(
         'StandardNormal'
         >>> type(model.priors["cluster"]).__name__
         'GaussianMixture'
+        >>> with standard_normal_priors(model, []):
+        ...     type(model.priors["cluster"]).__name__
+        'GaussianMixture'
     """
     check_model(model)
     kept = chosen_mixtures(model, facets)

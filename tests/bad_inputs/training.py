@@ -942,6 +942,11 @@ RUNS = [
     *of(
         "standard_normal_priors",
         ("type: model", lambda: standard_normal_priors(guide()).__enter__(), "got VaDEGuide"),
+        (
+            "unknown: facet",
+            lambda: standard_normal_priors(guide().model, ["wheels"]).__enter__(),
+            "'wheels'",
+        ),
     ),
     *of(
         "infer_tables",
