@@ -1,21 +1,27 @@
 """Two labellings in tables of numbers, categories and counts, of which one shows in categories and
 counts alone.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.mixed_tables --seeds 3
+    pip install 'facetvae[benchmarks]'
+    OMP_NUM_THREADS=1 python -m benchmarks.mixed_tables --seeds 10 20 --out runs/mixed.jsonl
 
 MultiFacetClustering, given nothing, beside scikit-learn's GaussianMixture and KMeans on
-standardised numbers, log1p of counts, one-hot categories and means in gaps, which are told the
-number of clusters of each labelling in turn; the better fit of ten starts counts. A labelling's
-score is its normalised mutual information with the facet that it shares most with. "known" is that
-of the drawn table's own distributions: no method can expect more.
+standardised numbers, log1p of counts, one-hot categories and means in gaps, and k-prototypes
+(kmodes), which takes categories as they are. These are told the number of clusters of each
+labelling in turn; the best fit of ten starts counts. A labelling's score is its normalised mutual
+information with the facet that it shares most with. "known" is that of the drawn table's own
+distributions: no method can expect more.
+
+One line of JSON a table; tables that the file has are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +30,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
+from benchmarks.run_lines import run_all
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
 
@@ -137,6 +144,7 @@ def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
     found["ours"] = lambda: MultiFacetClustering(random_state=seed).fit(frame).labels_
     for kind in (GaussianMixture, KMeans):
         found[f"{kind.__name__} told"] = lambda kind=kind: _told(kind, one_hot(frame), seed)
+    found["k-prototypes told"] = lambda: _prototypes(frame, seed)
     scores = {}
     for name, fit in found.items():
         started = time.perf_counter()
@@ -176,19 +184,32 @@ def _told(kind: type, x: np.ndarray, seed: int) -> np.ndarray:
     )
 
 
+def _prototypes(frame: Any, seed: int) -> np.ndarray:
+    """A fit for each number of clusters; gaps are the column's mean, or a category of their own."""
+    from kmodes.kprototypes import KPrototypes
+
+    is_category = [str(dtype) == "category" for dtype in frame.dtypes]
+    numbers = one_hot(frame.loc[:, [not each for each in is_category]])
+    categories = frame.loc[:, is_category].apply(lambda each: each.cat.codes).to_numpy()
+    x = np.concatenate([numbers.astype(object), categories.astype(object)], 1)
+    places = list(range(numbers.shape[1], x.shape[1]))
+    fits = [KPrototypes(k, n_init=10, random_state=seed) for k in (IN_NUMBERS, IN_KINDS)]
+    return np.stack([fit.fit_predict(x, categorical=places) for fit in fits], 1)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
-    seeds = range(args.first_seed, args.first_seed + args.seeds)
-    found = []
-    for seed in seeds:
-        found.append(measure(args.rows, seed))
-        print(f"seed {seed}")
-        for name, scores in found[-1].items():
-            print(f"  {name:22s}", *(f"{n} {value:.3f}" for n, value in scores.items()), flush=True)
+    seeds = [(seed,) for seed in range(*args.seeds)]
+    settings = {"rows": args.rows}
+    run_all(args.out, seeds, ["seed"], settings, lambda seed: {"scores": measure(args.rows, seed)})
+    lines = map(json.loads, args.out.read_text().splitlines())
+    found = [line["scores"] for line in lines if line["settings"] == settings]
     for name in found[0]:
         print(name)
         print_table([each[name] for each in found])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.metrics import normalized_mutual_info_score
 
+from benchmarks import mixed_tables
 from benchmarks.mixed_tables import mixed_table
 from inference.estimators import FacetClustering, MultiFacetClustering
 from inference.estimators.frames import is_mixed, read_table
@@ -190,6 +192,34 @@ def test_a_labelling_in_categories_and_counts_is_found_beside_one_in_numbers() -
 
 
 # What is refused.
+
+
+def test_tables_are_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(rows: int, seed: int) -> dict[str, dict[str, float]]:
+        asked.append((rows, seed))
+        return {"ours": {"numbers": seed / 10, "kinds": 0.5}}
+
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(mixed_tables, "measure", measured)
+    for last in (6, 8):
+        flags = ["--rows", "50", "--seeds", "4", str(last), "--out", str(tmp_path / "out.jsonl")]
+        mixed_tables.main(flags)
+    assert asked == [(50, 4), (50, 5), (50, 6), (50, 7)]
+    assert "0.550" in capsys.readouterr().out  # the mean of 0.4 to 0.7
+
+
+def test_k_prototypes_are_given_numbers_and_categories() -> None:
+    """On a table whose labelling is in every column."""
+    pytest.importorskip("kmodes")
+    truth = np.repeat([0, 1, 2, 3], 40)
+    drawn = pd.DataFrame(
+        {"a": 9.0 * truth, "b": pd.Categorical(np.array(list("wxyz"))[truth]), "c": truth % 2 == 0}
+    )
+    drawn.loc[3, "a"], drawn.loc[5, "b"] = NAN, None
+    four, _ = mixed_tables._prototypes(drawn, 0).T
+    assert normalized_mutual_info_score(truth, four) > 0.9
 
 
 def test_unknown_categories_are_named() -> None:
