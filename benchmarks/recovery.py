@@ -175,14 +175,14 @@ def table(lines: Iterable[dict[str, Any]], against: str) -> str:
         models.setdefault(line["model"], {})[line["mixing"]] = float(np.mean(line["mcc"]))
     rows = [f"{'':24s}MCC    (sd)    beyond {against}"]
     for (protocol, size), models in found.items():
-        common = sorted(set.intersection(*(set(each) for each in models.values())))
-        scores = {name: np.array([of[m] for m in common]) for name, of in models.items()}
-        rows.append(f"{protocol}, {size} rows a segment, {len(common)} mixings")
-        for model, each in scores.items():
+        rows.append(f"{protocol}, {size} rows a segment")
+        for model, of in models.items():
+            each = np.array([*of.values()])
             row = f"  {model:22s}{each.mean():.3f}  ({each.std(ddof=1):.3f})"
-            if model != against and against in scores:
-                row += beyond(each, scores[against])
-            rows.append(row)
+            both = sorted(set(of) & set(models.get(against, ())))
+            if model != against and len(both) > 1:
+                row += beyond(*(np.array([m[k] for k in both]) for m in (of, models[against])))
+            rows.append(f"{row}, {len(each)} mixings")
     return "\n".join(rows)
 
 

@@ -218,6 +218,7 @@ class FacetModel(Program):
         :param x: prepared data ``[B, *x_shape]``.
         :param z: latents ``[..., B, d_j]`` by facet; each facet's density has the facet's weight.
         :param given: what the model takes besides x, checked, ``[B, ...]``.
+        :raises KeyError: if that is missing.
         """
         decoded = {name: given[name] for name in self.decodes}
         total = self.decode(z, **decoded).log_prob(x)

@@ -57,6 +57,9 @@ class CodedLikelihood(Likelihood):
             )
         return super().output_shape(x_shape)
 
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        return x.to(dtype) if x.dtype == torch.uint8 else x  # codes, not 8-bit images
+
     def fitted(self, values: Tensor) -> Likelihood:
         if self.num_categories is not None or not len(values):
             return self

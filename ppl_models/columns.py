@@ -191,7 +191,7 @@ class Columns(Likelihood):
         for name, each, column in zip(self.names, self, numbers.unbind(-1), strict=True):
             if len(there := column[~column.isnan()]):
                 with _about(name):
-                    each.check(there)
+                    _check_column(each, there)
 
 
 def numeric(columns: Columns, x: Tensor) -> list[Tensor]:
@@ -232,6 +232,14 @@ def _check_columns(columns: Mapping[str, Likelihood]) -> None:
         raise ValueError(
             f"the columns {_some(tuple(columns))} share a likelihood object: give each its own"
         )
+
+
+def _check_column(likelihood: Likelihood, values: Tensor) -> None:
+    """:raises ValueError: for values outside the support; without a word on images."""
+    try:
+        likelihood.check(values)
+    except ValueError as error:
+        raise ValueError(str(error).partition("\n")[0]) from error
 
 
 @contextmanager

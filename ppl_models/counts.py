@@ -34,6 +34,9 @@ class Counts(Located):
         self.parameters_per_entry = 2 if zero_inflated else 1
         self._locate(loc, unit)
 
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
+
     def link(self, x: Tensor) -> Tensor:
         return x.log1p()
 

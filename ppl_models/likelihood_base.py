@@ -40,6 +40,11 @@ class Likelihood(Configurable, nn.Module):
     #: whether it gives probabilities of values rather than a density
     discrete = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "filled" in vars(cls):
+            raise TypeError(f"{cls.__name__}.filled is never called: `features` has its place")
+
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Convert a batch to the form that the density expects; a second call changes nothing.
 
@@ -73,7 +78,7 @@ class Likelihood(Configurable, nn.Module):
 
     def misfit(self, p: dist.TorchDistribution, x: Tensor) -> Tensor:
         """How far a batch is from what was decoded, a scalar: to train a decoder before the bound
-        is. Here the mean squared distance from the means.
+        is. Here the mean squared distance from the means, in squared units of x.
         """
         return (p.mean - x).square().mean()
 
@@ -140,6 +145,11 @@ class Located(Likelihood):
     def placed(self, output: Tensor) -> Tensor:
         """The location parameter."""
         return self.loc + self.unit * output if self.located else output
+
+    @property
+    def placeholder(self) -> float | Tensor:
+        straight = self.located and type(self).link is Located.link
+        return self.loc if straight else super().placeholder
 
     def features(self, x: Tensor) -> Tensor:
         linked = self.link(x)

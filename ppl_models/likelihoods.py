@@ -199,8 +199,8 @@ class Incomplete(Likelihood):
     for all entries, including missing ones.
 
     :param likelihood: of the observed entries; any except ``Exact``.
-    :param fill: what encoders see instead of a missing entry, such as the mean of the data: 0 if
-        they are standardised.
+    :param fill: what encoders see instead of a missing entry, such as the mean of the data; by
+        default 0, where the likelihood allows it, or its ``loc``.
     :raises ValueError: if ``likelihood`` is not a likelihood, is ``Exact`` or ``Incomplete``, or
         ``fill`` is outside its support.
 
@@ -215,19 +215,21 @@ class Incomplete(Likelihood):
 
     takes_missing = True
 
-    def __init__(self, likelihood: Likelihood, fill: float = 0.0) -> None:
+    def __init__(self, likelihood: Likelihood, fill: float | None = None) -> None:
         super().__init__()
         check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Normal(0.3)")
         if isinstance(likelihood, Exact | Incomplete):
             raise ValueError(
                 f"likelihood must be of single entries, such as Normal(0.3), got {likelihood!r}"
             )
+        fill = float(likelihood.placeholder) if fill is None else fill
         low, high = likelihood.support
         if not (low <= number(fill) <= high and abs(number(fill)) < inf):
             raise ValueError(
                 f"fill must be a number that {type(likelihood).__name__} allows, in "
                 f"{[low, high]}, got {fill!r}"
             )
+        likelihood.check(torch.tensor([float(fill)]))
         self.likelihood = likelihood
         self.fill = float(fill)
         self.support, self.discrete = likelihood.support, likelihood.discrete

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from guides import ConditionalGuide, VaDEGuide
-from inference import Conditioned_ELBO, Loss, SVIRunner
+from inference import Conditioned_ELBO, Loss, SVIRunner, warm_start
 from inference.evaluation.identifiability import (
     IdentifiabilityWarning,
     KeepIdentifiable,
@@ -125,6 +125,14 @@ def test_the_penalty_keeps_the_matrix_better_conditioned() -> None:
         runner.fit(x, epochs=30, batch_size=50, progress=False)
         numbers.append(condition_number(loss.model.mixtures["cluster"]))
     assert numbers[1] < 0.5 * numbers[0]
+
+
+def test_a_warm_start_has_no_penalty_and_prepares_one() -> None:
+    loss = conditioned(0.01, GaussianMixture(5, 2))  # all scales alike, as it is built
+    runner = SVIRunner(loss.model, loss.guide, objective=loss.objective, seed=0)
+    warm_start(runner, blobs()[0], 5, progress=False)
+    runner.fit(blobs()[0], 1, progress=False)
+    assert np.isfinite(runner.history[-1]["objective"])
 
 
 def test_a_penalty_needs_a_matrix() -> None:

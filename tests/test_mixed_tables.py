@@ -222,6 +222,62 @@ def test_k_prototypes_are_given_numbers_and_categories() -> None:
     assert normalized_mutual_info_score(truth, four) > 0.9
 
 
+def test_integers_stay_within_their_dtype() -> None:
+    rng = np.random.default_rng(0)
+    drawn = pd.DataFrame({"a": (255 - rng.poisson(8, 60)).astype(np.uint8), "k": ["x", "y"] * 30})
+    table = read_table(drawn, {})
+    codes = np.array([[300.0, 0.0], [-4.0, 1.0], [250.0, 0.0]])
+    back = table.frame(codes)
+    assert back["a"].tolist() == [255, 0, 250]
+    assert back["a"].dtype == np.uint8
+    nullable = read_table(drawn.astype({"a": "UInt8"}), {}).frame(codes)
+    assert nullable["a"].tolist() == [255, 0, 250]
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0.0, 1.0], "Bernoulli"),
+        ([1.0, 2.0], "Ordinal"),
+        ([0, 100], "Ordinal"),
+        ([0.0, 1.0, 2.0, 3.0], "Ordinal"),
+        (list(range(0, 36, 3)), "NegativeBinomial"),
+        (list(range(1980, 2000)), "Normal"),
+        ([0.5, 1.5, 2.5], "Normal"),
+    ],
+)
+def test_gaps_do_not_decide_the_likelihood(values: list[float], kind: str, gaps: bool) -> None:
+    column = pd.Series(np.resize(values, 60))
+    if gaps:
+        column = column.astype(float)
+        column[3] = NAN
+    likelihoods = read_table(pd.DataFrame({"a": column, "k": ["x", "y"] * 30}), {}).chosen()
+    assert likelihoods["a"].startswith(kind)
+
+
+def test_text_that_reads_as_numbers_may_be_categories() -> None:
+    drawn = pd.DataFrame({"a": ["1", "2", "3"] * 20, "k": ["x", "y"] * 30})
+    table = read_table(drawn, {"a": Categorical()})
+    assert table.codes(drawn)["a"].tolist() == [0, 1, 2] * 20
+    with pytest.raises(ValueError, match=r"column 'a' has the value 7, but the training data had"):
+        table.codes(drawn.replace("3", "7"))
+
+
+def test_columns_are_named_by_numbers_too() -> None:
+    drawn = pd.DataFrame({0: np.random.default_rng(0).normal(size=60), 1: ["x", "y"] * 30})
+    assert read_table(drawn, {0: StudentT()}).chosen()["0"].startswith("StudentT")
+
+
+def test_what_a_mixed_frame_cannot_have_is_refused() -> None:
+    constant = pd.DataFrame({"a": [1.0] * 40, "k": ["x"] * 40})
+    with pytest.raises(ValueError, match="there is nothing to cluster"):
+        MultiFacetClustering(epochs=1).fit(constant)
+    drawn = pd.DataFrame({"a": np.random.default_rng(0).normal(size=40), "k": ["x", "y"] * 20})
+    with pytest.raises(ValueError, match=r"give a column with outliers columns="):
+        MultiFacetClustering(epochs=1, mark_outliers=True).fit(drawn)
+
+
 def test_unknown_categories_are_named() -> None:
     given = frame().assign(city="Rome")
     with pytest.raises(
@@ -289,7 +345,7 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
 
 
 def test_one_likelihood_does_not_do_for_mixed_columns() -> None:
-    with pytest.raises(ValueError, match="give columns= by name, such as"):
+    with pytest.raises(ValueError, match="give columns= by name alone, such as"):
         short(likelihood=Normal(0.3)).fit(frame())
     with pytest.raises(ValueError, match=r"columns= is for a data frame, .* but X is ndarray"):
         short(columns={"a": Normal()}).fit(np.zeros((30, 2)))

@@ -447,8 +447,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return super()._new_data(X)
         if self.likelihood is not None:
             raise ValueError(
-                "X has columns that are not numbers, for which one likelihood does not do: give "
-                'columns= by name, such as {"age": Normal()}, instead of likelihood='
+                "likelihood= is one for all entries, which does not do for a frame with a "
+                "likelihood a column: give columns= by name alone, such as "
+                '{"age": Normal()}'
             )
         self.table_ = read_table(X, self.columns or {})
         return super()._new_data(self.table_.codes(X))
@@ -482,6 +483,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
         if self.table_ is not None:
+            if self.mark_outliers:
+                raise ValueError(
+                    "mark_outliers=True is for columns of numbers alone: leave it out, and give a "
+                    'column with outliers columns={"name": StudentT()}'
+                )
             self.encoding_, self.usual_ = self.table_.encoding(X), None
             self.outliers_ = np.zeros(len(X), bool)
             return self.encoding_.encode(X)
@@ -512,6 +518,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         columns = (mixed or self.encoding_.values == "real") and x.ndim == 2
         columns = columns and self.network is None
         view = View() if self.table_ is None else columns_view(self.table_.likelihood(), x)
+        if mixed and not np.ptp(view.numbers(x), axis=0).any():
+            raise ValueError(
+                "no column of X tells its rows apart beyond chance: there is nothing to cluster"
+            )
         if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
             options = {"found": found, "named": names is not None}
             dim = len(found.maps)

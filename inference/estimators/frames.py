@@ -32,6 +32,8 @@ FEW_VALUES = 10
 ROWS_PER_CATEGORY = 2
 # How much a number must vary beside its size for single precision, and the magnitudes it holds.
 VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
+# Single precision holds all whole numbers below.
+LARGEST_WHOLE = 2**24
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,23 @@ class CodedColumn(Column):
 
 
 @dataclass(frozen=True)
+class NumberedColumn(CodedColumn):
+    """A column of few numbers, each of which is a category."""
+
+    def codes(self, values: Any) -> np.ndarray:
+        numbers = Column.codes(self, values)
+        places = np.searchsorted(self.levels, numbers).clip(0, len(self.levels) - 1)
+        known = np.isnan(numbers) | (np.asarray(self.levels)[places] == numbers)
+        if not known.all():
+            raise ValueError(
+                f"column {self.name!r} has the value {numbers[~known][0]:g}, but the training data "
+                f"had {_some(self.levels)}: leave these rows out, mark it as missing (NaN), or "
+                f'fit with columns={{"{self.name}": Normal()}}'
+            )
+        return np.where(np.isnan(numbers), np.nan, places)
+
+
+@dataclass(frozen=True)
 class Table:
     """The columns of a data frame, and the way to codes and back.
 
@@ -174,13 +193,22 @@ class Table:
         for i, dtype in enumerate(self.empty.dtypes):
             holds_gaps = not isinstance(dtype, np.dtype) or dtype.kind not in "biu"
             if holds_gaps or not frame[i].isna().any():
-                frame[i] = frame[i].astype(dtype)
+                frame[i] = _within(frame[i], dtype).astype(dtype)
         return frame.set_axis(self.empty.columns, axis=1)
 
     def encoding(self, X: np.ndarray) -> Encoding:
         """Of codes ``[N, D]``: as they are; columns are standardised in their likelihoods."""
         missing = float(np.isnan(X).mean())
         return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)
+
+
+def _within(values: Any, dtype: Any) -> Any:
+    """Numbers of a column within what an integer dtype holds; others as they are."""
+    own = getattr(dtype, "numpy_dtype", dtype)
+    if not isinstance(own, np.dtype) or own.kind not in "iu":
+        return values
+    limits = np.iinfo(own)
+    return values.clip(limits.min, limits.max)
 
 
 def is_frame(X: Any) -> bool:
@@ -209,6 +237,7 @@ def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
     """
     given = _named(X)
     check_kind("columns", chosen, Mapping, 'likelihoods by column, such as {"age": Normal()}')
+    chosen = {str(name): likelihood for name, likelihood in chosen.items()}
     if unknown := [name for name in chosen if name not in given]:
         raise ValueError(
             f"columns names {unknown[0]!r}, but X has {_some(list(given))}: is that a misspelling?"
@@ -247,17 +276,18 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
         return TruthColumn(name), Bernoulli()
     numbers = Column(name).codes(values)
     there = numbers[~np.isnan(numbers)]
-    whole = bool((there == np.floor(there)).all())
-    whole &= dtype.kind in "iu" or len(there) < len(numbers)  # pandas makes floats of gaps' columns
-    if coded or (whole and 2 < len(np.unique(there)) <= FEW_VALUES):
-        return CodedColumn(name, whole, tuple(np.unique(there).tolist())), Ordinal()
+    # Floats may be whole, too: pandas makes floats of integers with gaps.
+    whole = bool(((there == np.floor(there)) & (np.abs(there) < LARGEST_WHOLE)).all())
+    if whole and not coded and np.isin(there, (0, 1)).all():
+        return Column(name, whole), Bernoulli()
+    levels = np.unique(there)
+    if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
+        return NumberedColumn(name, whole, tuple(levels.tolist())), Ordinal()
     return Column(name, whole), _of_numbers(there, whole)
 
 
 def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
     """Counts vary at least as much as a Poisson variable; other whole numbers are numbers."""
-    if whole and np.isin(values, (0, 1)).all():
-        return Bernoulli()
     counts = whole and values.min() >= 0 and values.var() >= values.mean()
     return NegativeBinomial() if counts else Normal()
 
@@ -280,7 +310,12 @@ def _check_precision(name: str, values: np.ndarray) -> None:
         raise ValueError(f"column {name!r} has infinite values: drop these rows or clip them")
     with np.errstate(over="ignore"):
         spread = values.std()
-    if size > LARGEST or 0 < spread < max(VARIES * size, SMALLEST):
+    if size > LARGEST:
+        raise ValueError(
+            f"column {name!r} has values up to {size:.3g}, more than {LARGEST:.0e}: give it in "
+            "another unit"
+        )
+    if 0 < spread < max(VARIES * size, SMALLEST):
         raise ValueError(
             f"column {name!r} varies by {spread:.3g} around {values.mean():.3g}, which single "
             "precision does not hold: subtract its mean, or give it in another unit"

@@ -21,6 +21,7 @@ from guides.vade import VaDEGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count, check_kind, check_positive, check_seed
+from ppl_models.likelihood_base import rebuilt
 from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Normal
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.modes import training
@@ -100,7 +101,10 @@ def _least_squares(likelihood: Likelihood) -> Likelihood:
             f"alone, and not what {likelihood} needs: give the model a Bernoulli(), "
             "ContinuousBernoulli() or Normal(0.3)"
         )
-    return Normal(0.5**0.5, getattr(likelihood, "bounded", True))
+    if isinstance(likelihood, Normal):
+        unit = float(likelihood.unit) if likelihood.located else 1.0
+        return rebuilt(likelihood, scale=0.5**0.5 * unit, learned=False)
+    return Normal(0.5**0.5, bounded=True)
 
 
 @torch.no_grad()

@@ -22,15 +22,15 @@ class Conditioned_ELBO(GuideEnum_ELBO):
 
     CN is the condition number of :func:`~inference.evaluation.identifiability_matrix`, summed over
     the model's Gaussian mixtures of diagonal covariance; each needs 2 d + 1 components, of
-    different scales: where all are alike, as at first, L is singular and the objective infinite. It
-    is not a bound on log p(x); the history's ``elbo`` leaves the penalty out, its ``objective`` has
-    it.
-    :class:`~inference.evaluation.KeepIdentifiable` is the remedy of the paper's main text.
+    different scales: where all are alike, as in a new model, L is singular and the objective
+    infinite, so begin with :func:`~inference.warm_start` or :func:`~inference.fit_mixtures`. It is
+    not a bound on log p(x); the history's ``elbo`` leaves the penalty out, its ``objective`` has
+    it. :class:`~inference.evaluation.KeepIdentifiable` is the remedy of the paper's main text.
 
     :param weight: :math:`\alpha`, in nats per datum, at least 0.
     :param max_plate_nesting: of the guide, as for :class:`GuideEnum_ELBO`.
     :raises ValueError: if the weight is negative; in training, if a mixture has too few components
-        or the model has none of this kind.
+        or the model's are of other kinds. Without mixtures there is no penalty.
 
     Example:
         >>> import numpy as np
@@ -56,6 +56,8 @@ class Conditioned_ELBO(GuideEnum_ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().differentiable_loss(model, guide, *args, **kwargs)
+        if not self.weight or not model.mixtures:  # none while a warm start replaces them
+            return loss
         return loss + len(args[0]) * self.weight * _condition_numbers(model).to(loss)
 
 
