@@ -218,8 +218,10 @@ class FacetModel(Program):
         :param x: prepared data ``[B, *x_shape]``.
         :param z: latents ``[..., B, d_j]`` by facet; each facet's density has the facet's weight.
         :param given: what the model takes besides x, checked, ``[B, ...]``.
-        :raises KeyError: if that is missing.
+        :raises ValueError: if that is missing, or a facet's latent is.
         """
+        if missing := [name for name in self.takes if name not in given]:
+            raise ValueError(f"{type(self).__name__} needs {missing[0]}= besides x and its latents")
         decoded = {name: given[name] for name in self.decodes}
         total = self.decode(z, **decoded).log_prob(x)
         for name in self.priors:

@@ -683,6 +683,19 @@ MODELS = [
         ),
     ),
     *of(
+        "FacetModel.log_joint",
+        (
+            "missing: facet",
+            lambda: guide().model.log_joint(X, {"digit": torch.zeros(1, 2)}),
+            r"each of the facets \['style', 'digit'\], got \['digit'\]",
+        ),
+        (
+            "missing: label",
+            lambda: IVAE((6,), 3, 2).log_joint(X, {"label": torch.zeros(len(X), 2)}),
+            "IVAE needs label= besides x and its latents",
+        ),
+    ),
+    *of(
         "FacetModel.decode",
         (
             "missing: facet",
