@@ -95,11 +95,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
     column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
     ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,
-    bools ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as counts do, other
-    numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says which. A start
-    sees such columns as numbers, standardised and in sum of the same weight for each degree of
-    freedom; :meth:`sample` and :meth:`impute` return data frames like the user's. Rows are not left
-    out of the fit.
+    bools, zeros and ones ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as
+    counts do, other numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says
+    which. A start sees such columns as numbers, standardised and in sum of the same weight for each
+    degree of freedom; :meth:`sample` and :meth:`impute` return data frames like the user's. Rows
+    are not left out of the fit.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
         features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
@@ -113,7 +113,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
         ``predict``. They are those that are more than 2.5 times as far from their neighbours as
         these are from theirs (local outlier factor). In columns of real numbers they are left out
-        of the fit in any case; in other data they are not.
+        of the fit in any case; in other data they are not, and in mixed columns they cannot be
+        marked.
     :param columns: likelihoods of some columns of a data frame, by name, such as ``{"income":
         ppl_models.LogNormal()}``; the others follow their dtypes. ``{}`` gives a likelihood to each
         column of a frame of numbers, too.
@@ -518,7 +519,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         columns = (mixed or self.encoding_.values == "real") and x.ndim == 2
         columns = columns and self.network is None
         view = View() if self.table_ is None else columns_view(self.table_.likelihood(), x)
-        if mixed and not np.ptp(view.numbers(x), axis=0).any():
+        seen = view.numbers(x) if mixed else x
+        if mixed and not np.ptp(seen, axis=0).any():
             raise ValueError(
                 "no column of X tells its rows apart beyond chance: there is nothing to cluster"
             )
@@ -533,7 +535,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         asked = for_each(names, "n_latents", self.n_latents)
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
         if columns and x.shape[1] >= J:
-            dim, seen = sum(dims.values()), view.numbers(x) if mixed else x
+            dim = sum(dims.values())
             if None in asked.values():
                 dim = principal_dimensions(seen, J, dim)
             if dim <= rank(seen):

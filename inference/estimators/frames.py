@@ -282,7 +282,7 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
         return Column(name, whole), Bernoulli()
     levels = np.unique(there)
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
-        return NumberedColumn(name, whole, tuple(levels.tolist())), Ordinal()
+        return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
     return Column(name, whole), _of_numbers(there, whole)
 
 
