@@ -98,7 +98,8 @@ def teach(guide: MarginalGuide, data: Segments, steps: int, seed: int) -> None:
         decoded = guide.model.decode({"source": s}).mean
         noisy = seen + scale * torch.randn(seen.shape, generator=stream)
         loss = (decoded - seen).square().sum() / (2 * scale**2)
-        loss = (loss - guide.encode(noisy)["source"].log_prob(s).sum()) / BATCH
+        q = guide.latent_posterior("source", guide.encoder_output(noisy)["source"])
+        loss = (loss - q.log_prob(s).sum()) / BATCH
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -172,9 +172,13 @@ class FacetGuide(Program):
         """What the posterior of a batch on the device is made of, by facet: ``[B, size]``; the
         encoder's output, unless the family improves it.
         """
-        encoded = self._prepared_heads(self.model.seen(x), **given)
+        encoded = self.encoder_output(x, **given)
         dims = {name: prior.dim for name, prior in self.model.priors.items()}
         return self.family.improved(encoded, dims, partial(self._bound, x, given))
+
+    def encoder_output(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
+        """The encoder's output for a batch on the device, by facet: ``[B, size]``."""
+        return self._prepared_heads(self.model.seen(x), **given)
 
     def _bound(
         self, x: Tensor, given: Mapping[str, Tensor], heads: Mapping[str, Tensor], num_points: int

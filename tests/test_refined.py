@@ -20,7 +20,7 @@ from guides import (
     Refined,
     VaDEGuide,
 )
-from inference import SVIRunner
+from inference import SVIRunner, data_dependent_start
 from inference.diagnostics import exact_objective
 from ppl_models import (
     CVAE,
@@ -192,6 +192,19 @@ def test_a_label_that_the_encoder_does_not_read_is_refused() -> None:
     model = IVAE((SIZE,), 3, DIM)
     with pytest.raises(ValueError, match=r"leave reads_label=False out, or use Diagonal\(\)"):
         ConditionalGuide(model, family=Refined(), reads_label=False)
+
+
+def test_networks_are_started_as_without_steps() -> None:
+    """The steps call the decoder, whose layers a start scales when they are called."""
+    weights = []
+    for family in (Diagonal(), Refined()):
+        pyro.set_rng_seed(0)
+        model = VaDE((SIZE,), GaussianMixture(3, DIM), Normal(0.3), SharedMLP((8,)))
+        guide = VaDEGuide(model, family=family)
+        data_dependent_start(guide, torch.rand(50, SIZE))
+        weights.append(list(guide.parameters()))
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_it_trains_and_is_kept(tmp_path) -> None:

@@ -159,7 +159,8 @@ def data_dependent_start(
     with seeded(seed, model.gates.device):
         batch = data.to(model.gates.device)[torch.randperm(len(data))[:rows].to(model.gates.device)]
         with training(guide), _scaled_to_outputs(guide, deviation):
-            z = {name: q.sample() for name, q in guide.encode(batch.x, **batch.given).items()}
+            heads = guide.encoder_output(batch.x, **batch.given)
+            z = {name: guide.latent_posterior(name, head).sample() for name, head in heads.items()}
             model.decode(z, **{name: batch.given[name] for name in model.decodes})
 
 
