@@ -286,7 +286,7 @@ ESTIMATORS = [
         (
             "nan: gaps that were not trained",
             lambda: of_frames().impute(people().assign(age=[NAN, 1.0] * 15)),
-            "X has missing entries in column 'age', but the data",
+            "X has missing entries in column 'age', but the training data had none",
         ),
     ),
     *of(
