@@ -1,14 +1,12 @@
-"""Fitted guides as programs that need neither Pyro nor this library: PyTorch's exported programs
-and ONNX.
-"""
+"""Fitted guides as exported programs of PyTorch's, which need neither Pyro nor this library."""
 
 from __future__ import annotations
 
 import copy
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from guides import FacetGuide
 from guides.base import check_guide
+from guides.families import Family
 from inference.checkpoints.atomic_files import write_together
 from ppl_models.checks import check_kind, check_one_of
 from ppl_models.modes import evaluating
@@ -91,25 +91,21 @@ def export_predictions(
     dtype: torch.dtype = torch.float32,
     **given: Any,
 ) -> None:
-    """Write what ``embed`` and ``predict_proba`` compute as a program that PyTorch, or a runtime
-    for ONNX, runs without Pyro and this library.
+    """Write what ``embed`` and ``predict_proba`` compute as a program of PyTorch's
+    (``torch.export``), which runs without Pyro and this library.
 
-    The program maps a batch of any size, in the model's form, to a dictionary ``{facet: {"mean":
-    [B, d], "probabilities": [B, K]}}`` (in ONNX to outputs named ``FACET.mean`` and
-    ``FACET.probabilities``). It does not check its input as a guide does. Of the model only what
-    this takes is written, which leaves out the decoder.
+    ``torch.export.load(path).module()`` maps a batch of any size in the model's form, and after it
+    what the posterior is conditioned on, to ``{facet: {"mean": [B, d], "probabilities": [B, K]}}``,
+    as :class:`Predictions` does. It does not check its input as a guide does. The file holds what
+    is read for this, so no decoder. As with a pickle, load only files that you trust.
 
-    Load it by ``torch.export.load(path).module()``.
-
-    :param guide: a fitted guide, on any device; the program is for the CPU.
-    :param path: the file; its ending, ``.pt2`` (PyTorch) or ``.onnx``, says which kind. The latter
-        needs the extra ``onnx``.
+    :param guide: a fitted guide, on any device; the program is for the CPU, and
+        ``torch.export.passes.move_to_device_pass`` moves it.
+    :param path: the file, which ends in ``.pt2``.
     :param x: some data, whose type the program's input has: 8-bit, or else ``dtype``.
     :param dtype: what the program computes in and returns: ``torch.float32`` or ``torch.float64``.
     :param given: some values of what the posterior is conditioned on, such as ``label=``.
-    :raises ValueError: if the guide cannot be exported, an argument does not fit, or the path has
-        another ending or lies in no folder.
-    :raises ImportError: if a package for ONNX is not installed.
+    :raises ValueError: if the guide cannot be exported, or an argument does not fit.
 
     Example:
         >>> import tempfile
@@ -125,42 +121,37 @@ def export_predictions(
         torch.Size([5, 4])
     """
     check_guide(guide)
-    _check_rows_are_independent(guide)
+    _check_exportable(guide)
     data = guide.observed(x, given)
     examples = data[torch.arange(ROWS) % len(data)]
     ours = copy.deepcopy(guide).cpu().to(check_precision(dtype))
+    x = examples.x.cpu()
+    inputs = [examples.given[name].cpu() for name in guide.reads]
     write_program(
         Predictions(ours),
         path,
-        examples.x.cpu() if examples.x.dtype == torch.uint8 else examples.x.cpu().to(dtype),
-        {name: _in(dtype, examples.given[name].cpu()) for name in guide.reads},
+        x if x.dtype == torch.uint8 else x.to(dtype),
+        *(each.to(dtype) if each.is_floating_point() else each for each in inputs),
     )
 
 
 def write_program(
-    module: Predictions,
-    path: str | Path,
-    x: Tensor,
-    given: Mapping[str, Tensor] | None = None,
-    about: Mapping[str, Any] | None = None,
+    module: Predictions, path: str | Path, *inputs: Tensor, about: Mapping[str, Any] | None = None
 ) -> None:
     """Write a module as a program.
 
-    :param module: in the precision that it is to compute in, on the CPU; it loses the parameters
-        that it does not need.
-    :param x: an example of its input, at least two rows.
-    :param given: examples of what it takes besides x.
-    :param about: what a reader of the file is to know, in JSON types.
+    :param module: in the precision that it is to compute in, on the CPU.
+    :param inputs: examples of x and of what its guide reads besides, two rows or more.
+    :param about: what a reader of the file is to know, in JSON types; the file has it as
+        ``about.json``.
     :raises ValueError: if the module cannot be exported, or the path does not fit.
     """
-    path = Path(path)
-    write = WRITERS[check_one_of("the ending of path", path.suffix, WRITERS)]
-    if not path.parent.is_dir():
-        raise ValueError(f"the folder {path.parent} of path does not exist: create it first")
+    path = _checked_path(path)
+    file = io.BytesIO()
     with evaluating(module), pyro.validation_enabled(False), torch.no_grad():
-        _leave_out_unused(module.requires_grad_(False), x, given or {})
-        content = write(_traced(module, x, given or {}), about or {})
-    write_together({path: content})
+        program = _traced(_Numbered(module, inputs), inputs)
+        torch.export.save(program, file, extra_files={"about.json": json.dumps(about or {})})
+    write_together({path: file.getvalue()})
 
 
 def check_precision(dtype: Any) -> torch.dtype:
@@ -169,40 +160,49 @@ def check_precision(dtype: Any) -> torch.dtype:
     return check_one_of("dtype", dtype, PRECISIONS)
 
 
+def _checked_path(path: str | Path) -> Path:
+    """:raises ValueError: if it has another ending than PyTorch's, or lies in no folder."""
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise ValueError(f"path must end in .pt2, as PyTorch's exported programs do, got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"path is {path}, but there is no folder {path.parent}: create it first")
+    return path
+
+
 def _numbers(values: Sequence[int]) -> Tensor:
     return torch.as_tensor(list(map(int, values)), dtype=torch.int64)
 
 
-def _in(dtype: torch.dtype, values: Tensor) -> Tensor:
-    return values.to(dtype) if values.is_floating_point() else values
-
-
-def _check_rows_are_independent(guide: FacetGuide) -> None:
-    """:raises ValueError: if a posterior is that of a group of rows."""
+def _check_exportable(guide: FacetGuide) -> None:
+    """:raises ValueError: if a posterior is no function of single rows that a program can have."""
+    kind = type(guide).__name__
     if "group" in guide.reads:
         raise ValueError(
-            f"{type(guide).__name__} cannot be exported: the posterior of a group's content depends "
-            "on all rows of the group, and a program maps each row by itself; save the run "
-            "(SVIRunner.save) and load it where it is needed"
+            f"{kind} cannot be exported: the content of a group is inferred from all of its rows, "
+            "and a program maps each row by itself; save the run instead (SVIRunner.save)"
+        )
+    if type(guide.family).improved is not Family.improved:
+        raise ValueError(
+            f"{kind} cannot be exported with family={type(guide.family).__name__}(...), which "
+            "takes steps along gradients for each row, and a program has no gradients: save the "
+            "run instead (SVIRunner.save)"
         )
 
 
-def _traced(module: nn.Module, x: Tensor, given: Mapping[str, Tensor]) -> ExportedProgram:
+def _traced(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
     """:raises ValueError: if the module does what a program cannot."""
     rows = Dim("rows", min=1)
-    shapes = {"x": {0: rows}, "given": {name: {0: rows} for name in given}}
-    with _refused(module):
-        return torch.export.export(
-            module, (x,), dict(given), dynamic_shapes=shapes if given else {"x": {0: rows}}
-        )
-
-
-@contextmanager
-def _refused(module: nn.Module) -> Iterator[None]:
     try:
-        yield
-    except Exception as error:
-        raise error
+        return torch.export.export(
+            module, tuple(inputs), dynamic_shapes={"inputs": tuple({0: rows} for _ in inputs)}
+        )
+    except Exception as error:  # of many kinds
+        raise ValueError(
+            "the guide cannot be exported: a part of its own does what differs with the values or "
+            "the number of rows, such as an `if` on a tensor or a call of .item(); PyTorch says: "
+            f"{str(error).strip().partition(chr(10))[0]}"
+        ) from error
 
 
 class _Reads(TorchDispatchMode):
@@ -220,21 +220,28 @@ class _Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def _leave_out_unused(module: nn.Module, x: Tensor, given: Mapping[str, Tensor]) -> None:
-    """Drop the parameters that are not read, such as a decoder's, which the file would hold."""
-    with _Reads() as reads:
-        module(x, **given)
-    for part in module.modules():
-        for name, parameter in part.named_parameters(recurse=False):
-            if id(parameter) not in reads.seen:
-                part.register_parameter(name, None)
+class _Numbered(nn.Module):
+    """A module with numbers for the names of its tensors, as names of facets need not be names in
+    Python, and with the tensors alone that it reads.
+    """
 
+    def __init__(self, module: Predictions, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.inside = (module,)  # a tuple, so that its tensors are not this module's
+        with _Reads() as reads:
+            self._call({}, *inputs)
+        tensors = chain(module.named_parameters(), module.named_buffers())
+        read = {name: each for name, each in tensors if id(each) in reads.seen}
+        self.names = list(read)
+        for i, tensor in enumerate(read.values()):
+            plain = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self.register_buffer(f"tensor_{i}", plain)
 
-def _pt2(program: ExportedProgram, about: Mapping[str, Any]) -> bytes:
-    file = io.BytesIO()
-    torch.export.save(program, file, extra_files={"about.json": json.dumps(about)})
-    return file.getvalue()
+    def forward(self, *inputs: Tensor) -> dict[str, dict[str, Tensor]]:
+        tensors = {name: getattr(self, f"tensor_{i}") for i, name in enumerate(self.names)}
+        return self._call(tensors, *inputs)
 
-
-#: What writes a program, by the ending of its file.
-WRITERS: dict[str, Callable[[ExportedProgram, Mapping[str, Any]], bytes]] = {".pt2": _pt2}
+    def _call(self, tensors: dict[str, Tensor], x: Tensor, *beside: Tensor) -> Any:
+        (module,) = self.inside
+        given = dict(zip(module.guide.reads, beside, strict=True))
+        return functional_call(module, tensors, (x,), given)

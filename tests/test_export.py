@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from guides import FacetGuide
-from inference.export import export_predictions
+from inference import export_predictions
 from inference.estimators import MultiFacetClustering, SemiSupervisedClassifier
 from inference.estimators.data import encoding_of
 from inference.estimators.exporting import EncodingModule, UnskewedModule
@@ -57,7 +57,7 @@ def compare(
     guide: FacetGuide, program: Callable[..., Any], dtype: torch.dtype, n: int, tolerance: float
 ) -> None:
     x, beside = data(guide, n).to(dtype), read(guide, n)
-    found = program(x, **beside)
+    found = program(x, *beside.values())
     means, probabilities = guide.embed(x, **beside), guide.predict_proba(x, **beside)
     assert list(found) == list(means)
     for name, mean in means.items():
@@ -94,7 +94,9 @@ def table(rows: int = 120) -> np.ndarray:
     """Two clusters, in columns that are skewed, far from 0, tiny and constant."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 4)) + 4 * rng.integers(2, size=(rows, 1))
-    return np.c_[np.exp(x[:, 0]), 1e6 + x[:, 1], 1e-9 * x[:, 2], -np.exp(x[:, 3]), np.full(rows, 7.0)]
+    return np.c_[
+        np.exp(x[:, 0]), 1e6 + x[:, 1], 1e-9 * x[:, 2], -np.exp(x[:, 3]), np.full(rows, 7.0)
+    ]
 
 
 def holed(x: np.ndarray) -> np.ndarray:

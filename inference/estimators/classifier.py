@@ -137,7 +137,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         ``["class"]["probabilities"]`` of its result are of ``classes_``, which the file
         ``about.json`` in it lists.
 
-        :param path: the file; its ending, ``.pt2`` (PyTorch) or ``.onnx``, says which kind.
+        :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``.
         :raises ValueError: if the path has another ending or lies in no folder, or ``dtype`` is
             neither.

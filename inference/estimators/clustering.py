@@ -375,7 +375,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         mixed columns it takes codes ``[N, D]``; the file ``about.json`` in it has the columns with
         their categories, in the order of the codes. Rows are not checked, and outliers not marked.
 
-        :param path: the file; its ending, ``.pt2`` (PyTorch) or ``.onnx``, says which kind.
+        :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
             class itself computes in float64.
         :raises ValueError: if the path has another ending or lies in no folder, or ``dtype`` is
