@@ -371,9 +371,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
         The program maps rows in the user's units, NaN where missing, to ``{facet: {"mean":
         [N, d], "probabilities": [N, K]}}``, with clusters numbered as in ``labels_``. Its input has
-        the type ``dtype``, or ``uint8`` if the training data were 8-bit images. Of a data frame with
-        mixed columns it takes codes ``[N, D]``; the file ``about.json`` in it has the columns with
-        their categories, in the order of the codes. Rows are not checked, and outliers not marked.
+        the type ``dtype``, or ``uint8`` if the training data were 8-bit images. Of a data frame
+        with mixed columns it takes codes ``[N, D]``; ``about.json`` in the file has the columns
+        with their categories, in the order of the codes. Rows are not checked, and outliers are
+        not marked.
 
         :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
