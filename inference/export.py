@@ -60,7 +60,7 @@ class Predictions(nn.Module):
     def __init__(
         self,
         guide: FacetGuide,
-        clusters: Mapping[str, Sequence[int]] | None = None,
+        clusters: Mapping[str, ArrayLike] | None = None,
         encoding: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -170,8 +170,8 @@ def _checked_path(path: str | Path) -> Path:
     return path
 
 
-def _numbers(values: Sequence[int]) -> Tensor:
-    return torch.as_tensor(list(map(int, values)), dtype=torch.int64)
+def _numbers(values: ArrayLike) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.int64)
 
 
 def _check_exportable(guide: FacetGuide) -> None:

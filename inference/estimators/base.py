@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -257,7 +258,7 @@ class FacetEstimator(BaseEstimator):
         self,
         path: str | Path,
         dtype: torch.dtype,
-        clusters: Mapping[str, Sequence[int]] | None = None,
+        clusters: Mapping[str, ArrayLike] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the fitted guide, from the user's units on, as a program.

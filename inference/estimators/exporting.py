@@ -25,6 +25,10 @@ class EncodingModule(nn.Module):
     :param encoding: of a fitted estimator.
     """
 
+    factor: Tensor
+    loc: Tensor
+    scale: Tensor
+
     def __init__(self, encoding: Encoding) -> None:
         super().__init__()
         self.scales = encoding.values in ("real", "8-bit")
@@ -46,7 +50,13 @@ class EncodingModule(nn.Module):
 
 
 class UnskewedModule(nn.Module):
-    """Yeo and Johnson's powers (2000, Eq. 2.1), then standardised."""
+    """What :meth:`Unskewed.apply <inference.estimators.skewness.Unskewed.apply>` does: Yeo and
+    Johnson's powers (2000, Eq. 2.1), then standardised.
+    """
+
+    power: Tensor
+    loc: Tensor
+    scale: Tensor
 
     def __init__(self, unskewed: Unskewed) -> None:
         super().__init__()
