@@ -72,6 +72,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
                 "initialization",
                 "callbacks",
                 "checkpoints",
+                "export",
                 "guard",
                 "distributed",
             )

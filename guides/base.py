@@ -111,6 +111,11 @@ class FacetGuide(Program):
         return True
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """Keywords, among those that it takes, that q(z given x) is computed from."""
+        return self.takes
+
+    @property
     def options(self) -> dict[str, Any]:
         """Keywords that both programs are called with, besides the data."""
         return {"num_samples": self.num_samples}
@@ -156,8 +161,8 @@ class FacetGuide(Program):
         """
         return self.family.posterior(head, getattr(self.layers, name, None))
 
-    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        """q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
+    def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
+        """Logits of q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
 
         Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation replaced by one
         point.
@@ -166,7 +171,11 @@ class FacetGuide(Program):
             :meth:`~ppl_models.base.FacetModel.by_facet`.
         """
         z = self.latent_posterior(name, head).mean
-        return self.model.priors[name].log_joint(z, **near).softmax(-1)
+        return self.model.priors[name].log_joint(z, **near)
+
+    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
+        """q(c_j given x): the softmax of :meth:`cluster_logits`."""
+        return self.cluster_logits(name, head, **near).softmax(-1)
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """What the posterior of a batch on the device is made of, by facet: ``[B, size]``; the

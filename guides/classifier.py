@@ -86,6 +86,10 @@ class ClassifierGuide(SupervisedGuide):
     def needs(self) -> Needs:
         return Needs.CLASSIFICATION
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
     def forward(
         self,
         x: Tensor,
@@ -126,8 +130,8 @@ class ClassifierGuide(SupervisedGuide):
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return diagonal_normal(head[..., : super().head_size(name)])
 
-    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        return self.class_logits(head).softmax(-1)
+    def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
+        return self.class_logits(head)
 
     def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
         beside = dict(given)

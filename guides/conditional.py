@@ -66,6 +66,10 @@ class ConditionalGuide(FacetGuide):
                 f"reads_label=False out, or use {family.family!r}"
             )
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.takes if self.reads_label else ()
+
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):
             self.draw_latents(

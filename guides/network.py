@@ -67,7 +67,9 @@ class NetworkGuide(FacetGuide):
         """Reset the latents to be the same for every cluster of a facet, as they are initially."""
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        """Logits of q(c_j given x), or given neighbours, too: ``[..., size] -> [..., K]``."""
+        """Logits of q(c_j given x) from the network, or given neighbours, too: ``[..., size] ->
+        [..., K]``.
+        """
         return self.with_neighbors(name, head[..., 2 * self.model.priors[name].dim :], **near)
 
     def with_neighbors(self, name: str, logits: Tensor, **near: Tensor) -> Tensor:
@@ -78,10 +80,6 @@ class NetworkGuide(FacetGuide):
             return logits
         prior = self.model.mixtures[name]
         return logits + prior.component(**near).log_probs - prior.component().log_probs
-
-    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        """q(c_j given x) from the network."""
-        return self.cluster_logits(name, head, **near).softmax(-1)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return self.latent_given(name, head, None)

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from inference.checkpoints.periodic import Checkpoints
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
+from inference.export import export_predictions
 from inference.guard import Guard
 from inference.initialization.encoders import infer_tables, learn_to_encode
 from inference.initialization.graph import NeighborGraph
@@ -63,6 +64,7 @@ __all__ = [
     "data_dependent_start",
     "elbo",
     "elbo_per_datum",
+    "export_predictions",
     "fit_mixtures",
     "fit_neighbors",
     "fit_together",

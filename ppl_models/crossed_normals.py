@@ -18,7 +18,11 @@ SINGLE_PRECISION = {"mps"}
 
 
 def product_pays(z: Tensor, loc: Tensor) -> bool:
-    """Whether to use :func:`normal_log_probs` for values ``[..., d]`` and means ``[K, d]``."""
+    """Whether to use :func:`normal_log_probs` for values ``[..., d]`` and means ``[K, d]``; not in
+    an exported program, which is the same for any number of values.
+    """
+    if torch.compiler.is_exporting():
+        return False
     entries = math.prod(z.shape[:-1]) * loc.numel()
     return entries > SMALL_INTERMEDIATE and z.device.type not in SINGLE_PRECISION
 

@@ -129,7 +129,8 @@ class AutoregressiveNormal(dist.TorchDistribution):
         """Means of z and of its square, some points at a time."""
         noise = normal_points(POINTS, self.event_shape[0], self.features)
         first = second = torch.zeros_like(self.base.mean)
-        for points in noise.split(AT_ONCE):
+        # A program that is exported has no loops.
+        for points in noise.split(POINTS if torch.compiler.is_exporting() else AT_ONCE):
             shape = (len(points), *[1] * len(self.batch_shape), *self.event_shape)
             z = self.from_noise(points.view(shape).expand(-1, *self.batch_shape, -1))
             first, second = first + z.sum(0) / POINTS, second + z.square().sum(0) / POINTS

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -28,10 +29,12 @@ from inference.estimators.data import (
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.estimators.divergence import check_trained
+from inference.estimators.exporting import EncodingModule
 from inference.estimators.readers import Reader
 from inference.estimators.tables import real_numbers
 from inference.estimators.views import View
 from inference.evaluation.bounds import elbo
+from inference.export import Predictions, check_precision, write_program
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
@@ -254,6 +257,24 @@ class FacetEstimator(BaseEstimator):
         """
         guide = self.runner_.guide
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
+
+    def _export(
+        self,
+        path: str | Path,
+        dtype: torch.dtype,
+        clusters: Mapping[str, ArrayLike] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the fitted guide, from the user's units on, as a program.
+
+        :param clusters: see :class:`~inference.export.Predictions`.
+        """
+        check_is_fitted(self)
+        guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
+        module = Predictions(guide, clusters, EncodingModule(self.encoding_))
+        kind = torch.uint8 if self.encoding_.values == "8-bit" else dtype
+        x = torch.zeros(2, *self.encoding_.x_shape, dtype=kind)
+        write_program(module, path, x, about=about)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum, in the user's units: a lower bound on the mean

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import prod
 from numbers import Number
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from guides import ClassifierGuide
 from inference.estimators.base import FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from inference.estimators.exporting import plain_values
 from inference.estimators.tables import complete_labels, plain_labels
 from ppl_models import NVAE, Likelihood
 from ppl_models.checks import check_size
@@ -125,6 +128,22 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """Probability of each of ``classes_``: ``[N, L]``."""
         x = self._encoded(X)
         return self._precise().predict_proba(x)["class"]
+
+    def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
+        """Write :meth:`predict_proba`, with the means of the latents, as a program that runs
+        without this library; see
+        :meth:`MultiFacetClustering.export <inference.estimators.MultiFacetClustering.export>`.
+
+        ``["class"]["probabilities"]`` of its result are of ``classes_``, which the file
+        ``about.json`` in it lists.
+
+        :param path: the file, which ends in ``.pt2``.
+        :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``.
+        :raises ValueError: if the path has another ending or lies in no folder, or ``dtype`` is
+            neither.
+        """
+        check_is_fitted(self)
+        self._export(path, dtype, about={"classes": plain_values(self.classes_)})
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class ``[N]``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -359,6 +360,27 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
         X = self._seen_data(X)
         return self._features(X, self.facet_names_)
+
+    def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
+        """Write :meth:`transform` and :meth:`predict_proba` as a program that runs without this
+        library; see :func:`~inference.export_predictions`.
+
+        The program maps rows in the user's units, NaN where missing, to ``{facet: {"mean":
+        [N, d], "probabilities": [N, K]}}``, with clusters numbered as in ``labels_``. Its input has
+        the type ``dtype``, or ``uint8`` if the training data were 8-bit images. Of a data frame
+        with mixed columns it takes codes ``[N, D]``; ``about.json`` in the file has the columns
+        with their categories, in the order of the codes. Rows are not checked, and outliers are
+        not marked.
+
+        :param path: the file, which ends in ``.pt2``.
+        :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
+            class itself computes in float64.
+        :raises ValueError: if the path has another ending or lies in no folder, or ``dtype`` is
+            neither.
+        """
+        check_is_fitted(self)
+        clusters = dict(zip(self.runner_.model.mixtures, self.clusters_, strict=True))
+        self._export(path, dtype, clusters, {"columns": self.reader_.in_words()})
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of :meth:`transform`: the facet's name and a number.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from inference.estimators.data import Encoding, default_likelihood, encoding_of, is_missing
+from inference.estimators.exporting import columns_in_words
 from inference.estimators.frames import Table, is_mixed, read_table
 from inference.estimators.tables import is_frame, plain_table
 from inference.estimators.views import View, columns_view
@@ -52,6 +53,10 @@ class Reader:
     def settings(self) -> dict[str, Any]:
         """What was chosen, for ``settings_``."""
         return {}
+
+    def in_words(self) -> list[dict[str, Any]]:
+        """What codes stand for, of each column that has such, in JSON types."""
+        return []
 
     def check_marking(self) -> None:
         """:raises ValueError: if outlying rows cannot be marked."""
@@ -106,6 +111,9 @@ class FrameReader(Reader):
 
     def settings(self) -> dict[str, Any]:
         return {"columns": self.table.chosen()}
+
+    def in_words(self) -> list[dict[str, Any]]:
+        return columns_in_words(self.table)
 
     def check_marking(self) -> None:
         raise ValueError(

@@ -30,7 +30,7 @@ class Linear(nn.Linear):
     """
 
     def forward(self, rows: Tensor) -> Tensor:
-        if mkl_is_slower() and _is_large(rows, self.weight) and _is_plain(rows, self.weight):
+        if mkl_is_slower() and _is_plain(rows, self.weight) and _is_large(rows, self.weight):
             return _Layer.apply(rows, self.weight, self.bias)
         return super().forward(rows)
 

@@ -33,7 +33,7 @@ class BatchNorm(nn.BatchNorm1d):
         """Accept both vectors and images."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.numel() > x.shape[1]:
+        if not self.training or x.numel() > x.shape[1]:
             return super().forward(x)
         # The variance of one value is undefined: use the running statistics.
         return batch_norm(

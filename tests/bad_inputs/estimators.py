@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.exceptions import NotFittedError
 
 from inference.estimators import (
@@ -71,6 +72,10 @@ def clusterer(estimator: Any = None, **options: Any) -> FacetClustering:
 
 def sampled(*args: Any, **options: Any) -> Callable[[], Any]:
     return lambda: estimators()[MultiFacetClustering].sample(*args, **options)
+
+
+def exported(kind: type, path: str, **options: Any) -> Callable[[], Any]:
+    return lambda: estimators()[kind].export(path, **options)
 
 
 def people(**changes: Any) -> pd.DataFrame:
@@ -337,6 +342,26 @@ ESTIMATORS = [
             "is not fitted yet",
             NotFittedError,
         ),
+    ),
+    *(
+        row
+        for kind in (MultiFacetClustering, SemiSupervisedClassifier)
+        for row in of(
+            f"{kind.__name__}.export",
+            ("file: ending", exported(kind, "found.onnx"), "path must end in .pt2, .* found.onnx"),
+            ("file: no folder", exported(kind, "there/found.pt2"), "there is no folder there"),
+            (
+                "unknown: dtype",
+                exported(kind, "found.pt2", dtype=torch.float16),
+                r"dtype must be one of .*float32.*float64.* got torch.float16",
+            ),
+            (
+                "missing: fit",
+                lambda kind=kind: kind().export("found.pt2"),
+                f"{kind.__name__} instance is not fitted yet",
+                NotFittedError,
+            ),
+        )
     ),
     *of(
         "MultiFacetClustering.sample",

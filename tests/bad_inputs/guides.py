@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from guides import (
     AmortizedGuide,
@@ -28,6 +29,7 @@ from guides import (
     TableGuide,
     VaDEGuide,
 )
+from inference import export_predictions
 from ppl_models import IVAE, MFCVAE, VampPrior
 from tests.bad_inputs.shared import (
     COUNT,
@@ -55,7 +57,34 @@ from tests.bad_inputs.shared import (
     vlac,
 )
 
+
+def exported(of: Any = None, path: str = "guide.pt2", x: Any = X, **options: Any) -> Any:
+    """What is to be refused."""
+    return lambda: export_predictions(guide() if of is None else of(), path, x, **options)
+
+
 GUIDES = [
+    *of(
+        "export_predictions",
+        ("type: guide", exported(runner), "guide must be a guide, such as runner.guide"),
+        (
+            "misfit: groups",
+            exported(mlvae, group=LABEL),
+            "GroupedGuide cannot be exported: the content of a group is inferred from all",
+        ),
+        (
+            "misfit: Refined",
+            exported(lambda: VaDEGuide(facet(), family=Refined())),
+            r"VaDEGuide cannot be exported with family=Refined\(...\), which takes steps",
+        ),
+        ("file: ending", exported(path="guide.pt"), "path must end in .pt2, .* got guide.pt"),
+        ("file: no folder", exported(path="no/guide.pt2"), "there is no folder no: create it"),
+        ("type: dtype", exported(dtype="float32"), "dtype must be torch.float32 .* got str"),
+        ("unknown: dtype", exported(dtype=torch.int64), "dtype must be one of .* got torch.int64"),
+        ("shape: x", exported(x=X[:, :4]), "but the model was built for"),
+        ("missing: label", exported(ivae), "IVAE needs label= besides x"),
+        ("unknown: option", exported(lable=LABEL), "takes .* besides x, got lable"),
+    ),
     *of(
         "VaDEGuide",
         (
