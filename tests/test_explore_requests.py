@@ -122,6 +122,7 @@ def valid() -> list[dict[str, Any]]:
     return [
         ask(f"..{'...'.join(SHOWN)}..", [VIEW, FACET, held]),
         ask("Clusters.children", [VIEW, FACET]),
+        ask("told.children", [view("About"), FACET]),
         ask("known.children", [control("measure", "n_clicks", 1)]),
         ask("Training.children", [view("Training")]),
         ask("thumbnails.children", [control("others", "n_clicks", 2)]),
