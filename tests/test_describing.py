@@ -25,7 +25,7 @@ from inference.describing.effects import (
 )
 from inference.estimators import MultiFacetClustering
 from inference.figures import describe_figure
-from ppl_models import Categorical, Columns, NegativeBinomial, Normal
+from ppl_models import Categorical, Columns, NegativeBinomial, Normal, Ordinal
 
 NAN = float("nan")
 
@@ -197,8 +197,9 @@ def test_kinds_of_columns() -> None:
 
 
 def test_a_likelihood_says_what_a_column_is() -> None:
-    likelihood = Columns({"a": Normal(), "b": Categorical(3), "c": NegativeBinomial()})
-    assert kinds_of(likelihood) == {"b": "categories", "c": "counts"}
+    parts = {"a": Normal(), "b": Categorical(3), "c": NegativeBinomial(), "d": Ordinal(3)}
+    kinds = kinds_of(Columns(parts))
+    assert kinds == {"a": "numbers", "b": "categories", "c": "counts"}, "levels tell of the last"
     assert kinds_of(Normal()) == {}
 
 

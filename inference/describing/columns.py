@@ -168,7 +168,9 @@ def kinds_of(likelihood: Likelihood) -> dict[str, str]:
     if not isinstance(likelihood, Columns):
         return {}
     named = zip(likelihood.names, likelihood, strict=True)
-    kinds = {name: OF_LIKELIHOODS.get(type(each)) for name, each in named}
+    kinds = {
+        name: OF_LIKELIHOODS.get(type(each)) if each.discrete else Numbers for name, each in named
+    }
     return {name: kind.kind for name, kind in kinds.items() if kind is not None}
 
 

@@ -74,7 +74,8 @@ def card_figures(
     descriptions: Sequence[FacetDescription] = (),
 ) -> dict[str, Figure]:
     """The figures of a card, by name."""
-    figures = {"training": training_curves(history, facets)} if history else {}
+    drawn = len(history) > 1  # a curve needs two points
+    figures = {"training": training_curves(history, facets)} if drawn else {}
     if trees:
         figures["merge_trees"] = merge_tree_figure(trees)
     several = (each for each in descriptions if len(each.clusters) > 1)

@@ -20,7 +20,7 @@ __all__ = ["describe_figure"]
 MOST_LEVELS = 8
 
 
-def describe_figure(description: FacetDescription, columns: int = 6) -> Figure:
+def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     """How much the clusters explain of each column, and what the first columns hold in each.
 
     At the left, the share of each column that the clusters explain, with its interval; columns
