@@ -139,12 +139,13 @@ def describe_clusters(
     even in data without any groups: the intervals describe the clusters and test nothing. Of
     rows that the model was not fitted to they say how far the differences are found again, and of
     ``metadata``, which it has not seen, whether clusters go with them. They are intervals of one
-    column each: of 20 columns without any relation, one excludes 0 on average at 95 %.
+    column each: at 95 %, of 40 columns without any relation one is ``beyond_chance`` on average.
 
     :param found: what the model says of the rows.
     :param X: the rows, in the units to describe them in: a data frame, a mapping of names to
         columns, or an array ``[N, ...]``, whose entries are numbers.
-    :param metadata: further columns of the same rows, as a data frame or mapping.
+    :param metadata: further columns of the same rows, as a data frame or mapping; labels as
+        strings, since numbers are compared as numbers.
     :param exemplars: most rows to name of each cluster.
     :param columns: most columns to describe.
     :param confidence: of all intervals.
@@ -169,12 +170,9 @@ def describe_clusters(
         raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence!r}")
     n = _checked(found)
     own, beside = columns_of("X", X, kinds), _metadata(metadata)
-    for what, each in [*(("X", c) for c in own), *(("metadata", c) for c in beside)]:
-        if len(each.values) != n:
-            raise ValueError(
-                f"column {each.name!r} of {what} has {len(each.values)} rows, but the clusters are "
-                f"of {n}"
-            )
+    if not own:
+        raise ValueError("X has no columns: give the rows with those to describe clusters in")
+    _check_rows(n, {"X": own, "metadata": beside})
     _check_order(X, metadata)
     group = found.group
     ranked = sorted(
@@ -226,6 +224,16 @@ def _metadata(given: Any) -> list[Column]:
     if hasattr(given, "iloc") and not hasattr(given, "columns"):
         given = given.to_frame()
     return columns_of("metadata", given)
+
+
+def _check_rows(n: int, columns: Mapping[str, Sequence[Column]]) -> None:
+    """:raises ValueError: if a column does not have ``n`` rows."""
+    for what, each in ((what, each) for what, own in columns.items() for each in own):
+        if len(each.values) != n:
+            raise ValueError(
+                f"column {each.name!r} of {what} has {len(each.values)} rows, but the clusters are "
+                f"of {n}"
+            )
 
 
 def _check_order(X: Any, metadata: Any) -> None:

@@ -72,6 +72,7 @@ DESCRIBING = of(
     "describe_clusters",
     ("shape: rows", lambda: describing(n=5), "column 'x0' of X has 6 rows, but the clusters .* 5"),
     ("shape: vector", lambda: describing(np.arange(6.0)), "X must have a row for each datum, got"),
+    ("empty: no columns", lambda: describing({}), "X has no columns: give the rows with those"),
     ("range: exemplars", lambda: describing(exemplars=0), f"exemplars {COUNT}, got 0"),
     ("range: columns", lambda: describing(columns=-1), f"columns {COUNT}, got -1"),
     ("range: confidence", lambda: describing(confidence=1), "confidence must be between 0 and 1"),
