@@ -127,10 +127,8 @@ def test_the_card_of_an_estimator(tmp_path: Path) -> None:
     card = found.save_card(folder, people()[1], figures=True).read_text()
     assert "## About facet_0" in card
     assert "### Columns, by how much the clusters explain" in card
-    assert {path.name for path in tmp_path.glob("*.png")} >= {
-        "card_training.png",
-        "card_about_facet_0.png",
-    }
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"card_about_facet_0.png"}, "one record is no curve"
     SVIRunner.load(tmp_path)
 
 

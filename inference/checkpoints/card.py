@@ -76,7 +76,7 @@ def write_card(
         >>> from inference import SVIRunner, write_card
         >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
-        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.rand(20, 6)
+        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.zeros((20, 6))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     card = write_card(runner, runner.save(folder), x)
         ...     card.name, "| rows | 20 |" in card.read_text()

@@ -160,7 +160,7 @@ FIGURES = [
     ),
     *of(
         "Explorer.about",
-        ("unknown: facet", lambda: explorer().about("hue"), "hue"),
+        ("unknown: facet", lambda: explorer().about("hue"), "unknown facet 'hue'"),
         (
             "misfit: no clusters",
             lambda: Explorer(vae(), X).about("layer_1"),
