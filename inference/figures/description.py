@@ -44,7 +44,7 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
         >>> found = FacetClusters("kind", np.eye(2)[group])
         >>> figure = describe_figure(describe_clusters(found, X), columns=2)
         >>> [ax.get_title() for ax in figure.axes]
-        ['explained by kind', 'x1', 'x2']
+        ['explained by kind', 'x2', 'x1']
     """
     check_kind("description", description, FacetDescription, "a FacetDescription, of describe")
     check_count("columns", columns)
