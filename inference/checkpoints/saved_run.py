@@ -41,7 +41,9 @@ __all__ = [
 
 # Format 1 had other names for the networks' layers, and format 2 no digests.
 FORMATS = (2, 3)
-CONFIG, WEIGHTS, HISTORY = "config.json", "weights.safetensors", "history.jsonl"
+CONFIG, HISTORY = "config.json", "history.jsonl"
+#: The file of tensors.
+WEIGHTS = "weights.safetensors"
 #: What people read, and no program.
 CARD = "card.md"
 
