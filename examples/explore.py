@@ -2,12 +2,12 @@
 
     python -m examples.explore runs/quickstart
     python -m examples.explore runs/mfcvae --data-root DATA
-    python -m examples.explore runs/mine --data X.npy --label classes.npy
+    python -m examples.explore runs/mine --data X.npy --label classes.npy --columns names.txt
 
-Cluster galleries, what each facet knows, facets swapped between two inputs, sliders along latents,
-samples of clusters, and the run's history. The run's data set is found by its name, and its test
-split is shown; a run on your own data needs --data. The page is served to this machine alone and
-loads nothing from a network. Needs facetvae[explore].
+Cluster galleries, what tells a facet's clusters apart, what each facet knows, facets swapped
+between two inputs, sliders along latents, samples of clusters, and the run's history. The run's
+data set is found by its name, and its test split is shown; a run on your own data needs --data.
+The page is served to this machine alone and loads nothing from a network. Needs facetvae[explore].
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ HOST = "127.0.0.1"
 LEVELS_UP = 2
 
 
-# Text of others is repeated up to this length.
-LONGEST = 200
+# Text of others is repeated up to this length, and this many characters of names are read.
+LONGEST, LARGEST_NAMES = 200, 1_000_000
 
 
 class Refused(Exception):
@@ -94,6 +94,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--group",
         metavar="NAME|FILE.npy",
         help="what a model takes as group= (default: one for each)",
+    )
+    parser.add_argument(
+        "--columns",
+        type=Path,
+        metavar="FILE.txt",
+        help="names of the columns of your data, one a line",
     )
     parser.add_argument(
         "--image-shape",
@@ -202,6 +208,23 @@ def read_array(path: Path) -> np.ndarray:
     return array
 
 
+def read_names(path: Path | None) -> list[str] | None:
+    """The lines of a file, each a name.
+
+    :raises Refused: if there is no such file, or it is not text.
+    """
+    if path is None:
+        return None
+    if not os.path.isfile(path):
+        raise Refused(f"there is no file {shortened(str(path))}: give one with a name a line")
+    try:
+        with path.open(encoding="utf-8") as file:
+            lines = file.read(LARGEST_NAMES).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read as text: {one_line(error)}") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
 def named_data(folder: Path, root: Path | None) -> Shown:
     name = data_name(folder)
     known = name.removesuffix("-drawn")
@@ -272,7 +295,13 @@ def explorer_of(runner: SVIRunner, shown: Shown, args: argparse.Namespace) -> Ex
     known = {name: np.asarray(each[rows]) for name, each in labels.items()}
     try:
         return Explorer(
-            runner.guide, np.asarray(shown.x[rows]), taken, known, shown.image_shape, args.seed
+            runner.guide,
+            np.asarray(shown.x[rows]),
+            taken,
+            known,
+            shown.image_shape,
+            args.seed,
+            read_names(args.columns),
         )
     except ValueError as error:
         raise Refused(one_line(error)) from None

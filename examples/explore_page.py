@@ -20,6 +20,7 @@ from examples.explore_requests import (
     validate_requests,
 )
 from examples.explore_views import (
+    about_view,
     curves,
     gallery,
     knowledge_table,
@@ -38,6 +39,8 @@ __all__ = ["VIEWS", "build_app"]
 # The views by name, as the rail lists them, and what each says of itself.
 VIEWS = {
     "Clusters": "The data that each cluster is surest of; the surest clusters come first.",
+    "About": "What tells a facet's clusters apart: in the data's columns, or in mean pictures. The "
+    "line in each bar is a 95 % interval. It describes: clusters were found in such data.",
     "Knowledge": "How well each known label is read from a facet: from its latents alone, and "
     "from its clusters.",
     "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
@@ -46,7 +49,7 @@ VIEWS = {
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
     "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
 }
-OF_ONE_FACET = ("Clusters", "Latents", "Samples")
+OF_ONE_FACET = ("Clusters", "About", "Latents", "Samples")
 WITH_INPUTS = ("Swaps", "Latents", "Samples")
 SHOWN_CHOICES = 10
 
@@ -136,6 +139,7 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
             html.Header([html.H2(id="heading"), html.P(id="lead")]),
             inputs(explorer),
             html.Section(id="Clusters"),
+            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="About"),
             html.Section(
                 [
                     html.Button("Measure", id="measure"),
@@ -308,6 +312,12 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
     @app.callback(Output("Clusters", "children"), Input("view", "value"), Input("facet", "value"))
     def clusters(view: str, facet: str) -> Any:
         return gallery(explorer, facet) if view == "Clusters" else no_update
+
+    described = once(explorer.about)
+
+    @app.callback(Output("told", "children"), Input("view", "value"), Input("facet", "value"))
+    def about(view: str, facet: str) -> Any:
+        return about_view(explorer, facet, described) if view == "About" else no_update
 
     measured = once(explorer.knowledge)
 

@@ -16,10 +16,13 @@ from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
 from examples.explore_requests import MAX_CHOICES
+from inference.describing import FacetDescription
+from inference.describing.text import certainty_text, told_of
 from inference.exploring.explorer import MAX_SWAPPED, PROBED_ROWS, Explorer, Knowledge
 from inference.figures.training import elbo_range, training_series
 
 __all__ = [
+    "about_view",
     "curves",
     "gallery",
     "knowledge_table",
@@ -33,6 +36,8 @@ __all__ = [
 ]
 
 GALLERY_COLUMNS, SAMPLE_COLUMNS, SAMPLE_ROWS = 10, 20, 8
+# Columns that are told of, and clusters of which each column is told.
+ABOUT_COLUMNS, ABOUT_CLUSTERS = 12, 12
 # Scores of clusters, and how the table is headed.
 SCORES = {
     "accuracy": "Clusters, majority",
@@ -118,6 +123,68 @@ def gallery(explorer: Explorer, facet: str) -> html.Div:
 
 
 @told
+def about_view(
+    explorer: Explorer, facet: str, described: Callable[[str], FacetDescription]
+) -> html.Div:
+    """What a facet's clusters are, in the columns of the data or in mean pictures."""
+    found = described(facet)
+    parts = [note(certainty_text(found.as_dict())), about_clusters(explorer, found)]
+    if explorer.pictures.shape is None or explorer.columns is not None:
+        parts += about_columns("What the clusters explain of each column", found.columns)
+    if found.metadata:
+        parts += about_columns("And of the known labels", found.metadata)
+    return html.Div(parts, className="about")
+
+
+def about_clusters(explorer: Explorer, found: FacetDescription) -> html.Table:
+    """Each cluster's size, its mean if the data's entries have no names, and typical data."""
+    means = explorer.mean_pictures(found)
+    heads = ["Cluster", "Data", "Share", *(["Mean"] if len(means) else []), "Typical"]
+    lines = []
+    for place, each in enumerate(found.clusters):
+        mean = [html.Td(html.Img(src=png(means[place]), className="strip"))] if len(means) else []
+        typical = strip(explorer.pictures(explorer.x[each["exemplars"]]), len(each["exemplars"]))
+        numbers = ", ".join(map(str, each["exemplars"]))
+        cells = [html.Td(f"{each['size']:,}"), html.Td(percent(each["share"])), *mean]
+        cells.append(html.Td(html.Img(src=typical, className="strip", title=numbers)))
+        lines.append(html.Tr([html.Th(each["cluster"]), *cells]))
+    return table_of(heads, lines)
+
+
+def about_columns(title: str, columns: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """How much the clusters explain of each column, with its interval, and what it is in each."""
+    shown = columns[:ABOUT_COLUMNS]
+    clusters = [each["cluster"] for each in columns[0]["clusters"][:ABOUT_CLUSTERS]]
+    heads = ["Column", "Explained", "", *(f"Cluster {k}" for k in clusters)]
+    return [html.H3(title), table_of(heads, [about_column(each) for each in shown])]
+
+
+def about_column(column: Mapping[str, Any]) -> html.Tr:
+    cells = [html.Td(told_of(column, each)) for each in column["clusters"][:ABOUT_CLUSTERS]]
+    if column["effect"] is None:
+        return html.Tr(
+            [html.Th(column["column"]), html.Td("nothing to tell apart"), html.Td(), *cells]
+        )
+    low, high = column["interval"]
+    within = {"left": f"{100 * low:.1f}%", "width": f"{100 * (high - low):.1f}%"}
+    bar = html.Div(
+        [
+            html.Div(className="fill", style={"width": f"{100 * column['effect']:.1f}%"}),
+            html.Div(className="within", style=within),
+        ],
+        className="bar",
+    )
+    return html.Tr(
+        [html.Th(column["column"]), html.Td(bar), html.Td(percent(column["effect"])), *cells]
+    )
+
+
+def table_of(heads: Sequence[str], lines: Sequence[html.Tr]) -> html.Table:
+    top = html.Thead(html.Tr([html.Th(head) for head in heads]))
+    return html.Table([top, html.Tbody(lines)], className="known")
+
+
+@told
 def knowledge_table(explorer: Explorer, measured: Callable[[str, str], Any]) -> Any:
     if not explorer.labels:
         return note("No label of these data is known, so there is nothing to measure against.")
@@ -129,10 +196,7 @@ def knowledge_table(explorer: Explorer, measured: Callable[[str, str], Any]) -> 
         except ValueError as error:
             cells = [html.Td(str(error), colSpan=len(heads) - 2)]
         lines.append(html.Tr([html.Th(facet), html.Td(label), *cells]))
-    table = html.Table(
-        [html.Thead(html.Tr([html.Th(head) for head in heads])), html.Tbody(lines)],
-        className="known",
-    )
+    table = table_of(heads, lines)
     rows = min(PROBED_ROWS, len(explorer.x))
     how = (
         f"Read by a classifier from draws of the latents: {rows:,} of the data, two thirds to "

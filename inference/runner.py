@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
 from inference.checkpoints.building import BuildingLimit
+from inference.checkpoints.card import card_text
 from inference.checkpoints.periodic import Checkpoints
 from inference.checkpoints.saved_run import (
     blamed_on,
@@ -210,7 +211,9 @@ class SVIRunner(Run):
         returns it.
 
         At every moment the folder holds the earlier run or this one, also if the process is killed.
-        ``config.json`` holds the digests of the other two files.
+        ``config.json`` holds the digests of the other two files. ``card.md`` says in words and
+        numbers what the run is; no program reads it. :func:`~inference.write_card` writes a longer
+        one.
 
         :raises ValueError: if a parameter is neither float32 nor float64, or JSON cannot hold
             what a callback put into a record.
@@ -224,7 +227,8 @@ class SVIRunner(Run):
             "progress": {"epoch": self.epoch, "step": self.step},
         }
         history = "".join(map(as_line, self.history))
-        return write_checkpoint(Path(folder), config, self.guide.state_dict(), history)
+        state = self.guide.state_dict()
+        return write_checkpoint(Path(folder), config, state, history, card_text(self))
 
     @classmethod
     def load(

@@ -42,6 +42,7 @@ PUBLIC = (
     "guides",
     "inference",
     "inference.callbacks",
+    "inference.describing",
     "inference.diagnostics",
     "inference.estimators",
     "inference.evaluation",
@@ -241,7 +242,7 @@ def written(folder: Path) -> Path:
     return saved_runner().fit(X, **SIZES).save(folder)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_failed_save_leaves_the_earlier_one(
     nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

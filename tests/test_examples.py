@@ -76,7 +76,14 @@ HELPERS = {
     "shapes",
     "sources",
 }
-RUN_FILES = {"config.json", "history.jsonl", "run.json", "scores.json", "weights.safetensors"}
+RUN_FILES = {
+    "card.md",
+    "config.json",
+    "history.jsonl",
+    "run.json",
+    "scores.json",
+    "weights.safetensors",
+}
 
 
 def run(*arguments: str, cwd: Path = ROOT, forked: bool = True) -> subprocess.CompletedProcess[str]:

@@ -91,6 +91,7 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
             facet in model.inferred and model.priors[facet].num_components > 1
         )
     views = [explore_views.gallery(explorer, f) for f in explorer.facets]
+    views += [explore_views.about_view(explorer, f, explorer.about) for f in explorer.facets]
     views += [
         explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0)
         for f in explorer.facets
@@ -120,6 +121,35 @@ def test_clusters_are_those_that_the_guide_predicts_the_surest_first() -> None:
         assert set(proba[cluster.rows].argmax(-1)) == {cluster.number}
         own = proba.max(-1)[proba.argmax(-1) == cluster.number]
         np.testing.assert_array_equal(proba.max(-1)[cluster.rows], np.sort(own)[::-1][:3])
+
+
+def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
+    explorer = explorer_of(two_facets(), columns=[f"pixel {j}" for j in range(6)])
+    told = explorer.about("digit")
+    found = explorer.guide.predict(explorer.x)["digit"]
+    assert {each["cluster"]: each["size"] for each in told.clusters} == {
+        k: int((found == k).sum()) for k in np.unique(found)
+    }
+    assert {each["column"] for each in told.columns} == set(explorer.columns or ())
+    (label,) = told.metadata
+    assert (label["column"], set(label["shares"])) == ("half", {"0", "1"})
+    page = str(explore_views.about_view(explorer, "digit", explorer.about))
+    assert "pixel 3" in page
+    assert "And of the known labels" in page
+
+
+def test_images_have_mean_pictures_in_place_of_columns() -> None:
+    model = MFCVAE((1, 8, 8), {"digit": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
+    x = (255 * np.random.default_rng(0).random((30, 1, 8, 8))).astype(np.uint8)
+    explorer = Explorer(VaDEGuide(model), x)
+    told = explorer.about("digit")
+    found = explorer.guide.predict(x)["digit"]
+    pictures = explorer.mean_pictures(told)
+    for each, picture in zip(told.clusters, pictures, strict=True):
+        mean = x[found == each["cluster"]].mean(0)[0]
+        np.testing.assert_allclose(picture, mean, atol=1)
+    page = str(explore_views.about_view(explorer, "digit", explorer.about))
+    assert "What the clusters explain" not in page
 
 
 def test_a_swap_takes_each_facet_from_the_input_that_it_names() -> None:
@@ -401,6 +431,27 @@ def test_own_data_and_labels_are_shown(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.sort(explorer.labels["label"]), np.sort(label))
 
 
+def test_names_of_columns_are_read_a_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = two_facets()
+    SVIRunner(guide.model, guide).save(tmp_path / "run")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((20, 6)))
+    names = tmp_path / "names.txt"
+    flags = ["--data", str(tmp_path / "x.npy"), "--columns", str(names)]
+    for content, words in (
+        (b"\xff\xfe", "cannot be read as text"),
+        (b"a\nb\n", "columns must be 6 names that differ"),
+        (None, "there is no file"),
+    ):
+        names.unlink(missing_ok=True)
+        if content is not None:
+            names.write_bytes(content)
+        assert words in refusal(capsys, str(tmp_path / "run"), *flags)
+    names.write_text("a\nb\n c c\nd\ne\n\nf\n")
+    assert shown(tmp_path / "run", *flags).columns == ("a", "b", "c c", "d", "e", "f")
+
+
 def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
     labels = {"hue": np.arange(8) % 4, "digit": np.arange(8) % 3}
     np.testing.assert_array_equal(explore.label_of(CVAE((6,), 3, 2), labels), labels["digit"])
@@ -457,6 +508,10 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.choose("facet", "digit")
     assert page.wait("#Clusters .strip", set(range(2, 13)))
     assert page.drawn("#Clusters .strip")
+
+    page.choose("view", "About")
+    assert page.wait("#About .about table", 2)  # clusters, and the label that is known
+    assert "digit" in page.text("#About")
 
     page.choose("view", "Knowledge")
     page.click("#measure")

@@ -122,6 +122,7 @@ def valid() -> list[dict[str, Any]]:
     return [
         ask(f"..{'...'.join(SHOWN)}..", [VIEW, FACET, held]),
         ask("Clusters.children", [VIEW, FACET]),
+        ask("told.children", [view("About"), FACET]),
         ask("known.children", [control("measure", "n_clicks", 1)]),
         ask("Training.children", [view("Training")]),
         ask("thumbnails.children", [control("others", "n_clicks", 2)]),
@@ -284,13 +285,15 @@ def test_forged_requests_to_other_models(build: Callable[[], FacetGuide]) -> Non
 
 def plausible(explorer: Explorer, chance: random.Random) -> dict[str, Any]:
     """A request of values that are each allowed, whether or not they fit one another."""
+    twice = (explorer.parts[:1] * 2)[: len(explorer.parts)]
     values = {
         "view.value": list(explore_page.VIEWS),
         "facet.value": explorer.facets,
         "input-A.value": [None, 0, N - 1],
         "input-B.value": [None, 0, N - 1],
         "slot.value": ["A", "B"],
-        "swapped.value": [[], explorer.parts, explorer.parts[:1], explorer.parts[:1] * 2],
+        # One of them twice, where a list of two is allowed at all.
+        "swapped.value": [[], explorer.parts, explorer.parts[:1], twice],
         "label.value": [None, *range(explorer.num_classes)],
         "choices.value": [[], *map(explorer.choices, explorer.facets)],
         "temperature.value": [0, 0.3, 1.5],

@@ -516,5 +516,5 @@ def test_what_ended_processes_left_is_removed_by_the_next_save(tmp_path: Path) -
     for name in [*names, *others]:
         (tmp_path / name).write_text("mine")
     SVIRunner(guide.model, guide).save(tmp_path)
-    run = ["config.json", "history.jsonl", "weights.safetensors"]
+    run = ["card.md", "config.json", "history.jsonl", "weights.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, *run])

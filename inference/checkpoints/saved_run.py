@@ -1,7 +1,8 @@
 """A run on disk: a description, weights and a history, of which none contains code.
 
 The description holds the digests of the other two and is replaced together with them, so that a
-folder holds the run of one call of ``save`` or is refused.
+folder holds the run of one call of ``save`` or is refused. A card to read is written with them,
+and never read.
 """
 
 from __future__ import annotations
@@ -27,24 +28,46 @@ from inference.checkpoints.atomic_files import (
 from inference.checkpoints.json_text import parsed, shortened
 from ppl_models.checks import check_keys, check_kind, is_index
 
-__all__ = ["blamed_on", "read_config", "read_history", "read_weights", "write_checkpoint"]
+__all__ = [
+    "CARD",
+    "WEIGHTS",
+    "blamed_on",
+    "read_config",
+    "read_history",
+    "read_weights",
+    "weights_digest",
+    "write_checkpoint",
+]
 
 # Format 1 had other names for the networks' layers, and format 2 no digests.
 FORMATS = (2, 3)
-CONFIG, WEIGHTS, HISTORY = "config.json", "weights.safetensors", "history.jsonl"
+CONFIG, HISTORY = "config.json", "history.jsonl"
+#: The file of tensors.
+WEIGHTS = "weights.safetensors"
+#: What people read, and no program.
+CARD = "card.md"
 
 
 def write_checkpoint(
-    folder: Path, config: dict[str, Any], state: Mapping[str, Tensor], history: str
+    folder: Path, config: dict[str, Any], state: Mapping[str, Tensor], history: str, card: str
 ) -> Path:
-    """Write the three files of a checkpoint into ``folder``, creating it if need be."""
+    """Write the files of a checkpoint, and its card, into ``folder``, creating it if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = save({name: t.detach().cpu().contiguous() for name, t in state.items()})
-    others = {WEIGHTS: weights, HISTORY: history.encode()}
+    others = {WEIGHTS: _serialized(state), HISTORY: history.encode()}
     files = {name: digest(content) for name, content in others.items()}
     described = {"format": FORMATS[-1], **config, "files": files}
-    write_indexed(folder / CONFIG, (json.dumps(described, indent=2) + "\n").encode(), others)
+    index = (json.dumps(described, indent=2) + "\n").encode()
+    write_indexed(folder / CONFIG, index, others | {CARD: card.encode()})
     return folder
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """The digest that a checkpoint of these tensors holds."""
+    return digest(_serialized(state))
+
+
+def _serialized(state: Mapping[str, Tensor]) -> bytes:
+    return save({name: t.detach().cpu().contiguous() for name, t in state.items()})
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
+from inference.checkpoints.card import write_card
+from inference.describing import FacetDescription, describe_clusters
+from inference.describing.columns import kinds_of
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
 from inference.estimators.defaults import (
     default_dims,
@@ -21,6 +24,12 @@ from inference.estimators.defaults import (
     default_plain_network,
     principal_dimensions,
     rank,
+)
+from inference.estimators.describing import (
+    card_figures,
+    card_sections,
+    clusters_found,
+    shown_columns,
 )
 from inference.estimators.divergence import check_trained
 from inference.estimators.facets import (
@@ -447,6 +456,71 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         clusters = torch.stack(numbers, 1).cpu().numpy()
         return self.reader_.returned(values), clusters
 
+    def describe(
+        self, facet: str | int, X: Any, metadata: Any = None, **options: Any
+    ) -> FacetDescription:
+        """What a facet is about: each cluster's size and most typical rows, the columns that tell
+        its clusters apart, in the user's units and with intervals, how sure and how stable it is.
+
+        See :func:`~inference.describing.describe_clusters` for what it holds and means.
+        ``describe_figure`` of :mod:`inference.figures` draws it. The estimator does not keep its
+        training data. Give them again, or better new rows: clusters differ in the columns that
+        they were found in, so that on the training data intervals describe and do not test.
+
+        :param facet: its name or number.
+        :param X: rows, as for :meth:`predict`.
+        :param metadata: further columns of the same rows, a data frame or a mapping of names to
+            columns, to compare the clusters with.
+        :param options: ``exemplars``, ``columns`` and ``confidence``, as there.
+        :raises ValueError: if the facet is unknown, or rows or columns do not fit.
+
+        Example:
+            >>> import numpy as np
+            >>> from inference.estimators import MultiFacetClustering
+            >>> X = np.random.default_rng(0).normal(size=(60, 4))
+            >>> found = MultiFacetClustering(("a", "b"), n_clusters=3, epochs=4, random_state=0)
+            >>> told = found.fit(X).describe("b", X, {"half": np.arange(60) % 2})
+            >>> sorted(each["column"] for each in told.columns), len(told.metadata)
+            (['x0', 'x1', 'x2', 'x3'], 1)
+        """
+        check_is_fitted(self)
+        j = facet_index(self.facet_names_, facet)
+        x = self._encoded(X)
+        log_joint = list(self._log_joints(x).values())[j][:, self.clusters_[j]]
+        left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
+        found = clusters_found(self.facet_names_[j], log_joint, left_out, self.stability_[j])
+        shown = shown_columns(X, self._seen_data(X), getattr(self, "feature_names_in_", None))
+        kinds = kinds_of(self.runner_.model.likelihood)
+        return describe_clusters(found, shown, metadata, kinds=kinds, **options)
+
+    def save_card(self, folder: str | Path, X: Any = None, figures: bool = False) -> Path:
+        """Write a card, ``card.md``, into the folder in which ``runner_.save`` has written the run:
+        what the model is, the settings, the clusters and their stability; returns its path. See
+        :func:`~inference.write_card`.
+
+        :param X: rows, as for :meth:`predict`, whose ELBO is told and by which each facet is
+            described; by default neither is.
+        :param figures: whether to draw the training, how clusters merge, and the descriptions.
+        :raises FileNotFoundError: if no run was saved in the folder.
+        :raises ValueError: if it was another run, or ``X`` does not fit.
+
+        Example:
+            >>> import tempfile
+            >>> import numpy as np
+            >>> from inference.estimators import MultiFacetClustering
+            >>> X = np.random.default_rng(0).normal(size=(60, 4))
+            >>> found = MultiFacetClustering(2, n_clusters=3, epochs=4, random_state=0).fit(X)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     found.save_card(found.runner_.save(folder), X).name
+            'card.md'
+        """
+        check_is_fitted(self)
+        names, x = self.facet_names_, None if X is None else self._encoded(X)
+        told = [] if X is None else [self.describe(name, X) for name in names]
+        about = card_sections(self.settings_, names, self.labels_, self.stability_, told)
+        shown = (self.runner_.history, names, self.merge_trees_, told)
+        return write_card(self.runner_, folder, x, about, card_figures(*shown) if figures else None)
+
     def _reader(self, X: Any) -> Reader:
         return reader_for(X, self.columns, self.likelihood)
 
@@ -637,6 +711,14 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         return self.estimator_.get_feature_names_out()[self._columns()]
+
+    def describe(self, X: Any, metadata: Any = None, **options: Any) -> FacetDescription:
+        """What the facet is about; see :meth:`MultiFacetClustering.describe`.
+
+        :raises ValueError: if rows or columns do not fit.
+        """
+        check_is_fitted(self)
+        return self.estimator_.describe(self.facet_, X, metadata, **options)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO of all facets together, in nats per datum; see

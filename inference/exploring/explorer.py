@@ -21,6 +21,8 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from guides.base import FacetGuide, check_guide
+from inference.describing import FacetClusters, FacetDescription, describe_clusters
+from inference.describing.columns import are_names, kinds_of
 from inference.evaluation.clusters import latents_of_cluster, rank_clusters, surest
 from inference.exploring.pictures import Pictures
 from inference.metrics import clustering_scores, probe_accuracy
@@ -103,7 +105,9 @@ class Explorer:
     :param image_shape: shape in which to draw a datum; see
         :class:`~inference.exploring.pictures.Pictures`.
     :param seed: of probes and their draws.
-    :raises ValueError: if data, labels or other inputs do not fit.
+    :param columns: names of the entries of a datum, to describe clusters with; by default those
+        of a :class:`~ppl_models.columns.Columns`, if that is the likelihood.
+    :raises ValueError: if data, labels, names or other inputs do not fit.
 
     Example:
         >>> import numpy as np
@@ -124,6 +128,7 @@ class Explorer:
         labels: Mapping[str, ArrayLike] | None = None,
         image_shape: Sequence[int] | None = None,
         seed: int = 0,
+        columns: Sequence[str] | None = None,
     ) -> None:
         check_guide(guide)
         check_seed("seed", seed)
@@ -134,6 +139,7 @@ class Explorer:
                 raise ValueError(
                     f"label {name!r} has shape {values.shape}, but there are {len(self.x)} data"
                 )
+        self.columns = self._check_columns(columns)
         self._lock = RLock()
         self._given = dict(given or {})
         if "group" in guide.takes:
@@ -225,6 +231,41 @@ class Explorer:
             )
             for k, own in ((k, cluster == k) for k in order)
         ]
+
+    def about(self, facet: str) -> FacetDescription:
+        """What tells a facet's clusters apart in the data shown, in the model's units, and how they
+        go with the known labels; see :func:`~inference.describing.describe_clusters`.
+
+        :raises ValueError: if the facet is unknown, or its clusters are not inferred.
+        """
+        self._check_inferred(facet)
+        found = FacetClusters(facet, self._proba[facet], self._log_joint(facet))
+        shown = (
+            self.x if self.columns is None else dict(zip(self.columns, self._flat.T, strict=True))
+        )
+        labels = {
+            name: values.astype(str)
+            for name, values in self.labels.items()
+            if not are_names(len(np.unique(values)), len(values))
+        }
+        return describe_clusters(found, shown, labels, kinds=kinds_of(self.model.likelihood))
+
+    def mean_pictures(self, told: FacetDescription) -> np.ndarray:
+        """A picture of the mean of each cluster that :meth:`about` describes; none if the entries
+        of a datum have names.
+        """
+        means = [each["mean"] for each in told.clusters if "mean" in each]
+        x = np.array(means, float).reshape(-1, *self.x.shape[1:])
+        return self.pictures(x / 255 if self.x.dtype == np.uint8 else x) if means else x
+
+    def _log_joint(self, facet: str) -> np.ndarray | None:
+        """log p(c, z) at the means ``[N, K]``, if there is such a thing."""
+        prior = self._prior(facet)
+        if isinstance(prior, ClassBlocks):
+            return None
+        with self._asking():
+            z = self._means[facet].to(self.model.gates)
+            return prior.log_joint(z).cpu().numpy()
 
     def knowledge(self, facet: str, label: str) -> Knowledge:
         """How well ``label`` is predicted from draws of a facet's latent, on a part of the data, of
@@ -396,6 +437,21 @@ class Explorer:
         with self._asking():
             beside = {name: torch.as_tensor(each, device=device) for name, each in beside.items()}
             return self.model.decode(z, **beside).mean.cpu().numpy()
+
+    @property
+    def _flat(self) -> np.ndarray:
+        return self.x.reshape(len(self.x), -1)
+
+    def _check_columns(self, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+        if columns is None:
+            return getattr(self.model.likelihood, "names", None)
+        names, needed = tuple(map(str, columns)), self._flat.shape[1]
+        if len(set(names)) < len(names) or len(names) != needed:
+            raise ValueError(
+                f"columns must be {needed} names that differ, one for each entry of a datum, got "
+                f"{len(set(names))} in {len(names)}"
+            )
+        return names
 
     def _check_posterior(self) -> None:
         if self.refusal is not None:

@@ -22,6 +22,7 @@ from inference.figures.comparisons import (
     run_curves,
     score_panels,
 )
+from inference.figures.description import describe_figure
 from inference.figures.facets import (
     cluster_gallery,
     cluster_samples,
@@ -45,6 +46,7 @@ __all__ = [
     "class_traversals",
     "cluster_gallery",
     "cluster_samples",
+    "describe_figure",
     "evidence_reconstructions",
     "facet_draws",
     "facet_overview",

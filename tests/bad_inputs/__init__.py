@@ -9,7 +9,7 @@ its fault. A call must fail in under a second and leave objects and files as the
 from __future__ import annotations
 
 from tests.bad_inputs.estimators import ESTIMATORS
-from tests.bad_inputs.evaluation import DIAGNOSTICS, METRICS, SELECTION
+from tests.bad_inputs.evaluation import DESCRIBING, DIAGNOSTICS, METRICS, SELECTION
 from tests.bad_inputs.examples import EXAMPLES
 from tests.bad_inputs.figures import FIGURES
 from tests.bad_inputs.files import LOADING, RESUMING
@@ -30,6 +30,7 @@ ROWS: list[Row] = [
     *RUNS,
     *SELECTION,
     *METRICS,
+    *DESCRIBING,
     *DIAGNOSTICS,
     *FIGURES,
     *LOADING,

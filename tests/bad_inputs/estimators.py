@@ -374,6 +374,45 @@ ESTIMATORS = [
         ("type: cluster", sampled(2, facet=0, cluster=0.0), "has the clusters 0 to .* got 0.0"),
     ),
     *of(
+        "MultiFacetClustering.describe",
+        (
+            "unknown: facet",
+            lambda: estimators()[MultiFacetClustering].describe("digit", table()),
+            "unknown facet 'digit'",
+        ),
+        (
+            "shape: columns",
+            lambda: estimators()[MultiFacetClustering].describe(0, np.zeros((3, 6))),
+            "X has 6 features, but MultiFacetClustering is expecting 5",
+        ),
+        (
+            "shape: metadata",
+            lambda: estimators()[MultiFacetClustering].describe(0, table(), {"a": [1, 2]}),
+            "column 'a' of metadata has 2 rows, but the clusters are of 30",
+        ),
+        (
+            "missing: fit",
+            lambda: MultiFacetClustering().describe(0, table()),
+            "is not fitted yet",
+            NotFittedError,
+        ),
+    ),
+    Row(
+        "MultiFacetClustering.save_card",
+        "misfit: another run",
+        lambda run: estimators()[MultiFacetClustering].save_card(run),
+        "has other weights than this one",
+    ),
+    *of(
+        "FacetClustering.describe",
+        (
+            "missing: fit",
+            lambda: clusterer().describe(table()),
+            "is not fitted yet",
+            NotFittedError,
+        ),
+    ),
+    *of(
         "FacetClustering.fit",
         (
             "type: estimator",

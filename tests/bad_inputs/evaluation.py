@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from inference import select_model
+from inference.describing import FacetClusters, describe_clusters
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -57,6 +59,63 @@ from tests.bad_inputs.shared import (
 from tests.bad_inputs.training import spoilt
 
 CLUSTERS = {"a": LABEL}
+
+
+def describing(X: Any = None, metadata: Any = None, n: int = 6, **options: Any) -> Any:
+    """A description of what is to be refused, of two clusters of ``n`` rows."""
+    found = FacetClusters("kind", np.eye(2)[np.arange(n) % 2])
+    given = np.arange(12.0).reshape(6, 2) if X is None else X
+    return describe_clusters(found, given, metadata, **options)
+
+
+DESCRIBING = of(
+    "describe_clusters",
+    ("shape: rows", lambda: describing(n=5), "column 'x0' of X has 6 rows, but the clusters .* 5"),
+    ("shape: vector", lambda: describing(np.arange(6.0)), "X must have a row for each datum, got"),
+    ("empty: no columns", lambda: describing({}), "X has no columns: give the rows with those"),
+    ("range: exemplars", lambda: describing(exemplars=0), f"exemplars {COUNT}, got 0"),
+    ("range: columns", lambda: describing(columns=-1), f"columns {COUNT}, got -1"),
+    ("range: confidence", lambda: describing(confidence=1), "confidence must be between 0 and 1"),
+    ("nan: confidence", lambda: describing(confidence=NAN), "between 0 and 1, such as 0.95, got"),
+    ("unknown: kind", lambda: describing(kinds={"x0": "real"}), "a kind must be one of"),
+    ("type: found", lambda: describe_clusters(LABEL, X), "found must be FacetClusters"),
+    (
+        "empty: no rows",
+        lambda: describe_clusters(FacetClusters("kind", np.zeros((0, 2))), X),
+        r"probabilities must be \[N, K\], of at least one row, got shape \(0, 2\)",
+    ),
+    (
+        "shape: typicality",
+        lambda: describe_clusters(FacetClusters("kind", np.ones((6, 2)), np.ones(6)), X),
+        r"typicality must have shape \(6, 2\), got \(6,\)",
+    ),
+    ("type: metadata", lambda: describing(metadata=np.arange(6)), "metadata must be a data frame"),
+    (
+        "shape: metadata",
+        lambda: describing(metadata={"town": ["a"] * 5}),
+        "column 'town' of metadata has 5 rows, but the clusters are of 6",
+    ),
+    (
+        "type: dates",
+        lambda: describing(metadata={"day": np.arange(6).astype("M8[D]")}),
+        r"column 'day' of metadata has the dtype datetime64\[D\]: give numbers",
+    ),
+    (
+        "misfit: names",
+        lambda: describing(np.zeros((12, 1)), {"name": list("abcdefghijkl")}, n=12),
+        "12 different values in 12 rows, which are names rather than categories: drop it",
+    ),
+    (
+        "nan: infinity",
+        lambda: describing(metadata={"age": [1.0, 2, 3, 4, 5, float("inf")]}),
+        "column 'age' of metadata has infinite values",
+    ),
+    (
+        "misfit: order of rows",
+        lambda: describing(pd.DataFrame({"a": range(6)}), pd.DataFrame({"b": range(6)}).iloc[::-1]),
+        r"metadata has the rows of X in another order: give metadata.loc\[X.index\]",
+    ),
+)
 
 
 def select(candidates: Any, x: Any = X, **options: Any) -> Any:

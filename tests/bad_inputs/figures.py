@@ -26,6 +26,7 @@ from inference.figures.comparisons import (
     run_curves,
     score_panels,
 )
+from inference.figures.description import describe_figure
 from inference.figures.facets import (
     cluster_gallery,
     cluster_samples,
@@ -48,6 +49,7 @@ from tests.bad_inputs.shared import (
     Row,
     X,
     Z,
+    described,
     explorer,
     guide,
     holed,
@@ -157,6 +159,20 @@ FIGURES = [
         ),
     ),
     *of(
+        "Explorer.about",
+        ("unknown: facet", lambda: explorer().about("hue"), "unknown facet 'hue'"),
+        (
+            "misfit: no clusters",
+            lambda: Explorer(vae(), X).about("layer_1"),
+            "layer_1 has no clusters: its prior is",
+        ),
+        (
+            "misfit: names of columns",
+            lambda: Explorer(guide(), X, columns=["a", "a"]),
+            "columns must be 6 names that differ, .* got 1 in 2",
+        ),
+    ),
+    *of(
         "Explorer.clusters",
         ("unknown: facet", lambda: explorer().clusters("hue"), "unknown facet 'hue'"),
         (
@@ -225,6 +241,16 @@ FIGURES = [
             "range: pairs",
             lambda: facet_swaps(guide(), X, "digit", SHAPE, -1),
             f"pairs {COUNT}, got -1",
+        ),
+    ),
+    *of(
+        "describe_figure",
+        ("type: description", lambda: describe_figure(guide()), "must be a FacetDescription"),
+        ("range: columns", lambda: describe_figure(described(), 0), f"columns {COUNT}, got 0"),
+        (
+            "empty: one cluster",
+            lambda: describe_figure(described(K=1)),
+            "'kind' has 1 clusters with rows: there is nothing to tell apart",
         ),
     ),
     *of(

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from guides import VaDEGuide
-from inference import Checkpoints, SVIRunner
+from inference import Checkpoints, SVIRunner, write_card
 from inference.checkpoints.periodic import CheckpointWarning
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
 from tests.bad_inputs.shared import COUNT, NAN, D, Row, X, of, one_facet, runner, vae
@@ -354,6 +354,20 @@ LOADING = [
         "no checkpoint in",
         FileNotFoundError,
     ),
+    Row(
+        "write_card",
+        "misfit: another run",
+        lambda run: write_card(runner(), run),
+        "has other weights than this one, .* save it first",
+    ),
+    Row(
+        "write_card",
+        "missing: run",
+        lambda run: write_card(runner(), run / "nowhere"),
+        "no checkpoint in .*nowhere",
+        FileNotFoundError,
+    ),
+    Row("write_card", "type: run", lambda run: write_card(vae(), run), "run must be a runner"),
     Row(
         "SVIRunner.save",
         "file: in the way",

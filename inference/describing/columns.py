@@ -1,0 +1,310 @@
+"""Columns as a user has them: numbers, counts or categories, and what groups say of each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from inference.describing.effects import (
+    Effect,
+    Estimate,
+    associated,
+    mean_difference,
+    rate_ratio,
+    share_intervals,
+    variance_explained,
+)
+from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
+from ppl_models.checks import check_one_of
+
+__all__ = [
+    "KINDS",
+    "Categories",
+    "Column",
+    "Counts",
+    "Numbers",
+    "are_names",
+    "column_of",
+    "columns_of",
+    "kinds_of",
+]
+
+# Whole numbers of at most so many values are no counts.
+FEW_VALUES = 10
+# More categories than rows over this are names, not groups, unless there are few.
+ROWS_PER_CATEGORY = 2
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """A column, and what it says of groups of rows.
+
+    :ivar name: its name.
+    :ivar values: ``[N]`` numbers, or codes of categories; NaN in gaps.
+    """
+
+    kind: ClassVar[str]
+    name: str
+    values: np.ndarray
+
+    @property
+    def observed(self) -> np.ndarray:
+        """Rows without a gap ``[N]``."""
+        return ~np.isnan(self.values)
+
+    @abstractmethod
+    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+        """How much groups ``[N]`` say of it; -1 is no group."""
+
+    @abstractmethod
+    def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        """What it holds in these rows ``[N]``."""
+
+    @abstractmethod
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        """What it holds in the rows of a group, beside others."""
+
+
+@dataclass(frozen=True)
+class Numbers(Column):
+    """Numbers, in their own units."""
+
+    kind: ClassVar[str] = "numbers"
+
+    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+        rows = self.observed & (group >= 0)
+        return variance_explained(self.values[rows], group[rows], confidence)
+
+    def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        there = self.values[rows & self.observed]
+        spread = float(there.std(ddof=1)) if len(there) > 1 else None
+        return {"mean": _mean(there), "deviation": spread}
+
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        here, there = (self.values[rows & self.observed] for rows in (ours, others))
+        found = mean_difference(here, there, confidence)
+        spread = self.overall(ours | others)["deviation"]
+        in_deviations = found.value / spread if found.value is not None and spread else None
+        return {
+            "observed": len(here),
+            "mean": _mean(here),
+            **_named("difference", found),
+            "in_deviations": in_deviations,
+        }
+
+
+@dataclass(frozen=True)
+class Counts(Numbers):
+    """Counts, whose means are rates."""
+
+    kind: ClassVar[str] = "counts"
+
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        here, there = (self.values[rows & self.observed] for rows in (ours, others))
+        found = rate_ratio(here, there, confidence)
+        return {"observed": len(here), "mean": _mean(here), **_named("ratio", found)}
+
+
+@dataclass(frozen=True)
+class Categories(Column):
+    """Categories.
+
+    :ivar levels: their names, in the order of their codes.
+    """
+
+    kind: ClassVar[str] = "categories"
+    levels: tuple[str, ...] = ()
+
+    def table(self, group: np.ndarray) -> np.ndarray:
+        """Rows of each category in each group ``[levels, groups]``."""
+        rows = self.observed & (group >= 0)
+        table = np.zeros((len(self.levels), int(group.max(initial=0)) + 1), int)
+        np.add.at(table, (self.values[rows].astype(int), group[rows]), 1)
+        return table
+
+    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+        return associated(self.table(group), confidence)
+
+    def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        counts = self._counts(rows)
+        return {"shares": self._by_level(counts / max(1, counts.sum()))}
+
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        counts = self._counts(ours)
+        n = int(counts.sum())
+        intervals = share_intervals(counts, max(1, n), confidence)
+        return {
+            "observed": n,
+            "shares": self._by_level(counts / max(1, n)),
+            "intervals": self._by_level(intervals) if n else None,
+        }
+
+    def _counts(self, rows: np.ndarray) -> np.ndarray:
+        codes = self.values[rows & self.observed].astype(int)
+        return np.bincount(codes, minlength=len(self.levels))
+
+    def _by_level(self, values: np.ndarray) -> dict[str, Any]:
+        return dict(zip(self.levels, values.tolist(), strict=True))
+
+
+#: Kinds of columns, by name.
+KINDS: dict[str, type[Column]] = {each.kind: each for each in (Numbers, Counts, Categories)}
+
+# What columns with these likelihoods are, whatever their values.
+OF_LIKELIHOODS: dict[type[Likelihood], type[Column]] = {
+    Bernoulli: Categories,
+    Categorical: Categories,
+    NegativeBinomial: Counts,
+    Poisson: Counts,
+}
+
+
+def kinds_of(likelihood: Likelihood) -> dict[str, str]:
+    """Kinds of the columns whose likelihood says what they are, by name."""
+    if not isinstance(likelihood, Columns):
+        return {}
+    named = zip(likelihood.names, likelihood, strict=True)
+    kinds = {
+        name: OF_LIKELIHOODS.get(type(each)) if each.discrete else Numbers for name, each in named
+    }
+    return {name: kind.kind for name, kind in kinds.items() if kind is not None}
+
+
+def are_names(distinct: int, rows: int) -> bool:
+    """Whether so many different values in so many rows are names rather than categories."""
+    return distinct > max(FEW_VALUES, rows / ROWS_PER_CATEGORY)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _named(name: str, found: Estimate) -> dict[str, Any]:
+    return {name: found.value, "interval": None if found.interval is None else list(found.interval)}
+
+
+def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) -> list[Column]:
+    """The columns of a data frame, of a mapping of names to columns, or of an array ``[N, ...]``,
+    all of whose entries are numbers, named by their places.
+
+    :param what: the argument's name, for messages.
+    :param kinds: kinds of some columns by name; others follow their values.
+    :raises ValueError: if a column is of dates or the like, has infinite values, or is one of
+        names rather than categories; or if a kind is unknown.
+    """
+    for kind in (kinds or {}).values():
+        check_one_of("a kind", kind, KINDS)
+    named = _named_columns(given)
+    if named is None:
+        return list(_entries(what, np.asarray(given)))
+    return [column_of(what, name, each, (kinds or {}).get(name)) for name, each in named.items()]
+
+
+def _named_columns(given: Any) -> dict[str, Any] | None:
+    if hasattr(given, "dtypes") and hasattr(given, "iloc"):
+        columns = [given.iloc[:, i] for i in range(given.shape[1])]
+        return {str(each.name): each for each in columns}
+    if isinstance(given, Mapping):
+        return {str(name): each for name, each in given.items()}
+    return None
+
+
+def _entries(what: str, X: np.ndarray) -> Iterator[Column]:
+    if X.ndim < 2:
+        raise ValueError(f"{what} must have a row for each datum, got shape {X.shape}")
+    flat = X.reshape(len(X), -1)
+    single = X.ndim == 2
+    for i, place in enumerate(np.ndindex(*X.shape[1:])):
+        name = f"x{i}" if single else str(place).replace(" ", "")
+        yield column_of(what, name, flat[:, i].astype(float), Numbers.kind)
+
+
+def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Column:
+    """One column.
+
+    :param kind: one of ``KINDS``; by default strings, categories, truths, zeros and ones are
+        categories, whole numbers that vary as much as counts do counts, and others numbers.
+    :raises ValueError: as :func:`columns_of`.
+    """
+    dtype = getattr(values, "dtype", None)
+    if getattr(dtype, "kind", "O") in "mMc":
+        raise ValueError(
+            f"column {name!r} of {what} has the dtype {dtype}: give numbers (dates as a duration)"
+        )
+    numbers = None if kind == Categories.kind or _is_coded(dtype) else _numbers(values)
+    if numbers is None:
+        return _categories(what, name, values)
+    if np.isinf(numbers).any():
+        raise ValueError(f"column {name!r} of {what} has infinite values: drop these rows")
+    if kind is None and _are_truths(numbers):
+        return _categories(what, name, numbers)
+    return KINDS[kind or _kind_of_numbers(numbers)](name, numbers)
+
+
+def _is_coded(dtype: Any) -> bool:
+    return str(dtype) in ("category", "bool", "boolean")
+
+
+def _numbers(values: Any) -> np.ndarray | None:
+    """Numbers ``[N]``, NaN in gaps; ``None`` if there are others."""
+    try:
+        if hasattr(values, "isna"):
+            return np.asarray(values.to_numpy(dtype=float, na_value=np.nan))
+        if isinstance(values, np.ma.MaskedArray):
+            return np.ma.filled(values.astype(float), np.nan)
+        return np.array(values, dtype=float)
+    except (ValueError, TypeError):
+        return None
+
+
+def _are_truths(numbers: np.ndarray) -> bool:
+    return bool(np.isin(numbers[~np.isnan(numbers)], (0, 1)).all())
+
+
+def _kind_of_numbers(numbers: np.ndarray) -> str:
+    """Counts are whole, of many values, and vary at least as much as a Poisson variable."""
+    there = numbers[~np.isnan(numbers)]
+    whole = len(there) > 0 and bool((there == np.floor(there)).all()) and there.min() >= 0
+    many = whole and len(np.unique(there)) > FEW_VALUES
+    return Counts.kind if many and there.var() >= there.mean() else Numbers.kind
+
+
+def _categories(what: str, name: str, values: Any) -> Categories:
+    objects, gaps = _objects(values)
+    order = _order(values, objects[~gaps])
+    if are_names(len(order), int((~gaps).sum())):
+        raise ValueError(
+            f"column {name!r} of {what} has {len(order)} different values in {(~gaps).sum()} "
+            "rows, which are names rather than categories: drop it"
+        )
+    place = {level: code for code, level in enumerate(order)}
+    codes = np.full(len(objects), np.nan)
+    codes[~gaps] = [place[each] for each in objects[~gaps]]
+    return Categories(name, codes, tuple(map(_said, order)))
+
+
+def _objects(values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Values as objects, and which are missing."""
+    if hasattr(values, "isna"):
+        return values.astype(object).to_numpy(), values.isna().to_numpy()
+    masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
+    plain = np.asarray(values)
+    objects = plain.astype(object)
+    return objects, np.array([each is None or each != each for each in objects], bool) | masked
+
+
+def _order(values: Any, there: np.ndarray) -> Sequence[Any]:
+    """The categories that occur, in the order of the dtype if it has one."""
+    found = set(there)
+    if str(getattr(values, "dtype", None)) == "category":
+        return [each for each in values.dtype.categories if each in found]
+    return sorted(found, key=lambda each: (str(type(each)), each))
+
+
+def _said(level: Any) -> str:
+    number = isinstance(level, float | np.floating) and float(level).is_integer()
+    return str(int(level)) if number else str(level)

@@ -1,0 +1,138 @@
+"""The card beside a saved run: what it says, that nothing reads it, and that it is of that run."""
+
+from __future__ import annotations
+
+import pickle
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guides import VaDEGuide
+from inference import SVIRunner, elbo, write_card
+from inference.estimators import MultiFacetClustering
+from inference.estimators.base import FILES
+from inference.figures import training_curves
+from inference.randomness import seeded
+from ppl_models import MFCVAE, Columns, GaussianMixture, Normal, Poisson, SharedMLP
+from tests.test_describing import people
+
+X = np.random.default_rng(0).random((30, 6), np.float32)
+
+
+def runner(seed: int = 0, epochs: int = 2) -> SVIRunner:
+    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(5, 2)}
+    model = MFCVAE((6,), facets, Normal(0.2), SharedMLP((8,)))
+    run = SVIRunner(model, VaDEGuide(model), lr=1e-2, seed=seed)
+    return run.fit(X, epochs, progress=False) if epochs else run
+
+
+def rows(card: Path) -> dict[str, list[str]]:
+    """The cells of all tables by their first one."""
+    lines = [line for line in card.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    return {first: rest for first, *rest in cells}
+
+
+def test_a_saved_run_has_a_card(tmp_path: Path) -> None:
+    run = runner()
+    card = run.save(tmp_path) / "card.md"
+    said = rows(card)
+    assert card.read_text().startswith("# MFCVAE with VaDEGuide\n")
+    assert said["digit"][:2] == ["2", "5"]
+    assert said["digit"][2].startswith("GaussianMixture(")
+    assert said["likelihood"] == ["Normal(scale=0.2)"]
+    assert said["epochs"] == ["2"]
+    assert said["optimiser steps"] == [str(run.step)]
+    assert float(said["elbo"][0]) == pytest.approx(run.history[-1]["elbo"], rel=1e-5)
+    assert int(said["parameters"][0]) == sum(p.numel() for p in run.guide.parameters())
+    assert "object at 0x" not in card.read_text()
+
+
+def test_a_run_that_was_not_fitted_has_a_card_without_numbers_of_training(tmp_path: Path) -> None:
+    said = rows(runner(epochs=0).save(tmp_path) / "card.md")
+    assert said["epochs"] == ["0"]
+    assert not {"elbo", "objective"} & (said.keys() - {"objective"})
+    assert "## Last record" not in (tmp_path / "card.md").read_text()
+
+
+def test_nothing_reads_the_card(tmp_path: Path) -> None:
+    run = runner()
+    run.save(tmp_path)
+    expected = run.guide.embed(X)
+    for content in (b"mine", b"\xff\xfe", None):
+        path = tmp_path / "card.md"
+        path.unlink() if content is None else path.write_bytes(content)
+        for name, z in SVIRunner.load(tmp_path).guide.embed(X).items():
+            np.testing.assert_array_equal(z, expected[name])
+    run.save(tmp_path)
+    assert (tmp_path / "card.md").read_text().startswith("# MFCVAE")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_card_with_data_tells_their_bound_and_clusters(tmp_path: Path) -> None:
+    run = runner()
+    figures = {"training": training_curves(run.history, ["style", "digit"])}
+    card = write_card(run, run.save(tmp_path), X, {"Purpose": "A test."}, figures)
+    said = rows(card)
+    with seeded(0, run.device):
+        bound, _ = elbo(run.model, run.guide, X, 10)
+    assert float(said["ELBO, nats per datum"][0].split(",")[0]) == pytest.approx(bound, rel=1e-4)
+    assert said["rows"] == ["30"]
+    assert said["shape of a datum"] == ["(6,)"]
+    used = len(np.unique(run.guide.predict(X)["digit"]))
+    assert said["clusters in use, digit"][0].startswith(f"{used} of 5, effectively ")
+    assert "## Purpose\n\nA test." in card.read_text()
+    assert "![card_training.png](card_training.png)" in card.read_text()
+    assert (tmp_path / "card_training.png").read_bytes().startswith(b"\x89PNG")
+    SVIRunner.load(tmp_path)
+
+
+def test_a_card_is_not_written_beside_another_run(tmp_path: Path) -> None:
+    folder = runner().save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="has other weights than this one"):
+        write_card(runner(seed=1), folder)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_columns_have_a_line_each(tmp_path: Path) -> None:
+    likelihood = Columns({"age|years": Normal(5.0, loc=40.0, unit=12.0), "visits": Poisson()})
+    model = MFCVAE((2,), {"kind": GaussianMixture(3, 2)}, likelihood, SharedMLP((8,)))
+    text = (SVIRunner(model, VaDEGuide(model)).save(tmp_path) / "card.md").read_text()
+    assert "| likelihood | Columns of 2, below |" in text
+    assert r"| age\|years | Normal(" in text
+
+
+@cache
+def estimator() -> MultiFacetClustering:
+    options = {"n_clusters": 3, "n_latents": 2, "epochs": 4, "n_init": 2, "random_state": 0}
+    return MultiFacetClustering(1, **options).fit(people()[1])
+
+
+@pytest.mark.filterwarnings("ignore:other starts do not find")
+def test_the_card_of_an_estimator(tmp_path: Path) -> None:
+    found = estimator()
+    folder = found.runner_.save(tmp_path)
+    said = rows(found.save_card(folder))
+    sizes = np.bincount(found.labels_[:, 0]).tolist()
+    assert said["facet_0"] == [
+        str(len(sizes)),
+        ", ".join(map(str, sizes)),
+        f"{found.stability_[0]:.2f}",
+    ]
+    assert said["batch_size"] == [str(found.settings_["batch_size"])]
+    assert "## Data" not in (tmp_path / "card.md").read_text(), "no number that was not computed"
+    card = found.save_card(folder, people()[1], figures=True).read_text()
+    assert "## About facet_0" in card
+    assert "### Columns, by how much the clusters explain" in card
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"card_about_facet_0.png"}, "one record is no curve"
+    SVIRunner.load(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:other starts do not find")
+def test_pickles_hold_no_card() -> None:
+    assert estimator().__getstate__()["runner_"].keys() == FILES
+    pickle.loads(pickle.dumps(estimator()))
