@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
-from inference.estimators.data import encoding_of, is_missing
+from inference.estimators.data import encoding_of
 from inference.estimators.defaults import (
     default_dims,
     default_network,
@@ -33,6 +33,7 @@ from inference.estimators.facets import (
 )
 from inference.estimators.frames import Table, is_frame, is_mixed, read_table
 from inference.estimators.outliers import Outliers
+from inference.estimators.rows import MANY, Arranged, in_parts, is_missing, some_rows
 from inference.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from inference.estimators.strategies import (
     CountedStrategy,
@@ -52,8 +53,8 @@ from ppl_models.turns import exclusive
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
 
-# Share of the data that is held out to stop the last phase early, and the fewest such data.
-HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
+# Share of the data that is held out to stop the last phase early, and fewest and most such data.
+HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
 # Facets of data in which they are not counted.
 FACETS = 2
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
@@ -131,7 +132,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: whether to print the chosen settings.
+    :param verbose: whether to print the chosen settings, and show each phase with its progress and
+        the time left.
 
     :ivar facet_names_: names of the facets, shallow to deep.
     :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
@@ -212,10 +214,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         names = None if self.facets is None else facet_names(self.facets)
         check_size("n_init", self.n_init)
+        self._say("reads the data")
         x = self._new_data(X)
         if names is not None:
             known_labels(labels, names, len(x))  # refuses labels before anything is computed
-        recipe = self._recipe(x[~self.outliers_], names)
+        rows = Arranged(_own(x))
+        (usual,) = rows.first(np.flatnonzero(~self.outliers_))
+        self._say("looks for facets")
+        recipe = self._recipe(usual, names)
         known = known_labels(labels, recipe.names, len(x))
         for theirs in known.values():
             self.outliers_ &= theirs < 0
@@ -224,8 +230,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
         kept, held_out = self._split(known, recipe.chosen.seed)
         check_enough(len(kept), len(x), numbers)
-        others = None if held_out is None else x[held_out]
-        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
+        part, *held = rows.first(kept, *(() if held_out is None else (held_out,)))
+        others, x = held[0] if held else None, rows.x
+        label = {name: theirs[kept] for name, theirs in known.items()}
         starts = [self._start(recipe, part, others, numbers, label)]
         for i in range(1, self.n_init):
             some = part_of_rows(len(part), label, derive_seed(recipe.chosen.seed, i))
@@ -235,12 +242,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         best = likeliest(starts, part if others is None else others)
         self._keep(best)
         self.runner_ = self._check_trained(best.runner, x)
-        self._number_clusters(x, known)
-        found = self._predicted(x)
+        found = self._number_clusters(x, known)
         others_found = [start.runner for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = self._marked(found, x)
+        self.labels_ = rows.back(self._marked(found, x))
         return self
 
     @exclusive()
@@ -303,12 +309,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> Start:
         """One fit from the beginning to the end."""
         wanted = {name: numbers.get(name) for name in recipe.names}
+        self._say("trains networks, without mixtures")
         recipe = recipe.given(x, label, wanted)
         latents = recipe.latents(x, label)
         check_trained(latents, x, self.learning_rate)
+        self._say("fits mixtures")
         counts = recipe.numbers(x, latents, wanted)
         found = {name: count.number for name, count in counts.items()}
         runner = recipe.mixtures(x, latents, found, label)
+        self._say("trains all together")
         ended = recipe.together(runner, x, held_out, label, self.early_stopping)
         return Start(recipe, counts, runner, ended)
 
@@ -322,6 +331,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             start=type(recipe).__name__,
             **({} if self.table_ is None else {"columns": self.table_.chosen()}),
             found=recipe.found_as,
+            searched=min(MANY, int((~self.outliers_).sum())),
             outliers=int(self.outliers_.sum()),
             n_clusters={name: count.number for name, count in counts.items()},
             counted={name: count.why for name, count in counts.items()},
@@ -352,7 +362,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
         any facet; 0 for clusters that a facet does not have.
         """
-        return self._probabilities(self._encoded(X))
+        x = self._encoded(X)
+        return in_parts(self._probabilities(), x)
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
         """Fit, then return ``labels_``."""
@@ -495,18 +506,22 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = super()._newly_encoded(X)
         self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
-            encoding = encoding_of(X[~self.outliers_], self.likelihood)
+            encoding = encoding_of(X, self.likelihood, ~self.outliers_)
             if encoding.values == "real":
                 self.encoding_ = encoding
+                del x  # before another is made
                 x = encoding.encode(X)
         if self.mark_outliers:
-            self.usual_ = Outliers(x[~self.outliers_])
+            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_))
         return x
 
     def _outlying(self, x: np.ndarray) -> np.ndarray:
         """Rows ``[N]`` to leave out of training: none but in columns of real numbers."""
         columns = self.encoding_.values == "real" and x.ndim == 2
-        return Outliers(x).among(x) if columns else np.zeros(len(x), bool)
+        if not columns:
+            return np.zeros(len(x), bool)
+        self._say("looks for outlying rows")
+        return Outliers(x).among(x, self._shown("rows"))
 
     def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
         """-1 instead of the clusters of outlying rows, if that is wanted."""
@@ -518,8 +533,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         mixed = self.table_ is not None
         columns = (mixed or self.encoding_.values == "real") and x.ndim == 2
         columns = columns and self.network is None
-        view = View() if self.table_ is None else columns_view(self.table_.likelihood(), x)
-        seen = view.numbers(x) if mixed else x
+        some = some_rows(x)
+        view = View() if self.table_ is None else columns_view(self.table_.likelihood(), some)
+        seen = view.numbers(some) if mixed else some
         if mixed and not np.ptp(seen, axis=0).any():
             raise ValueError(
                 "no column of X tells its rows apart beyond chance: there is nothing to cluster"
@@ -569,28 +585,45 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         free = (
             rows[np.all([label[rows] < 0 for label in known.values()], axis=0)] if known else rows
         )
-        n = int(HELD_OUT * len(rows))
+        n = min(int(HELD_OUT * len(rows)), MOST_HELD_OUT)
         if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
         return np.setdiff1d(rows, held_out), held_out
 
-    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
-        """Set ``clusters_``, the component of each cluster."""
+    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Set ``clusters_``, the component of each cluster; returns the clusters ``[N, J]``."""
+        self._say("assigns rows to clusters")
+        log_joints = self._log_joints()
+        found = in_parts(
+            lambda part: np.stack([each.argmax(-1) for each in log_joints(part).values()], 1),
+            x,
+            self._shown("rows"),
+        )
         self.clusters_ = []
-        for name, log_joint in self._log_joints(x).items():
-            sizes = np.bincount(log_joint.argmax(-1), minlength=log_joint.shape[-1])
+        for (name, prior), component in zip(
+            self.runner_.model.mixtures.items(), found.T, strict=True
+        ):
+            sizes = np.bincount(component, minlength=prior.num_components)
             order = (
                 np.arange(len(sizes))
                 if name in known
                 else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
             )
             self.clusters_.append(order)
+            number = np.zeros(len(sizes), int)
+            number[order] = np.arange(len(order))
+            component[:] = number[component]
+        return found
 
-    def _log_joints(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """log p(c, z) of each facet's components at the means of its latents: ``[N, K]``."""
+    def _log_joints(self) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+        """What gives log p(c, z) of each facet's components at the means of its latents:
+        ``[N, K]``.
+        """
         guide = self._precise()
-        with torch.no_grad():
+
+        @torch.no_grad()
+        def log_joints(x: np.ndarray) -> dict[str, np.ndarray]:
             return {
                 name: guide.model.mixtures[name]
                 .log_joint(torch.as_tensor(z, device=self.runner_.device))
@@ -600,17 +633,30 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 if name in guide.model.mixtures
             }
 
-    def _probabilities(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities among the components in use."""
-        each = [
-            softmax(log_joint[:, ours], axis=-1)
-            for log_joint, ours in zip(self._log_joints(x).values(), self.clusters_, strict=True)
-        ]
-        widest = max(p.shape[1] for p in each)
-        return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+        return log_joints
+
+    def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
+        """What gives the probabilities among the components in use ``[N, J, K]``."""
+        log_joints = self._log_joints()
+        widest = max(map(len, self.clusters_))
+
+        def probabilities(x: np.ndarray) -> np.ndarray:
+            each = [
+                softmax(log_joint[:, ours], axis=-1)
+                for log_joint, ours in zip(log_joints(x).values(), self.clusters_, strict=True)
+            ]
+            return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+
+        return probabilities
 
     def _predicted(self, x: np.ndarray) -> np.ndarray:
-        return self._probabilities(x).argmax(-1)
+        probabilities = self._probabilities()
+        return in_parts(lambda part: probabilities(part).argmax(-1), x)
+
+
+def _own(x: np.ndarray) -> np.ndarray:
+    """Encoded data whose rows may change places: 8-bit data are the user's own."""
+    return x.copy() if x.dtype == np.uint8 else x
 
 
 class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
