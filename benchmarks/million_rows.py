@@ -21,7 +21,8 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ __all__ = ["measure"]
 CLUSTERS = (3, 5)
 # Phases that are passes over the data.
 NETWORKS, LAST = "trains networks, without mixtures", "trains all together"
+# How processes start: from one that has imported what they need, and holds no data.
+START = "forkserver"
 # Bytes of what getrusage counts in (Linux).
 KIB = 1024
 
@@ -68,9 +71,9 @@ def read(folder: Path, seed: int) -> dict[str, float]:
     return {}
 
 
-def ours(folder: Path, seed: int) -> dict[str, float]:
+def ours(folder: Path, seed: int, epochs: int | None = None) -> dict[str, float]:
     x = np.load(folder / "x.npy")
-    fit = Timed(random_state=seed)
+    fit = Timed(epochs=epochs, random_state=seed)
     seconds = _seconds(lambda: fit.fit(x))
     ends = [*(at for _, at in fit.phases[1:]), fit.phases[0][1] + seconds]
     phases = {
@@ -114,7 +117,7 @@ def _scores(folder: Path, found: np.ndarray) -> dict[str, float]:
 
 def in_child(work: Callable[..., dict[str, float]], *arguments: Any) -> dict[str, float]:
     """What ``work`` returns in a new process, which has imported this file, and its peak memory."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(START)
     context.set_forkserver_preload(["examples.sources", "inference.estimators", "sklearn.cluster"])
     with context.Pool(1) as pool:
         return pool.apply(_measured, (work, arguments))
@@ -125,18 +128,21 @@ def _measured(work: Callable[..., dict[str, float]], arguments: Sequence[Any]) -
     return found | {"MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / 2**20}
 
 
-def measure(rows: int, columns: int, seed: int) -> dict[str, dict[str, float]]:
+def measure(
+    rows: int, columns: int, seed: int, epochs: int | None = None
+) -> dict[str, dict[str, float]]:
     """Seconds, memory and scores of each method on one table."""
+    fits = {"read": read, "ours": partial(ours, epochs=epochs), "told": told}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         in_child(draw, folder, rows, columns, seed)
         least = in_child(nothing, folder, seed)["MiB"]
         size = rows * columns * 4 / 2**20
         found = {}
-        for work in (read, ours, told):
+        for name, work in fits.items():
             scores = in_child(work, folder, seed)
             beyond = scores["MiB"] - least
-            found[work.__name__] = scores | {"MiB": beyond, "copies": beyond / size - 1}
+            found[name] = scores | {"MiB": beyond, "copies": beyond / size - 1}
     return found
 
 
@@ -144,20 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=64)
+    parser.add_argument("--epochs", type=int, help="of all phases; by default as many as they need")
     parser.add_argument(
         "--seeds", nargs=2, type=int, default=[0, 3], help="the first, and one after the last"
     )
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
-    sizes = {"rows": args.rows, "columns": args.columns}
+    sizes = {"rows": args.rows, "columns": args.columns, "epochs": args.epochs}
     seeds = [(seed,) for seed in range(*args.seeds)]
     run_all(args.out, seeds, ["seed"], sizes, lambda seed: {"found": measure(**sizes, seed=seed)})
     lines = map(json.loads, args.out.read_text().splitlines())
     found = [line["found"] for line in lines if line["settings"] == sizes]
-    _print(found)
-
-
-def _print(found: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
     for name in found[0]:
         print(name)
         print_table([each[name] for each in found])

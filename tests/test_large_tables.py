@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +38,11 @@ def drawn(n: int = 600, width: int = 5) -> tuple[np.ndarray, list[np.ndarray]]:
     """Two labellings, of two and three clusters."""
     found = labellings(n, (2, 3), (1, 2), width, seed=1)
     return found.x.astype(np.float32), found.labels
+
+
+def brief(**options: Any) -> MultiFacetClustering:
+    """One that neither looks for facets nor counts clusters."""
+    return MultiFacetClustering(2, n_clusters=2, n_latents=2, epochs=3, random_state=0, **options)
 
 
 def test_rows_change_places_without_a_copy(many: Callable) -> None:
@@ -116,7 +123,7 @@ def test_outlying_rows_of_many_are_those_of_exact_neighbours(
     if with_faiss:
         pytest.importorskip("faiss")
     else:
-        monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+        monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(outliers, "MOST_ROWS", 1200)
     x, _ = drawn(3000, 8)
     far = np.random.default_rng(3).normal(size=(3000, 8))
@@ -153,7 +160,7 @@ def test_many_rows_are_searched_in_part_and_all_get_clusters(many: Callable) -> 
     proba = found.predict_proba(x[:400])
     assert np.array_equal(proba.argmax(-1)[usual[:400]], found.labels_[:400][usual[:400]])
     gaps = np.where(np.random.default_rng(0).random(x.shape) < 0.1, np.nan, x)
-    with_gaps = MultiFacetClustering(epochs=3, random_state=0).fit(gaps)
+    with_gaps = brief().fit(gaps)
     assert not np.isnan(with_gaps.impute(gaps)).any()
     assert with_gaps.transform(gaps).shape[0] == 600
 
@@ -194,17 +201,16 @@ def test_data_are_copied_once(
     many: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Encoding, outlying rows and clusters take one copy in float32, and less than half of another
-    (parts of 100 rows of 20,000); of a memory map the file is not copied beside.
+    (parts of 25 rows of 3,000); of a memory map the file is not copied beside.
     """
-    many(100)
-    monkeypatch.setattr(outliers, "MOST_ROWS", 300)
-    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-    x, _ = drawn(20_000, 40)
-    x[::1000] *= 12
+    x, _ = drawn(3000, 40)
+    x[::300] *= 12
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    fit = MultiFacetClustering(epochs=1, random_state=0)
-    fit.fit(x[:200])
+    fit = brief().fit(x[:100])
+    many(25)
+    monkeypatch.setattr(outliers, "MOST_ROWS", 80)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     for given in (x, mapped):
         assert peak(lambda given=given: fit._new_data(given)) < 1.5 * x.nbytes
         assert peak(lambda given=given: fit.predict(given)) < 1.5 * x.nbytes
@@ -213,7 +219,7 @@ def test_data_are_copied_once(
 def test_progress_is_shown_on_request(many: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     many(200)
     x, _ = drawn()
-    MultiFacetClustering(epochs=6, verbose=True, random_state=0).fit(x)
+    brief(verbose=True).fit(x)
     said = capsys.readouterr().err
     for phase in (
         "reads the data",
@@ -227,14 +233,15 @@ def test_progress_is_shown_on_request(many: Callable, capsys: pytest.CaptureFixt
         assert f"MultiFacetClustering {phase}\n" in said
     assert "600/600" in said  # rows with clusters
     assert "step/s" in said
-    MultiFacetClustering(epochs=6, random_state=0).fit(x)
+    brief().fit(x)
     assert not capsys.readouterr().err
 
 
 def test_a_large_table_is_measured_in_processes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = ["--rows", "600", "--columns", "6", "--seeds", "0", "1"]
+    monkeypatch.setattr(million_rows, "START", "fork")  # quick, and no data are held here
+    sizes = ["--rows", "400", "--columns", "5", "--seeds", "0", "1", "--epochs", "3"]
     million_rows.main([*sizes, "--out", str(tmp_path / "out.jsonl")])
     said = capsys.readouterr().out
     for measured in (
