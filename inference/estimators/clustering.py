@@ -90,6 +90,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     data, or of the training objective if that is fewer than 20 rows, no longer rises;
     ``settings_["ended"]`` says when.
 
+    Facets, subspaces, numbers of clusters and skewness are looked for in at most 20,000 rows, drawn
+    at random (``settings_["searched"]``); outlying rows by comparison with 10,000; and at most
+    10,000 rows are held out. Networks are trained on all rows, and all get clusters. Beside ``X`` a
+    fit holds one copy of the data, encoded in float32; a memory map is read a part at a time.
+
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
 
@@ -109,8 +114,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :param n_latents: length of each facet's latent vector, in the same form. In columns of real
         numbers only the sum counts, and facets are not looked for by their clusters.
     :param n_init: number of starts; those after the first are fitted to six tenths of the rows,
-        drawn anew, and have other networks. The one with the best ELBO of held-out data is kept,
-        among those with as many facets as the first; the others tell how stable it is.
+        drawn anew and copied, and have other networks. The one with the best ELBO of held-out data
+        is kept, among those with as many facets as the first; the others tell how stable it is.
     :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
         ``predict``. They are those that are more than 2.5 times as far from their neighbours as
         these are from theirs (local outlier factor). In columns of real numbers they are left out
