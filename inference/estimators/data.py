@@ -159,10 +159,9 @@ class _Rows:
 
     def some(self) -> np.ndarray:
         """At most ``MANY``."""
-        return some_rows(self.X) if self.counts is None else self.X[self._places()]
-
-    def _places(self) -> np.ndarray:
-        return some_rows(np.flatnonzero(self.counts))
+        if self.counts is None:
+            return some_rows(self.X)
+        return self.X[some_rows(np.flatnonzero(self.counts))]
 
 
 class _Seen:

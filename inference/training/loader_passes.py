@@ -83,7 +83,7 @@ class _Part:
             torch.empty((), dtype=torch.int64).random_(generator=self.loader.generator)
         while True:
             with self.stream.on():
-                batch = next(batches, END)
+                batch: Any = next(batches, END)
             if batch is END:
                 return
             indices = list(batch)
