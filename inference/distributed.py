@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -19,19 +19,32 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-__all__ = ["DataParallel", "SingleProcess"]
+__all__ = ["DataParallel", "Part", "SingleProcess"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part(Observed):
+    """One process's part of a batch, where that alone was read.
+
+    :ivar own: how many of its rows count: all, or 0 if the part is empty and another row stands in.
+    :ivar whole: rows of the batch of all processes.
+    """
+
+    own: int = 0
+    whole: int = 0
 
 
 class SingleProcess:
     """The only process of a run.
 
     :ivar rank: this process's number.
+    :ivar size: how many processes there are.
     :ivar sync_every: steps between exchanges about checkpoints and signals.
     """
 
-    rank = 0
+    rank, size = 0, 1
     sync_every = 1
 
     @property
@@ -92,8 +105,9 @@ class SingleProcess:
 class DataParallel(SingleProcess):
     """Several processes that train one run with Lightning Fabric, each on its part of every batch.
 
-    Each process passes the same arguments to ``fit``: all data (or a loader of all data, in the
-    same order), parts and seed. Rows (or groups) of a batch are assigned to the processes in turn.
+    Each process passes the same arguments to ``fit``: all data (or a loader of all data), parts and
+    seed. Rows (or groups) of a batch are assigned to the processes in turn; of a loader, a process
+    reads its own rows alone where that can be done (``LoaderSource``).
     Each process's objective is the mean over its own rows. The objectives are weighted so that,
     with the same draws, the mean of their gradients over processes is the gradient of the whole
     batch. Whatever an objective computes from several rows at once, it computes from each part's
@@ -138,6 +152,8 @@ class DataParallel(SingleProcess):
             )
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
+        if isinstance(batch, Part):
+            return batch, self.size * batch.own / batch.whole
         if "group" in batch.given:
             return self._shard_of_groups(batch)
         n = len(range(self.rank, len(batch), self.size))

@@ -190,7 +190,8 @@ class SVIRunner(Run):
         """
         processes = SingleProcess() if fabric is None else DataParallel(fabric, self)
         step_type, calls = self._step_type(fabric), [check_callbacks(callbacks)]
-        source = data_source_for(self.guide, self.device, x, given, batch_size, batches)
+        how = (batch_size, batches, processes)
+        source = data_source_for(self.guide, self.device, x, given, *how)
         return FitPlan(
             [self], step_type, source, epochs, log_every, calls, progress, checkpoints, processes
         )

@@ -20,7 +20,7 @@ __all__ = ["Observed", "as_data", "as_observed"]
 
 
 # Numbers per block when data are checked.
-CHECKED_AT_ONCE = 2**24
+CHECKED_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)

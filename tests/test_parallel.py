@@ -12,13 +12,21 @@ from typing import Any
 import pyro
 import pytest
 import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from guides import FacetGuide
 from inference import Checkpoints, Guard, SVIRunner, WarmUp
 from inference.callbacks import JSONLines
 from inference.checkpoints.training_state import read
 from inference.distributed import DataParallel
-from inference.training.data_source import data_source_for
+from inference.training import data_source
+from inference.training.data_source import LoaderSource, data_source_for
 from ppl_models.data import Observed
 from tests.catalogue import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
 
@@ -297,3 +305,179 @@ def test_a_fabric_that_was_not_launched_is_refused() -> None:
     fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
     with pytest.raises(ValueError, match=r"call fabric.launch\(\) before the model is built"):
         SVIRunner(guide.model, guide).fit(torch.rand(4, 6), epochs=1, fabric=fabric)
+
+
+class Counted(TensorDataset):
+    """Rows that count how often each is read, in worker processes as well."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        super().__init__(*tensors)
+        self.read = torch.zeros(len(tensors[0]), dtype=torch.int64).share_memory_()
+
+    def __getitem__(self, index: Any) -> tuple[torch.Tensor, ...]:
+        self.read[index] += 1
+        return super().__getitem__(index)
+
+
+class Drawn(TensorDataset):
+    """Each row is drawn when it is read."""
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return torch.rand(6, dtype=torch.float64)
+
+
+class InTurn(IterableDataset):
+    """Rows without indices."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __iter__(self) -> Any:
+        return iter(self.x)
+
+
+ROWS = torch.rand(22, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def halved(items: list[tuple[torch.Tensor]]) -> torch.Tensor:
+    """A collate_fn: half of each row."""
+    return torch.stack([x for (x,) in items]) / 2
+
+
+def first_alone(items: list[tuple[torch.Tensor]]) -> torch.Tensor:
+    """A collate_fn: one row of several items."""
+    return items[0][0][None]
+
+
+def reading(fabric: Any, folder: Path, workers: int) -> None:
+    """Trains on a loader; leaves its state, and how often it read each row."""
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(0)
+    guide, rows = two_facets().double(), Counted(ROWS)
+    sizes = {"batch_size": 8, "num_workers": workers}
+    loader = DataLoader(rows, shuffle=True, collate_fn=halved, **sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        without_noise(patch)
+        patch.setattr(data_source, "HELD_ROWS", 1)
+        runner = SVIRunner(guide.model, guide, lr=1e-2)
+        runner.fit(loader, epochs=3, progress=False, fabric=fabric)
+    rank = 0 if fabric is None else fabric.global_rank
+    (folder / f"rank-{rank}.json").write_text(
+        json.dumps(state(runner) | {"read": int(rows.read.sum())})
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_process_reads_its_own_items_alone(workers: int, tmp_path: Path) -> None:
+    """Besides the first batch, which all read (workers read two ahead): 3 passes over batches of 8,
+    8 and 6 rows.
+    """
+    for size in (1, 3):
+        (tmp_path / f"{size}").mkdir()
+    reading(None, tmp_path / "1", 0)
+    (alone,) = states(tmp_path / "1", 1)
+    launched(reading, 3, tmp_path / "3", workers)
+    ranks = states(tmp_path / "3", 3)
+    assert alone["read"] == 8 + 3 * 22
+    first = 22 if workers else 8
+    own = [3 + 3 + 2, 3 + 3 + 2, 2 + 2 + 2]
+    assert [rank["read"] for rank in ranks] == [first + 3 * each for each in own]
+    for rank in ranks:
+        assert rank["history"] == [pytest.approx(record, rel=1e-6) for record in alone["history"]]
+        for name, values in alone["parameters"].items():
+            assert rank["parameters"][name] == pytest.approx(values, rel=1e-6, abs=1e-9), name
+
+
+def sources(loader: DataLoader, size: int, build: Any = two_facets) -> list[LoaderSource]:
+    guide = build().double()
+    ranks = [Rank(rank, size) for rank in range(size)]
+    return [LoaderSource(loader, guide, torch.device("cpu"), rank) for rank in ranks]
+
+
+class Backwards(Sampler):
+    """Batches of 4 from a random place backwards: it draws in each batch."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Any:
+        for _ in range(5):
+            start = int(torch.randint(22, ()))
+            yield tuple((start - i) % 22 for i in range(4))
+
+
+LOADERS: dict[str, Callable[[], DataLoader]] = {
+    "in order": lambda: DataLoader(TensorDataset(ROWS), 8),
+    "shuffled": lambda: DataLoader(TensorDataset(ROWS), 8, shuffle=True),
+    "the last left out": lambda: DataLoader(TensorDataset(ROWS), 8, shuffle=True, drop_last=True),
+    "a generator of its own": lambda: DataLoader(
+        TensorDataset(ROWS), 8, shuffle=True, generator=torch.Generator()
+    ),
+    "weighted": lambda: DataLoader(
+        TensorDataset(ROWS), 8, sampler=WeightedRandomSampler([1.0] * 22, 30)
+    ),
+    "batches of its own": lambda: DataLoader(TensorDataset(ROWS), batch_sampler=Backwards()),
+    "workers": lambda: DataLoader(TensorDataset(ROWS), 8, shuffle=True, num_workers=1),
+}
+
+
+# Processes that start processes take their time.
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(kind, size) for kind in LOADERS for size in (2, 9)[: 1 + (kind != "workers")]],
+)
+def test_parts_of_a_loaders_batches_are_those_of_one_process(kind: str, size: int) -> None:
+    """With nine processes some have no row of a batch, and read its first, which does not count."""
+    loader = LOADERS[kind]()
+    (alone,) = sources(loader, 1)
+    parted = sources(loader, size)
+    assert not alone.in_parts
+    assert all(source.in_parts for source in parted)
+    batches = zip(alone.batches(1), *(source.batches(1) for source in parted), strict=True)
+    for whole, *parts in batches:
+        sharded = [each.processes.shard(part) for each, part in zip(parted, parts, strict=True)]
+        weights = [counts for _, counts in sharded]
+        own = [part.x for part, counts in sharded if counts]
+        assert sum(weights) == pytest.approx(size)
+        for rank, x in enumerate(own):
+            torch.testing.assert_close(x, whole.x[rank::size], rtol=0, atol=0)
+        assert sum(map(len, own)) == len(whole)
+
+
+def test_what_a_data_set_draws_differs_between_processes() -> None:
+    ours, theirs = sources(DataLoader(Drawn(ROWS), 8), 2)
+    first, again, other = (
+        torch.cat([part.x for part in source.batches(1)]) for source in (ours, ours, theirs)
+    )
+    assert torch.equal(first, again)
+    assert not set(first.flatten().tolist()) & set(other.flatten().tolist())
+
+
+def test_whole_batches_are_read_where_parts_cannot_be() -> None:
+    """Rows without indices, groups, whole batches as items, and rows that no item makes alone."""
+    grouped = TensorDataset(ROWS, torch.arange(22) // 2)
+    for loader, build in (
+        (DataLoader(InTurn(ROWS), 8), two_facets),
+        (DataLoader(grouped, 8), mlvae),
+        (DataLoader(ROWS.split(8), None), two_facets),
+        (
+            DataLoader(TensorDataset(ROWS), 8, collate_fn=lambda items: items[0][0][None]),
+            two_facets,
+        ),
+    ):
+        one, other = sources(loader, 2, build)
+        assert not one.in_parts
+        for first, second in zip(one.batches(1), other.batches(1), strict=True):
+            torch.testing.assert_close(first.x, second.x, rtol=0, atol=0)
+
+
+def test_rows_that_are_no_longer_items_are_refused() -> None:
+    def all_but_long(items: list) -> torch.Tensor:
+        return torch.stack([x for (x,) in items])[: 2 if len(items) < 4 else None]
+
+    _, last = sources(DataLoader(TensorDataset(ROWS), 8, collate_fn=all_but_long), 2)
+    with pytest.raises(ValueError, match="collate_fn made 2 rows of 3 items"):
+        list(last.batches(1))

@@ -5,6 +5,7 @@ without code.
 from __future__ import annotations
 
 import copy
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +25,13 @@ from guides import FacetGuide
 from inference.estimators.data import (
     Encoding,
     completed,
-    is_missing,
     representable,
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.estimators.divergence import check_trained
 from inference.estimators.exporting import EncodingModule
 from inference.estimators.readers import Reader
+from inference.estimators.rows import has_missing, in_parts, is_missing, parts
 from inference.estimators.tables import real_numbers
 from inference.estimators.views import View
 from inference.evaluation.bounds import elbo
@@ -61,6 +62,7 @@ class Chosen:
 
     :ivar epochs: ``None`` to use the estimator's own number of steps.
     :ivar view: how a start sees the data.
+    :ivar verbose: whether to show progress.
     """
 
     likelihood: Likelihood
@@ -71,6 +73,7 @@ class Chosen:
     seed: int
     device: str
     view: View = field(default_factory=View)
+    verbose: bool = False
 
     def settings(self) -> dict[str, Any]:
         """The settings in a readable form."""
@@ -161,7 +164,7 @@ class FacetEstimator(BaseEstimator):
             or all of its entries are missing.
         """
         X = real_numbers(X)
-        if is_missing(X).all():
+        if all(is_missing(X[rows]).all() for rows in parts(len(X))):
             raise ValueError("X has no observed entry: all are missing (NaN)")
         if self.likelihood is not None:
             check_kind(
@@ -202,6 +205,7 @@ class FacetEstimator(BaseEstimator):
             check_positive("learning_rate", self.learning_rate),
             drawn_seed(self.random_state),
             self.device,
+            verbose=self.verbose,
         )
 
     def _seen_data(self, X: Any) -> np.ndarray:
@@ -247,6 +251,15 @@ class FacetEstimator(BaseEstimator):
         self.settings_[name] = value
         if self.verbose:
             print(f"  {name}: {value}")
+
+    def _say(self, phase: str) -> None:
+        """What the fit does next, beside its progress bars, if that is to be shown."""
+        if self.verbose:
+            print(f"{type(self).__name__} {phase}", file=sys.stderr)
+
+    def _shown(self, what: str) -> str | None:
+        """What a progress bar is called, if one is to be shown."""
+        return what if self.verbose else None
 
     def _precise(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in
@@ -314,20 +327,27 @@ class FacetEstimator(BaseEstimator):
         return self.reader_.returned(self._filled(self._seen_data(X)), X)
 
     def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
-        missing = is_missing(X)
-        if not missing.any():
+        if not has_missing(X):
             return X
-        means = self.encoding_.decode(
-            self._precise().reconstruct(self.encoding_.encode(X), **given)
-        )
-        return np.where(missing, representable(means, X.dtype), X)
+        guide = self._precise()
+
+        def filled(X: np.ndarray) -> np.ndarray:
+            means = self.encoding_.decode(guide.reconstruct(self.encoding_.encode(X), **given))
+            return np.where(is_missing(X), representable(means, X.dtype), X)
+
+        return filled(X) if given else in_parts(filled, X)
 
     def _features(self, X: np.ndarray, facets: Sequence[str], **given: Any) -> np.ndarray:
         """Means of these facets' latents, side by side, in the data's precision."""
-        z = self._precise().embed(self.encoding_.encode(X), **given)
-        return np.concatenate([z[name] for name in facets], 1).astype(
-            np.result_type(X.dtype, np.float32) if X.dtype.kind == "f" else np.float32
-        )
+        guide = self._precise()
+
+        def means(X: np.ndarray) -> np.ndarray:
+            z = guide.embed(self.encoding_.encode(X), **given)
+            return np.concatenate([z[name] for name in facets], 1).astype(
+                np.result_type(X.dtype, np.float32) if X.dtype.kind == "f" else np.float32
+            )
+
+        return means(X) if given else in_parts(means, X)
 
     def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
         dims = {name: self.runner_.model.priors[name].dim for name in facets}

@@ -49,7 +49,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     :param learning_rate: Adam's learning rate.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: whether to print the chosen settings.
+    :param verbose: whether to print the chosen settings, and show progress with the time left.
 
     :ivar classes_: the sorted labels seen in training, without -1.
 
@@ -120,7 +120,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             ),
             lambda model: ClassifierGuide(model, label_weight=weight),
         )
-        runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, label=label)
+        runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, label=label)
         self.runner_ = self._check_trained(runner, x, label=label)
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from inference.estimators.facets import (
 )
 from inference.estimators.outliers import Outliers
 from inference.estimators.readers import Reader, reader_for
+from inference.estimators.rows import MANY, Arranged, in_parts, some_rows
 from inference.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from inference.estimators.strategies import (
     CountedStrategy,
@@ -61,8 +62,8 @@ from ppl_models.turns import exclusive
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
 
-# Share of the data that is held out to stop the last phase early, and the fewest such data.
-HELD_OUT, FEWEST_HELD_OUT = 0.1, 20
+# Share of the data that is held out to stop the last phase early, and fewest and most such data.
+HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
 # Facets of data in which they are not counted.
 FACETS = 2
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
@@ -98,6 +99,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     data, or of the training objective if that is fewer than 20 rows, no longer rises;
     ``settings_["ended"]`` says when.
 
+    Facets, subspaces, numbers of clusters and skewness are looked for in at most 20,000 rows, drawn
+    at random (``settings_["searched"]``); outlying rows by comparison with 10,000; and at most
+    10,000 rows are held out. Networks are trained on all rows, and all get clusters. Beside ``X`` a
+    fit holds one copy of the data, encoded in float32; a memory map is read a part at a time.
+
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
 
@@ -117,8 +123,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :param n_latents: length of each facet's latent vector, in the same form. In columns of real
         numbers only the sum counts, and facets are not looked for by their clusters.
     :param n_init: number of starts; those after the first are fitted to six tenths of the rows,
-        drawn anew, and have other networks. The one with the best ELBO of held-out data is kept,
-        among those with as many facets as the first; the others tell how stable it is.
+        drawn anew and copied, and have other networks. The one with the best ELBO of held-out data
+        is kept, among those with as many facets as the first; the others tell how stable it is.
     :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
         ``predict``. They are those that are more than 2.5 times as far from their neighbours as
         these are from theirs (local outlier factor). In columns of real numbers they are left out
@@ -140,7 +146,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: whether to print the chosen settings.
+    :param verbose: whether to print the chosen settings, and show each phase with its progress and
+        the time left.
 
     :ivar facet_names_: names of the facets, shallow to deep.
     :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
@@ -220,10 +227,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         names = None if self.facets is None else facet_names(self.facets)
         check_size("n_init", self.n_init)
+        self._say("reads the data")
         x = self._new_data(X)
         if names is not None:
             known_labels(labels, names, len(x))  # refuses labels before anything is computed
-        recipe = self._recipe(x[~self.outliers_], names)
+        rows = Arranged(_own(x))
+        (usual,) = rows.first(np.flatnonzero(~self.outliers_))
+        self._say("looks for facets")
+        recipe = self._recipe(usual, names)
         known = known_labels(labels, recipe.names, len(x))
         for theirs in known.values():
             self.outliers_ &= theirs < 0
@@ -232,8 +243,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
         kept, held_out = self._split(known, recipe.chosen.seed)
         check_enough(len(kept), len(x), numbers)
-        others = None if held_out is None else x[held_out]
-        part, label = x[kept], {name: theirs[kept] for name, theirs in known.items()}
+        part, *held = rows.first(kept, *(() if held_out is None else (held_out,)))
+        others, x = held[0] if held else None, rows.x
+        label = {name: theirs[kept] for name, theirs in known.items()}
         starts = [self._start(recipe, part, others, numbers, label)]
         for i in range(1, self.n_init):
             some = part_of_rows(len(part), label, derive_seed(recipe.chosen.seed, i))
@@ -243,12 +255,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         best = likeliest(starts, part if others is None else others)
         self._keep(best)
         self.runner_ = self._check_trained(best.runner, x)
-        self._number_clusters(x, known)
-        found = self._predicted(x)
+        found = self._number_clusters(x, known)
         others_found = [start.runner for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = self._marked(found, x)
+        self.labels_ = rows.back(self._marked(found, x))
         return self
 
     @exclusive()
@@ -311,12 +322,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> Start:
         """One fit from the beginning to the end."""
         wanted = {name: numbers.get(name) for name in recipe.names}
+        self._say("trains networks, without mixtures")
         recipe = recipe.given(x, label, wanted)
         latents = recipe.latents(x, label)
         check_trained(latents, x, self.learning_rate)
+        self._say("fits mixtures")
         counts = recipe.numbers(x, latents, wanted)
         found = {name: count.number for name, count in counts.items()}
         runner = recipe.mixtures(x, latents, found, label)
+        self._say("trains all together")
         ended = recipe.together(runner, x, held_out, label, self.early_stopping)
         return Start(recipe, counts, runner, ended)
 
@@ -329,6 +343,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             recipe.chosen,
             start=type(recipe).__name__,
             found=recipe.found_as,
+            searched=min(MANY, int((~self.outliers_).sum())),
             outliers=int(self.outliers_.sum()),
             n_clusters={name: count.number for name, count in counts.items()},
             counted={name: count.why for name, count in counts.items()},
@@ -359,7 +374,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
         any facet; 0 for clusters that a facet does not have.
         """
-        return self._probabilities(self._encoded(X))
+        x = self._encoded(X)
+        return in_parts(self._probabilities(), x)
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
         """Fit, then return ``labels_``."""
@@ -486,9 +502,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         check_is_fitted(self)
         j = facet_index(self.facet_names_, facet)
         x = self._encoded(X)
-        log_joint = list(self._log_joints(x).values())[j][:, self.clusters_[j]]
+        log_joints, name = self._log_joints(), self.facet_names_[j]
+        log_joint = in_parts(lambda part: log_joints(part)[name], x)[:, self.clusters_[j]]
         left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
-        found = clusters_found(self.facet_names_[j], log_joint, left_out, self.stability_[j])
+        found = clusters_found(name, log_joint, left_out, self.stability_[j])
         shown = shown_columns(X, self._seen_data(X), getattr(self, "feature_names_in_", None))
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(found, shown, metadata, kinds=kinds, **options)
@@ -531,18 +548,21 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = super()._newly_encoded(X)
         self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
-            encoding = self.reader_.encoding(X[~self.outliers_], self.likelihood)
+            encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
             if encoding.values == "real":
                 self.encoding_ = encoding
+                del x  # before another is made
                 x = encoding.encode(X)
         if self.mark_outliers:
-            self.usual_ = Outliers(x[~self.outliers_])
+            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_))
         return x
 
     def _outlying(self, x: np.ndarray) -> np.ndarray:
         """Rows ``[N]`` to leave out of training: none but in columns of real numbers."""
-        columns = self.encoding_.values == "real" and self.encoding_.of_columns
-        return Outliers(x).among(x) if columns else np.zeros(len(x), bool)
+        if not (self.encoding_.values == "real" and self.encoding_.of_columns):
+            return np.zeros(len(x), bool)
+        self._say("looks for outlying rows")
+        return Outliers(x).among(x, self._shown("rows"))
 
     def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
         """-1 instead of the clusters of outlying rows, if that is wanted."""
@@ -551,7 +571,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
-        view = self.reader_.view(x)
+        some = some_rows(x)
+        view = self.reader_.view(some)
         columns = self.encoding_.of_columns and self.network is None
         if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
             options = {"found": found, "named": names is not None}
@@ -566,8 +587,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if columns and x.shape[1] >= J:
             dim = sum(dims.values())
             if None in asked.values():
-                dim = principal_dimensions(view.numbers(x), J, dim)
-            if dim <= rank(view.numbers(x)):
+                dim = principal_dimensions(view.numbers(some), J, dim)
+            if dim <= rank(view.numbers(some)):
                 return self._subspaces(SubspaceStrategy, x, names, dim, view)
         network = default_network(shape, J) if self.network is None else self.network
         chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)
@@ -598,28 +619,45 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         free = (
             rows[np.all([label[rows] < 0 for label in known.values()], axis=0)] if known else rows
         )
-        n = int(HELD_OUT * len(rows))
+        n = min(int(HELD_OUT * len(rows)), MOST_HELD_OUT)
         if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
         return np.setdiff1d(rows, held_out), held_out
 
-    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
-        """Set ``clusters_``, the component of each cluster."""
+    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Set ``clusters_``, the component of each cluster; returns the clusters ``[N, J]``."""
+        self._say("assigns rows to clusters")
+        log_joints = self._log_joints()
+        found = in_parts(
+            lambda part: np.stack([each.argmax(-1) for each in log_joints(part).values()], 1),
+            x,
+            self._shown("rows"),
+        )
         self.clusters_ = []
-        for name, log_joint in self._log_joints(x).items():
-            sizes = np.bincount(log_joint.argmax(-1), minlength=log_joint.shape[-1])
+        for (name, prior), component in zip(
+            self.runner_.model.mixtures.items(), found.T, strict=True
+        ):
+            sizes = np.bincount(component, minlength=prior.num_components)
             order = (
                 np.arange(len(sizes))
                 if name in known
                 else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
             )
             self.clusters_.append(order)
+            number = np.zeros(len(sizes), int)
+            number[order] = np.arange(len(order))
+            component[:] = number[component]
+        return found
 
-    def _log_joints(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """log p(c, z) of each facet's components at the means of its latents: ``[N, K]``."""
+    def _log_joints(self) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+        """What gives log p(c, z) of each facet's components at the means of its latents:
+        ``[N, K]``.
+        """
         guide = self._precise()
-        with torch.no_grad():
+
+        @torch.no_grad()
+        def log_joints(x: np.ndarray) -> dict[str, np.ndarray]:
             return {
                 name: guide.model.mixtures[name]
                 .log_joint(torch.as_tensor(z, device=self.runner_.device))
@@ -629,17 +667,30 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 if name in guide.model.mixtures
             }
 
-    def _probabilities(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities among the components in use."""
-        each = [
-            softmax(log_joint[:, ours], axis=-1)
-            for log_joint, ours in zip(self._log_joints(x).values(), self.clusters_, strict=True)
-        ]
-        widest = max(p.shape[1] for p in each)
-        return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+        return log_joints
+
+    def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
+        """What gives the probabilities among the components in use ``[N, J, K]``."""
+        log_joints = self._log_joints()
+        widest = max(map(len, self.clusters_))
+
+        def probabilities(x: np.ndarray) -> np.ndarray:
+            each = [
+                softmax(log_joint[:, ours], axis=-1)
+                for log_joint, ours in zip(log_joints(x).values(), self.clusters_, strict=True)
+            ]
+            return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+
+        return probabilities
 
     def _predicted(self, x: np.ndarray) -> np.ndarray:
-        return self._probabilities(x).argmax(-1)
+        probabilities = self._probabilities()
+        return in_parts(lambda part: probabilities(part).argmax(-1), x)
+
+
+def _own(x: np.ndarray) -> np.ndarray:
+    """Encoded data whose rows may change places: 8-bit data are the user's own."""
+    return x.copy() if x.dtype == np.uint8 else x
 
 
 class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log, prod
 
 import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import StandardScaler
 
+from inference.estimators.rows import (
+    MANY,
+    has_missing,
+    in_parts,
+    is_missing,
+    parts,
+    some_rows,
+)
 from inference.estimators.skewness import Unskewed, unskewed_if_better
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 
@@ -18,7 +28,6 @@ __all__ = [
     "completed",
     "default_likelihood",
     "encoding_of",
-    "is_missing",
     "representable",
     "residual_scale",
 ]
@@ -74,6 +83,9 @@ class Encoding:
         """
         if X.dtype == np.uint8 and self.values == "8-bit":
             return X
+        return in_parts(self._encode, X)
+
+    def _encode(self, X: np.ndarray) -> np.ndarray:
         if self.values in ("real", "8-bit"):
             with np.errstate(over="ignore"):  # refused below
                 X = self._standardized(X)
@@ -91,6 +103,9 @@ class Encoding:
         """Log of the ratio between densities of x and of the user's values, in nats, for each datum
         ``[N]``.
         """
+        return in_parts(self._log_volume, X)
+
+    def _log_volume(self, X: np.ndarray) -> np.ndarray:
         each = np.broadcast_to(np.log(self.scale) + self.exponent * log(2), X.shape)
         if self.unskewed is not None:
             each = each - self.unskewed.log_slope(self._standardized(X))
@@ -100,51 +115,138 @@ class Encoding:
         return (_shifted(X, -self.exponent) - self.loc) / self.scale
 
 
-def encoding_of(X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
+def encoding_of(
+    X: np.ndarray, likelihood: Likelihood | None, counts: np.ndarray | None = None
+) -> Encoding:
     """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only 8-bit values are
     converted.
 
     Real columns are standardised one by one, without their skewness if the data are then more
-    likely; real images by a common mean and deviation.
+    likely; real images by a common mean and deviation. Whether columns are skewed is judged by at
+    most 20,000 rows, drawn at random.
+
+    :param counts: which rows count ``[N]``; by default all.
     """
-    observed = X[~is_missing(X)]
-    values = _kind(X, observed)
+    chosen = _Rows(X, counts)
+    seen = _Seen(chosen)
+    values = seen.kind()
     if likelihood is not None and values != "8-bit":
         values = "as given"
     loc, scale, exponent = np.zeros(1), np.ones(1), np.zeros(1, int)
     if values == "8-bit":
         scale = np.full(1, 255.0)
     elif values == "real":
-        loc, scale, exponent = _moments(X, 0 if X.ndim == 2 else None)
-    encoding = Encoding(values, X.shape[1:], loc, scale, 1 - len(observed) / X.size, exponent)
+        loc, scale, exponent = _moments(chosen, 0 if X.ndim == 2 else None)
+    missing = 1 - seen.observed / chosen.size
+    encoding = Encoding(values, X.shape[1:], loc, scale, missing, exponent)
     if values != "real" or X.ndim > 2:
         return encoding
-    return replace(encoding, unskewed=unskewed_if_better(encoding.encode(X).astype(float)))
+    rows = encoding.encode(chosen.some()).astype(float)
+    return replace(encoding, unskewed=unskewed_if_better(rows))
 
 
-def _moments(X: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class _Rows:
+    """The rows of ``X`` that count, some at a time: at once if there are few."""
+
+    def __init__(self, X: np.ndarray, counts: np.ndarray | None) -> None:
+        self.X, self.counts, self.dtype = X, counts, X.dtype
+        self.number = len(X) if counts is None else int(counts.sum())
+        self.size = self.number * prod(X.shape[1:])
+
+    def parts(self) -> Iterator[np.ndarray]:
+        if len(self.X) > MANY:
+            yield from (self._of(rows) for rows in parts(len(self.X)))
+        else:
+            yield self._of(slice(None))
+
+    def _of(self, rows: slice) -> np.ndarray:
+        return self.X[rows] if self.counts is None else self.X[rows][self.counts[rows]]
+
+    def some(self) -> np.ndarray:
+        """At most ``MANY``."""
+        if self.counts is None:
+            return some_rows(self.X)
+        return self.X[some_rows(np.flatnonzero(self.counts))]
+
+
+class _Seen:
+    """What the values of data say about their kind.
+
+    :ivar observed: number of entries that are not missing.
+    """
+
+    def __init__(self, chosen: _Rows) -> None:
+        self.dtype, self.observed = chosen.dtype, 0
+        self.binary, self.least, self.most = True, np.inf, -np.inf
+        for part in chosen.parts():
+            observed = part[~is_missing(part)]
+            self.observed += len(observed)
+            if len(observed):
+                self.binary = self.binary and bool(np.isin(observed, (0, 1)).all())
+                self.least = min(self.least, observed.min())
+                self.most = max(self.most, observed.max())
+
+    def kind(self) -> str:
+        if not self.observed:
+            return "real"
+        if self.dtype == bool or self.binary:
+            return "binary"
+        if self.dtype == np.uint8:
+            return "8-bit"
+        return "unit interval" if self.least >= 0 and TINY < self.most <= 1 else "real"
+
+
+def _moments(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, deviation and exponent along an axis, such that no square overflows or vanishes.
 
     Columns that are constant, up to rounding, are not scaled, unless their magnitude demands it.
     """
-    size = _exponent(X, axis)
+    size = _exponent(chosen, axis)
     exponent = size - size.clip(-LARGE, LARGE)
-    shifted = _shifted(X, -exponent)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of columns whose entries are all missing
-        loc, scale = (
-            np.nan_to_num(np.atleast_1d(f(shifted, axis, dtype=float)))
-            for f in (np.nanmean, np.nanstd)
-        )
+    shifted = (_shifted(part, -exponent) for part in chosen.parts())
+    loc, scale = (_moments_of_parts if len(chosen.X) > MANY else _moments_at_once)(shifted, axis)
     size = size - exponent
     unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
     scale = np.where(scale > 10 * np.finfo(float).eps * np.abs(loc), scale, unscaled)
     return loc, scale, exponent
 
 
-def _exponent(X: np.ndarray, axis: int | None) -> np.ndarray:
+def _moments_at_once(
+    shifted: Iterator[np.ndarray], axis: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    (part,) = shifted
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns whose entries are all missing
+        loc, scale = (
+            np.nan_to_num(np.atleast_1d(f(part, axis, dtype=float)))
+            for f in (np.nanmean, np.nanstd)
+        )
+    return loc, scale
+
+
+def _moments_of_parts(
+    shifted: Iterator[np.ndarray], axis: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same, from a part of the rows after the other."""
+    scaler = StandardScaler()
+    with np.errstate(invalid="ignore"):  # of columns whose entries are all missing
+        for part in shifted:
+            if len(part):
+                scaler.partial_fit(part if axis == 0 else part.reshape(-1, 1))
+    return np.nan_to_num(scaler.mean_), np.nan_to_num(np.sqrt(scaler.var_))
+
+
+def _exponent(chosen: _Rows, axis: int | None) -> np.ndarray:
     """The exponent of 2 of the largest magnitude along an axis; 0 if there is none."""
-    top, low = (np.atleast_1d(f.reduce(X, axis)).astype(float) for f in (np.fmax, np.fmin))
+    found = [
+        (np.fmax.reduce(part, axis), np.fmin.reduce(part, axis))
+        for part in chosen.parts()
+        if len(part)
+    ]
+    top, low = (
+        np.atleast_1d(f.reduce(each)).astype(float)
+        for f, each in zip((np.fmax, np.fmin), zip(*found, strict=True), strict=True)
+    )
     return np.frexp(np.nan_to_num(np.maximum(top, -low)))[1]
 
 
@@ -172,17 +274,6 @@ def representable(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return values.clip(-most, most).astype(dtype)
 
 
-def _kind(X: np.ndarray, observed: np.ndarray) -> str:
-    if not len(observed):
-        return "real"
-    if X.dtype == bool or np.isin(observed, (0, 1)).all():
-        return "binary"
-    if X.dtype == np.uint8:
-        return "8-bit"
-    within = observed.min() >= 0 and TINY < observed.max() <= 1
-    return "unit interval" if within else "real"
-
-
 def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
     """Bernoulli for binary data; else a normal with the scale of what ``dim`` linear latents leave
     unexplained.
@@ -200,12 +291,11 @@ def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
     """The likelihood, extended if entries are missing; encoders see the mean of the observed
     entries in their place.
     """
-    if likelihood.takes_missing or not is_missing(x).any():
+    if likelihood.takes_missing or not has_missing(x):
         return likelihood
     low, high = likelihood.support
-    return Incomplete(
-        likelihood, float(np.clip(np.nan_to_num(np.nanmean(x, dtype=float)), low, high))
-    )
+    mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
+    return Incomplete(likelihood, float(np.clip(mean, low, high)))
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
@@ -227,8 +317,3 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     with np.errstate(invalid="ignore"):  # shares of the variance of constant data
         noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))
-
-
-def is_missing(X: np.ndarray) -> np.ndarray:
-    """Which entries are missing, for numbers of any type."""
-    return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)

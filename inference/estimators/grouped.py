@@ -48,7 +48,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     :param learning_rate: Adam's learning rate.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: whether to print the chosen settings.
+    :param verbose: whether to print the chosen settings, and show progress with the time left.
 
     Example:
         >>> import numpy as np
@@ -105,7 +105,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
         self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
         group = _groups(groups, len(x))
-        runner.fit(x, epochs, chosen.batch_size, epochs, progress=False, group=group)
+        runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, group=group)
         self.runner_ = self._check_trained(runner, x, group=group)
         return self
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from inference.estimators.data import Encoding, default_likelihood, encoding_of, is_missing
+from inference.estimators.data import Encoding, default_likelihood, encoding_of
 from inference.estimators.exporting import columns_in_words
 from inference.estimators.frames import Table, is_mixed, read_table
+from inference.estimators.rows import has_missing, is_missing
 from inference.estimators.tables import is_frame, plain_table
 from inference.estimators.views import View, columns_view
 from ppl_models import Likelihood
@@ -29,12 +30,15 @@ class Reader:
         """
         return plain_table(X)
 
-    def encoding(self, X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
+    def encoding(
+        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
+    ) -> Encoding:
         """How checked training data are converted for the model.
 
         :param likelihood: the user's.
+        :param rows: which rows have a say ``[N]``; by default all.
         """
-        return encoding_of(X, likelihood)
+        return encoding_of(X, likelihood, rows)
 
     def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
         """That of encoded data, where the user gave none.
@@ -67,7 +71,7 @@ class Reader:
         :param likelihood: the model's.
         :raises ValueError: if there are such.
         """
-        if not likelihood.takes_missing and is_missing(X).any():
+        if not likelihood.takes_missing and has_missing(X):
             raise ValueError(
                 "X has missing entries (NaN), but the training data had none: fit to some that "
                 "have, or give a likelihood=Incomplete(...)"
@@ -93,7 +97,9 @@ class FrameReader(Reader):
     def numbers(self, X: Any) -> Any:
         return self.table.codes(X)
 
-    def encoding(self, X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
+    def encoding(
+        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
+    ) -> Encoding:
         """Codes stay as they are; columns are standardised in their likelihoods."""
         missing = float(is_missing(X).mean())
         return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)

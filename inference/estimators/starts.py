@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from inference.estimators.merging import ClusterCount
+from inference.estimators.rows import in_parts
 from inference.estimators.strategies import FitStrategy
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
@@ -99,11 +100,13 @@ def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:
     return list(found)
 
 
-def _clusters(runner: SVIRunner, x: np.ndarray) -> list[np.ndarray]:
-    """The most probable component of each mixture, at the means of the latents."""
+def _clusters(runner: SVIRunner, x: np.ndarray) -> np.ndarray:
+    """The most probable component of each mixture, at the means of the latents: ``[J, N]``."""
     guide = runner.guide
-    with torch.no_grad():
-        return [
+
+    @torch.no_grad()
+    def clusters(x: np.ndarray) -> np.ndarray:
+        each = [
             guide.model.mixtures[name]
             .log_joint(torch.as_tensor(z, device=runner.device))
             .argmax(-1)
@@ -112,3 +115,6 @@ def _clusters(runner: SVIRunner, x: np.ndarray) -> list[np.ndarray]:
             for name, z in guide.embed(x).items()
             if name in guide.model.mixtures
         ]
+        return np.stack(each, 1)
+
+    return in_parts(clusters, x).T

@@ -16,11 +16,11 @@ from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
 from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.counting import FacetCount, number_of_facets
-from inference.estimators.data import is_missing
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import facet_names
 from inference.estimators.merging import ClusterCount, merged_number
+from inference.estimators.rows import has_missing, in_parts, labelled, some_rows
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.estimators.views import View
 from inference.initialization.mixtures import fit_mixtures
@@ -139,8 +139,10 @@ class FitStrategy(ABC):
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
     ) -> dict[str, ClusterCount]:
-        """How many clusters each facet has: the requested number, or one found in the latents."""
-        z = latents.embed(x)
+        """How many clusters each facet has: the requested number, or one found in the latents of
+        at most 20,000 rows.
+        """
+        z = latents.embed(some_rows(x, self.chosen.seed))
         return {
             name: self.clusters_in(z[name]) if k is None else ClusterCount(k, "as given")
             for name, k in chosen.items()
@@ -165,9 +167,8 @@ class FitStrategy(ABC):
         log_every: int | None = None,
         **options: Any,
     ) -> None:
-        runner.fit(
-            x, epochs, self.chosen.batch_size, log_every or epochs, progress=False, **options
-        )
+        how = {"log_every": log_every or epochs, "progress": self.chosen.verbose, **options}
+        runner.fit(x, epochs, self.chosen.batch_size, **how)
 
     def _start(self, runner: SVIRunner, x: np.ndarray, **options: Any) -> FacetGuide:
         with warnings.catch_warnings():
@@ -197,7 +198,7 @@ class LadderStrategy(FitStrategy):
         self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
     ) -> FitStrategy:
         deepest = self.names[-1]
-        if deepest in label or is_missing(x).any() or len(x) <= FEWEST_FOR_NEIGHBORS:
+        if deepest in label or has_missing(x) or len(x) <= FEWEST_FOR_NEIGHBORS:
             return self
         seen = self.chosen.view.numbers(x)
         found = neighbor_clusters(seen, numbers[deepest], seed=self.chosen.seed)
@@ -267,14 +268,19 @@ class SubspaceStrategy(FitStrategy):
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         view = self.chosen.view
-        numbers, taught = view.numbers(x), view.taught(x)
-        subspaces = self._subspaces(numbers, label)
+        subspaces = self._subspaces(x, label)
         dims = zip([*self.names, REST], subspaces.dims, strict=False)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        sources = torch.as_tensor(subspaces.sources(numbers))
-        variances = torch.as_tensor(subspaces.variances(view.residual_scale(x, self.dim)))
-        seen = torch.as_tensor(taught, device=guide.model.gates.device)
-        with blaming_divergence(guide, taught, self.chosen.learning_rate):
+
+        def sources_of(x: np.ndarray) -> np.ndarray:
+            return subspaces.sources(view.numbers(x)).astype(np.float32)
+
+        sources = torch.as_tensor(in_parts(sources_of, x))
+        variances = torch.as_tensor(
+            subspaces.variances(view.residual_scale(some_rows(x), self.dim))
+        )
+        seen = torch.as_tensor(x, device=guide.model.gates.device)
+        with blaming_divergence(guide, x, self.chosen.learning_rate):
             teach(guide, seen, sources, variances, sum(self.lengths.alone), self.chosen)
         return guide
 
@@ -282,10 +288,20 @@ class SubspaceStrategy(FitStrategy):
         return merged_number(z, self.chosen.seed)
 
     def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
-        """One for each facet, and one more of what they leave if there is such."""
-        found = independent_subspaces(x, self.dim, len(self.names), self.chosen.seed)
-        labels = [label.get(name) for name in self.names]
-        return found.reordered(found.order_for(labels, x)) if label else found
+        """One for each facet, and one more of what they leave if there is such; found in at most
+        20,000 rows.
+        """
+        seen = self.chosen.view.numbers(some_rows(x, self.chosen.seed))
+        found = independent_subspaces(seen, self.dim, len(self.names), self.chosen.seed)
+        return found.reordered(self._order(found, x, label)) if label else found
+
+    def _order(
+        self, found: Subspaces, x: np.ndarray, label: Mapping[str, np.ndarray], misfit: Any = 0
+    ) -> list[int]:
+        """For each facet, the place of its subspace."""
+        rows = labelled(label, len(x), self.chosen.seed)
+        labels = [label[name][rows] if name in label else None for name in self.names]
+        return found.order_for(labels, self.chosen.view.numbers(x[rows]), misfit)
 
 
 @dataclass(frozen=True)
@@ -310,9 +326,7 @@ class CountedStrategy(SubspaceStrategy):
         """Facets with a given number of clusters get the subspace whose own number is nearest."""
         hills = np.array([each.number for each in self.found.counts])
         misfit = [np.zeros(len(hills)) if k is None else abs(hills - k) for k in numbers.values()]
-        labels = [label.get(name) for name in self.names]
-        seen = self.chosen.view.numbers(x)
-        order = self.found.subspaces.order_for(labels, seen, misfit)
+        order = self._order(self.found.subspaces, x, label, misfit)
         return replace(self, found=self.found.reordered(order)) if self.found.number else self
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
@@ -340,12 +354,13 @@ class CountedStrategy(SubspaceStrategy):
 def facets_found(
     x: np.ndarray, names: Sequence[str] | None, seed: int, view: View
 ) -> FacetCount | None:
-    """The facets of columns ``[N, D]``, the clearest if there are more than names.
+    """The facets of columns ``[N, D]``, the clearest if there are more than names; they are sought
+    in at most 20,000 rows, drawn at random.
 
     :param names: of the facets that are wanted; ``None`` for as many as there are.
     :returns: ``None`` if there are fewer, or nothing varies.
     """
-    found = number_of_facets(view.smooth(x, seed), seed)
+    found = number_of_facets(view.smooth(some_rows(x, seed), seed), seed)
     if names is None:
         return found if found.groups else None
     return found.clearest(len(names)) if len(names) <= found.number else None

@@ -26,10 +26,12 @@ from sklearn.decomposition import PCA, FastICA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import mutual_info_regression
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from guides import FacetGuide
 from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
+from inference.estimators.rows import MANY
 from inference.randomness import seeded
 from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
@@ -194,10 +196,11 @@ def teach(
     the data.
 
     The rate falls linearly from three times the learning rate, in the first epoch, towards 0, so
-    that all epochs together end in convergence.
+    that all epochs together end in convergence: from epoch to epoch, of more than 20,000 rows from
+    step to step.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
-    :param x: ``[N, D]``, as the guide takes them.
+    :param x: ``[N, D]``, encoded.
     :param sources: all facets' latents side by side ``[N, m]``.
     :param variances: of each latent given x ``[m]``: the posteriors' first widths.
     :param chosen: gives the learning rate, batch size and seed.
@@ -210,14 +213,21 @@ def teach(
             rung.weight[len(width) :] = 0
             rung.bias[len(width) :] = raw_log_variance(width.log())
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
-    with seeded(chosen.seed, x.device), training(guide):
+    steps = -(-len(x) // chosen.batch_size)
+    bar = tqdm(total=epochs * steps, unit="step", disable=not chosen.verbose, dynamic_ncols=True)
+    with seeded(chosen.seed, x.device), training(guide), bar:
         for epoch in range(epochs):
-            for group in optimizer.param_groups:
-                group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
-            for rows in torch.randperm(len(x), device=x.device).split(chosen.batch_size):
+            order = torch.randperm(len(x), device=x.device)
+            for step, rows in enumerate(order.split(chosen.batch_size)):
+                if step == 0 or len(x) > MANY:  # of many rows there are few passes
+                    left = 1 - (epoch + step / steps) / epochs
+                    for group in optimizer.param_groups:
+                        group["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
-                _distance(guide, x[rows], sources[rows].split(dims, -1)).backward()
+                batch = chosen.view.taught(x[rows])
+                _distance(guide, batch, sources[rows].split(dims, -1)).backward()
                 optimizer.step()
+                bar.update()
                 let_others_in()
     optimizer.zero_grad(set_to_none=True)
 

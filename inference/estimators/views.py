@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.linalg import block_diag
+from torch import Tensor
 
 from inference.estimators.data import residual_scale
+from inference.estimators.rows import has_missing
 from ppl_models import Columns
 from ppl_models.columns import numeric
 from ppl_models.configurable import from_config, to_config
@@ -32,15 +34,15 @@ class View:
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         """Complete numbers ``[N, F]``."""
-        return np.nan_to_num(x)
+        return np.nan_to_num(x) if has_missing(x) else x
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
         """The same, with a density whose hills can be counted."""
         return self.numbers(x).astype(float)
 
-    def taught(self, x: np.ndarray) -> np.ndarray:
+    def taught(self, x: Tensor) -> Tensor:
         """What networks read, and learn to give back, before the bound is trained."""
-        return self.numbers(x)
+        return x.nan_to_num()
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float:
         """Deviation of what ``dim`` linear latents leave unexplained of the numbers."""
@@ -79,7 +81,7 @@ class ColumnsView(View):
             (white + noise * self.discrete) / np.hypot(1, FILLING * self.discrete)
         )
 
-    def taught(self, x: np.ndarray) -> np.ndarray:
+    def taught(self, x: Tensor) -> Tensor:
         return x
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float:

@@ -5,11 +5,8 @@ loader.
 from __future__ import annotations
 
 import hashlib
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,17 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from guides.base import FacetGuide
+from inference.distributed import Part, SingleProcess
 from inference.training.batching import Batching, Groups, Rows
+from inference.training.loader_passes import (
+    items_of_first_batch,
+    part_of_pass,
+    takes_parts,
+    whole_pass,
+)
 from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
-from ppl_models.turns import exclusive
 
 __all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
 
@@ -32,7 +35,6 @@ BATCH_SIZE = 512
 HELD_ROWS = 2048
 # Bytes to digest at a time, and, of a memory-mapped file, in all.
 DIGESTED_AT_ONCE, LARGEST_DIGESTED = 2**24, 2**32
-END = object()  # of a loader's pass; None could be a broken loader's batch
 
 
 class DataSource(ABC):
@@ -49,7 +51,9 @@ class DataSource(ABC):
 
     @abstractmethod
     def batches(self, seed: int) -> Iterator[Observed]:
-        """One pass over the data, on the device, in an order that depends on ``seed`` alone."""
+        """One pass over the data, on the device, in an order that depends on ``seed`` alone; of
+        each batch at least this process's part.
+        """
 
     @abstractmethod
     def subset(self, at_most: int) -> Observed:
@@ -118,15 +122,28 @@ class LoaderSource(DataSource):
     Generators of the loader and its samplers are set while a batch is fetched, and otherwise
     unchanged.
 
+    Of several processes each reads, besides the first batches (2,048 rows), only its own items of
+    every batch, where items have an index and a batch is a row of each. All read whole batches if
+    these hold groups, of a data set without indices (``IterableDataset``) or without
+    ``batch_sampler``, and if ``collate_fn`` makes more or fewer rows.
+
     :param loader: gives batches of any size; all members of a group must be in one batch.
     :param guide: the guide whose model gets the batches; each batch is validated.
+    :param processes: that train the run; by default one.
     :raises ValueError: if the loader has no length, gives no batch or has persistent workers, or
         its batches do not fit; at the end of a pass, if it gave more or fewer batches than its
         length says.
     """
 
-    def __init__(self, loader: DataLoader, guide: FacetGuide, device: torch.device) -> None:
+    def __init__(
+        self,
+        loader: DataLoader,
+        guide: FacetGuide,
+        device: torch.device,
+        processes: SingleProcess | None = None,
+    ) -> None:
         self.loader, self.guide, self.device = loader, guide, device
+        self.processes = processes or SingleProcess()
         try:
             self.steps = len(loader)
         except TypeError:
@@ -147,29 +164,38 @@ class LoaderSource(DataSource):
         self.held = self._held(HELD_ROWS)
         self.batch_size = len(self.held[0])
         self.full = None if "group" in self.held[0].given else self.batch_size
+        self.in_parts = self.processes.size > 1 and self._takes_parts()
+
+    def _takes_parts(self) -> bool:
+        """Whether each process can read its own items alone: groups stay whole, and other rows are
+        items.
+        """
+        if "group" in self.held[0].given or not takes_parts(self.loader):
+            return False
+        return items_of_first_batch(self.loader, 0) == self.batch_size
 
     def batches(self, seed: int) -> Iterator[Observed]:
-        batched = self.loader.batch_sampler
-        parts = (self.loader, self.loader.sampler, batched, getattr(batched, "sampler", None))
-        own = {
-            id(g): g for g in (getattr(part, "generator", None) for part in parts) if g is not None
-        }
-        stream = _Stream(seed, own.values())
-        with stream.on(), _workers_alive():
-            batches = iter(self.loader)
-        for taken in count():
-            with stream.on(), _workers_alive():
-                batch = next(batches, END)
-            if (batch is END) != (taken == self.steps):
-                found = taken if batch is END else f"more than {taken}"
-                raise ValueError(
-                    f"the DataLoader gave {found} batches in a pass, but its length is "
-                    f"{self.steps}, which schedules and epochs rely on: correct the __len__ of its "
-                    "data set or sampler"
-                )
-            if batch is END:
-                return
-            yield self.observed(batch)
+        if not self.in_parts:
+            return self._whole(seed)
+        rank, size = self.processes.rank, self.processes.size
+        return (
+            self._part(batch, items) for batch, items in part_of_pass(self.loader, seed, rank, size)
+        )
+
+    def _whole(self, seed: int) -> Iterator[Observed]:
+        return map(self.observed, whole_pass(self.loader, seed))
+
+    def _part(self, batch: Any, items: int) -> Part:
+        """:raises ValueError: if ``collate_fn`` does not make a row of each item."""
+        part = self.observed(batch)
+        own = len(range(self.processes.rank, items, self.processes.size))
+        if len(part) != max(1, own):
+            raise ValueError(
+                f"the DataLoader's collate_fn made {len(part)} rows of {max(1, own)} items, but "
+                "processes that read their own items of a batch need a row for each: drop or "
+                "repeat items in the sampler"
+            )
+        return Part(part.x, part.given, part.size, own, items)
 
     def observed(self, batch: Any) -> Observed:
         """A loader's batch, validated, on the device."""
@@ -188,7 +214,7 @@ class LoaderSource(DataSource):
     def _held(self, rows: int) -> list[Observed]:
         """The first batches of a pass, until they have ``rows`` rows."""
         batches = []
-        for batch in self.batches(0):
+        for batch in self._whole(0):
             batches.append(batch)
             if sum(map(len, batches)) >= rows:
                 break
@@ -199,7 +225,7 @@ class LoaderSource(DataSource):
         return _joined(self.held[: int(np.searchsorted(ends, at_most)) + 1])
 
     def chunks(self, size: int) -> Iterator[Observed]:
-        return self.batches(0)
+        return self._whole(0)
 
     def description(self) -> dict[str, Any]:
         """Of a loader's data the first batch is known, in the order of seed 0."""
@@ -208,62 +234,6 @@ class LoaderSource(DataSource):
             name: fingerprint(v) for name, v in first.given.items()
         }
         return {"data": prints, "batches": self.steps}
-
-
-@contextmanager
-def _workers_alive() -> Iterator[None]:
-    """Within this context the end of a worker is an error that says what to do."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
-            raise
-        raise RuntimeError(
-            f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it may "
-            "have run out of memory, or its data set ends it; num_workers=0 shows any error"
-        ) from error
-
-
-class _Stream:
-    """Random streams of torch, NumPy and Python that continue, within each context, where the last
-    one ended.
-    """
-
-    def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
-        self.generators = list(generators)
-        self.state = self._seeded(seed)
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        with exclusive():
-            kept = self._get()
-            self._set(self.state)
-            try:
-                yield
-            finally:
-                self.state = self._get()
-                self._set(kept)
-
-    def _seeded(self, seed: int) -> tuple[Any, ...]:
-        own = Generator().manual_seed(seed).get_state()
-        numpy = np.random.RandomState(seed % 2**32).get_state()
-        return own, numpy, random.Random(seed).getstate(), [own for _ in self.generators]
-
-    def _get(self) -> tuple[Any, ...]:
-        numpy = np.random.get_state()  # noqa: NPY002, a data set may use it
-        return (
-            torch.get_rng_state(),
-            numpy,
-            random.getstate(),
-            [g.get_state() for g in self.generators],
-        )
-
-    def _set(self, state: tuple[Any, ...]) -> None:
-        torch.set_rng_state(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002
-        random.setstate(state[2])
-        for generator, own in zip(self.generators, state[3], strict=True):
-            generator.set_state(own)
 
 
 def _joined(batches: list[Observed]) -> Observed:
@@ -284,6 +254,7 @@ def data_source_for(
     given: Mapping[str, Any],
     batch_size: int | None,
     batches: Batching | None,
+    processes: SingleProcess | None = None,
 ) -> DataSource:
     """The data source for the arguments of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
 
@@ -301,7 +272,7 @@ def data_source_for(
             raise ValueError(
                 f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out"
             )
-        return LoaderSource(x, guide, device)
+        return LoaderSource(x, guide, device, processes)
     if isinstance(x, Dataset):
         raise ValueError(
             f"x is a data set ({type(x).__name__}): give a DataLoader of it, such as "

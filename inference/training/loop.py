@@ -73,9 +73,9 @@ def _train(plan: FitPlan) -> None:
     with (
         lead.while_training(),
         tqdm(
-            total=plan.epochs,
+            total=plan.epochs * source.steps,
             desc=plan.recording.executor,
-            unit="epoch",
+            unit="step",
             disable=hidden,
             dynamic_ncols=True,
         ) as bar,
@@ -89,7 +89,7 @@ def _train(plan: FitPlan) -> None:
         checks = is_validation_enabled()
         with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
             writer.restore(at, trackers)
-            bar.update(at.epoch)
+            bar.update(at.epoch * source.steps + at.batches)
             parts = (plan.weights, source, trackers, processes, plan.recording)
             steps = plan.step_type(plan.runs, *parts)
             with closing(steps), ExitStack() as ended:
@@ -99,7 +99,7 @@ def _train(plan: FitPlan) -> None:
                     with network_precision(None):
                         _report(plan, records, watched, checks)
                     shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
-                    bar.set_postfix(shown)
+                    bar.set_postfix({"epoch": records[0]["epoch"]} | shown)
     if processes.is_first:
         for run in plan.runs:
             _warn_of_dead_facets(run, watched)
@@ -155,11 +155,11 @@ def _loop(
             for run in runs:
                 run.step += 1
             writer.after_step(at, steps.trackers)
+            bar.update()
             let_others_in()
         at.epoch, at.batches = at.epoch + 1, 0
         for run in runs:
             run.epoch = first + at.epoch
-        bar.update()
         if at.epoch % plan.log_every == 0 or at.epoch == plan.epochs:
             for run in runs:
                 ScheduledLoss(run.loss, steps.weights).set(step - 1)

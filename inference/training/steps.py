@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.distributed import SingleProcess
+from inference.distributed import Part, SingleProcess
 from inference.objectives import Loss
 from inference.randomness import derive_seed
 from inference.run import Run
@@ -169,7 +169,7 @@ class SingleRunStep(Steps):
         update.snapshot()
         part, counts = self.processes.shard(batch)
         loss, gradients = self.processes.mean(
-            *self.gradient(step, part, len(batch)), counts, self.learning
+            *self.gradient(step, part, _rows_of_all(batch)), counts, self.learning
         )
         for parameter, gradient in zip(self.learning, gradients, strict=True):
             parameter.grad = gradient
@@ -277,6 +277,11 @@ class ScheduledLoss(nn.Module):
     def set(self, step: Tensor) -> None:
         self.loss.model.kl_weights, self.loss.model.gates = self.weights(step)
         self.loss.guide.at_step(step)
+
+
+def _rows_of_all(batch: Observed) -> int:
+    """Of the batch of all processes."""
+    return batch.whole if isinstance(batch, Part) else len(batch)
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -1,0 +1,253 @@
+"""Tables of many rows: read a part at a time, searched in a random part, without a further copy."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.neighbors import LocalOutlierFactor
+
+from benchmarks import million_rows
+from examples.sources import labellings
+from inference.estimators import MultiFacetClustering, clustering, data, outliers, rows, subspaces
+from inference.estimators.data import encoding_of
+from inference.estimators.outliers import Outliers
+from inference.estimators.rows import Arranged, in_parts, labelled, some
+
+pytestmark = pytest.mark.slow(10)
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many rows are many."""
+
+    def to(number: int) -> None:
+        for module in (rows, data, outliers, subspaces, clustering):
+            monkeypatch.setattr(module, "MANY", number)
+
+    return to
+
+
+def drawn(n: int = 600, width: int = 5) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Two labellings, of two and three clusters."""
+    found = labellings(n, (2, 3), (1, 2), width, seed=1)
+    return found.x.astype(np.float32), found.labels
+
+
+def brief(**options: Any) -> MultiFacetClustering:
+    """One that neither looks for facets nor counts clusters."""
+    return MultiFacetClustering(2, n_clusters=2, n_latents=2, epochs=3, random_state=0, **options)
+
+
+def test_rows_change_places_without_a_copy(many: Callable) -> None:
+    many(7)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 3))
+    before, arranged = x.copy(), Arranged(x)
+    for _ in range(6):
+        kind = rng.integers(3, size=50)
+        groups = [np.flatnonzero(kind == each) for each in (0, 1)]
+        for group, view in zip(groups, arranged.first(*groups), strict=True):
+            assert np.array_equal(view, before[group])
+            assert np.shares_memory(view, x)
+        assert np.array_equal(arranged.back(x), before)
+
+
+def test_chosen_rows_are_in_order_and_random(many: Callable) -> None:
+    many(100)
+    assert np.array_equal(np.arange(100)[some(100)], np.arange(100))
+    chosen = some(1000, seed=2)
+    assert len(set(chosen)) == 100
+    assert (np.diff(chosen) > 0).all()
+    assert abs(chosen.mean() - 500) < 5 * 1000 / np.sqrt(12 * 100)
+    label = {"a": np.full(1000, -1), "b": np.where(np.arange(1000) % 50 == 3, 1, -1)}
+    assert labelled(label, 1000).tolist() == list(range(3, 1000, 50))
+
+
+def test_work_in_parts_is_the_work(many: Callable) -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    whole = in_parts(np.exp, x)
+    many(8)
+    assert np.array_equal(in_parts(np.exp, x), whole)
+    assert in_parts(lambda part: part.sum(1) > 0, x).dtype == bool
+
+
+KINDS = {
+    "real": lambda rng: np.concatenate(
+        [rng.normal(3, 2, (60, 3)), rng.normal(size=(60, 1)) ** 3], 1
+    ),
+    "huge and tiny": lambda rng: rng.normal(size=(60, 4)) * [1e200, 1e-200, 1.0, 0.0],
+    "with gaps": lambda rng: np.where(rng.random((60, 4)) < 0.3, np.nan, rng.normal(9, 1, (60, 4))),
+    "an empty column": lambda rng: rng.normal(size=(60, 3)) * [1.0, np.nan, 1.0],
+    "binary": lambda rng: rng.integers(2, size=(60, 3)).astype(float),
+    "8-bit": lambda rng: rng.integers(256, size=(60, 3)).astype(np.uint8),
+    "unit interval": lambda rng: rng.random((60, 3)),
+    "images": lambda rng: rng.normal(4, 2, (60, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_scales_are_those_of_all_rows_at_once(kind: str, chosen: bool, many: Callable) -> None:
+    """Moments against NumPy's, up to rounding; everything else is equal."""
+    rng = np.random.default_rng(5)
+    x, counts = KINDS[kind](rng), rng.random(60) < 0.8 if chosen else None
+    at_once = encoding_of(x, None, counts)
+    many(7)
+    in_part = encoding_of(x, None, counts)
+    assert in_part.values == at_once.values
+    assert in_part.missing == pytest.approx(at_once.missing)
+    assert np.array_equal(in_part.exponent, at_once.exponent)
+    np.testing.assert_allclose(in_part.loc, at_once.loc, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(in_part.scale, at_once.scale, rtol=1e-12)
+    if kind in ("with gaps", "real"):
+        own = x if counts is None else x[counts]
+        np.testing.assert_allclose(in_part.loc, np.nanmean(own, 0), rtol=1e-12)
+        np.testing.assert_allclose(in_part.scale, np.nanstd(own, 0), rtol=1e-12)
+    assert np.array_equal(at_once.encode(x).shape, x.shape)
+    encoded = at_once.encode(x)
+    many(10**6)
+    assert np.array_equal(at_once.encode(x), encoded, equal_nan=True)
+
+
+@pytest.mark.parametrize("with_faiss", [False, True])
+def test_outlying_rows_of_many_are_those_of_exact_neighbours(
+    with_faiss: bool, many: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if with_faiss:
+        pytest.importorskip("faiss")
+    else:
+        monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(outliers, "MOST_ROWS", 1200)
+    x, _ = drawn(3000, 8)
+    far = np.random.default_rng(3).normal(size=(3000, 8))
+    x[::100] += (20 * far / np.linalg.norm(far, axis=1, keepdims=True))[::100]
+    usual = Outliers(x)
+    exact = usual.among(x)
+    assert exact[::100].mean() > 0.9
+    assert exact.sum() < 40
+    many(500)
+    assert np.array_equal(usual.among(x), exact)
+    # Against scikit-learn, on the rows that were compared with.
+    factors = -LocalOutlierFactor(n_neighbors=20, novelty=True).fit(usual._rows).score_samples(x)
+    assert np.array_equal(usual.among(x), factors > 2.5)
+
+
+def test_many_rows_are_searched_in_part_and_all_get_clusters(many: Callable) -> None:
+    many(300)
+    x, labels = drawn()
+    x[::60] *= 12  # outlying rows
+    given = x.copy()
+    found = MultiFacetClustering(mark_outliers=True, epochs=12, random_state=0).fit(x)
+    assert np.array_equal(x, given)
+    assert found.settings_["searched"] == 300
+    assert found.outliers_[::60].all()
+    assert found.outliers_.sum() == 10
+    assert np.array_equal(found.labels_, found.predict(x))
+    usual = ~found.outliers_
+    assert (found.labels_[~usual] == -1).all()
+    for truth in labels:
+        scores = [
+            normalized_mutual_info_score(truth[usual], each[usual]) for each in found.labels_.T
+        ]
+        assert max(scores) > 0.85
+    proba = found.predict_proba(x[:400])
+    assert np.array_equal(proba.argmax(-1)[usual[:400]], found.labels_[:400][usual[:400]])
+    gaps = np.where(np.random.default_rng(0).random(x.shape) < 0.1, np.nan, x)
+    with_gaps = brief().fit(gaps)
+    assert not np.isnan(with_gaps.impute(gaps)).any()
+    assert with_gaps.transform(gaps).shape[0] == 600
+
+
+def test_labelled_rows_are_seen_though_few_are_searched(many: Callable) -> None:
+    """20 labelled rows of 600, of which 200 are searched, decide which facet is which, and how its
+    clusters are numbered.
+    """
+    many(200)
+    x, (first, second) = drawn()
+    few = np.full((2, 600), -1)
+    few[:, ::30] = 1 - first[::30], 2 - second[::30]
+    names = ("one", "other")
+    fit = MultiFacetClustering(names, epochs=12, random_state=0)
+    found = fit.fit(x, labels=dict(zip(names, few, strict=True)))
+    for truth, column in zip((1 - first, 2 - second), found.labels_.T, strict=True):
+        assert (truth == column).mean() > 0.8
+
+
+def test_8_bit_data_keep_their_rows(many: Callable) -> None:
+    x = np.random.default_rng(0).integers(256, size=(60, 6)).astype(np.uint8)
+    before = x.copy()
+    MultiFacetClustering(2, n_clusters=2, epochs=3, random_state=0).fit(x)
+    assert np.array_equal(x, before)
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Bytes that NumPy holds at most beyond what it held."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_data_are_copied_once(
+    many: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Encoding, outlying rows and clusters take one copy in float32, and less than half of another
+    (parts of 25 rows of 3,000); of a memory map the file is not copied beside.
+    """
+    x, _ = drawn(3000, 40)
+    x[::300] *= 12
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    fit = brief().fit(x[:100])
+    many(25)
+    monkeypatch.setattr(outliers, "MOST_ROWS", 80)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    for given in (x, mapped):
+        assert peak(lambda given=given: fit._new_data(given)) < 1.5 * x.nbytes
+        assert peak(lambda given=given: fit.predict(given)) < 1.5 * x.nbytes
+
+
+def test_progress_is_shown_on_request(many: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    many(200)
+    x, _ = drawn()
+    brief(verbose=True).fit(x)
+    said = capsys.readouterr().err
+    for phase in (
+        "reads the data",
+        "looks for outlying rows",
+        "looks for facets",
+        "trains networks, without mixtures",
+        "fits mixtures",
+        "trains all together",
+        "assigns rows to clusters",
+    ):
+        assert f"MultiFacetClustering {phase}\n" in said
+    assert "600/600" in said  # rows with clusters
+    assert "step/s" in said
+    brief().fit(x)
+    assert not capsys.readouterr().err
+
+
+def test_a_large_table_is_measured_in_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(million_rows, "START", "fork")  # quick, and no data are held here
+    sizes = ["--rows", "400", "--columns", "5", "--seeds", "0", "1", "--epochs", "3"]
+    million_rows.main([*sizes, "--out", str(tmp_path / "out.jsonl")])
+    said = capsys.readouterr().out
+    for measured in (
+        "trains all together, seconds",
+        "copies",
+        "told 3, seconds",
+        "predict, s",
+    ):
+        assert measured in said
