@@ -15,10 +15,15 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from benchmarks import mixed_tables
 from benchmarks.mixed_tables import mixed_table
-from inference.estimators import FacetClustering, MultiFacetClustering
+from inference.estimators import (
+    ContentStyleTransformer,
+    FacetClustering,
+    MultiFacetClustering,
+    SemiSupervisedClassifier,
+)
 from inference.estimators.frames import is_mixed, read_table
 from inference.estimators.views import columns_view
-from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Poisson, StudentT
+from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Ordinal, Poisson, StudentT
 
 NAN = float("nan")
 
@@ -257,11 +262,15 @@ def test_gaps_do_not_decide_the_likelihood(values: list[float], kind: str, gaps:
 
 
 def test_text_that_reads_as_numbers_may_be_categories() -> None:
-    drawn = pd.DataFrame({"a": ["1", "2", "3"] * 20, "k": ["x", "y"] * 30})
-    table = read_table(drawn, {"a": Categorical()})
-    assert table.codes(drawn)["a"].tolist() == [0, 1, 2] * 20
-    with pytest.raises(ValueError, match=r"column 'a' has the value 7, but the training data had"):
-        table.codes(drawn.replace("3", "7"))
+    drawn = pd.DataFrame({"a": ["1", "2", "10"] * 20, "k": ["x", "y"] * 30})
+    table = read_table(drawn, {"a": Ordinal()})
+    codes = table.codes(drawn)
+    assert codes["a"].tolist() == [0, 1, 2] * 20, "ordered as numbers are"
+    pd.testing.assert_frame_equal(table.frame(codes.to_numpy(), drawn.index), drawn)
+    with pytest.raises(ValueError, match=r"column 'a' has the category '7', but the training data"):
+        table.codes(drawn.replace("10", "7"))
+    with pytest.raises(ValueError, match=r"column 'a' holds strings that read as numbers, such as"):
+        read_table(drawn, {})
 
 
 def test_columns_are_named_by_numbers_too() -> None:
@@ -284,6 +293,25 @@ def test_unknown_categories_are_named() -> None:
         ValueError, match=r"column 'city' has the category 'Rome', but the training"
     ):
         fitted().predict(given)
+
+
+def test_a_column_of_gaps_alone_is_imputed() -> None:
+    """Training has seen its values, so that gaps are no fault."""
+    filled = fitted().impute(frame().assign(age=NAN, city=None))
+    assert np.isfinite(filled["age"]).all()
+    assert set(filled["city"]) <= {"Oslo", "Bath", "Lyon"}
+
+
+def test_estimators_of_numbers_say_what_to_do_with_categories() -> None:
+    given = frame(gaps=False)
+    for name in ("city", "size", "word"):
+        for fit in (
+            lambda x: SemiSupervisedClassifier(epochs=1).fit(x, [0, 1] * 30),
+            lambda x: ContentStyleTransformer(epochs=1).fit(x, groups=[0, 1] * 30),
+        ):
+            with pytest.raises(ValueError, match=rf"the columns \['{name}'\] .*: encode") as caught:
+                fit(given[["age", name]])
+            assert "\n" not in str(caught.value)
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -333,12 +361,23 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
             r"lacks .*'age'.* and has .*'years'.*: rename them",
         ),
         (given.assign(age="old"), "column 'age' held numbers in the training data, but now"),
+        (given.assign(age=["old", 3.0] * 30), "column 'age' held numbers in the training data"),
+        (given.assign(age=np.inf), "infinity"),
+        (given.assign(city=3), "column 'city' has the category 3, but the training data had"),
+        (given.assign(size="XL"), "column 'size' has the category 'XL', but the training data"),
+        (given.assign(rating=2.5), r"column 'rating' has the value 2\.5, but the training data"),
+        (given.assign(member=0.5), r"column 'member' held bools .*, but now has the value 0\.5"),
+        (given.assign(member="yes"), "column 'member' held bools in the training data, but now"),
         (given.assign(visits=-1), "column 'visits': x has values such as -1"),
         (given.assign(visits=0.5), "column 'visits': x has values such as 0.5"),
         (np.zeros((3, 12)), "X must be a data frame with the columns"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) as caught:
             fitted().predict(other)
+        assert "\n" not in str(caught.value)
+    counted = short(columns={"visits": Poisson()}).fit(given)
+    with pytest.raises(ValueError, match="column 'visits': x has values such as -2, but Poisson"):
+        counted.predict(given.assign(visits=-2))
     whole = short().fit(frame(gaps=False))
     with pytest.raises(ValueError, match="X has missing entries in column 'age', but the data"):
         whole.predict(given)

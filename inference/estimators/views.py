@@ -100,8 +100,14 @@ def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
     turns = [_whitening(each - mean) for each, mean in zip(features, loc, strict=True)]
     white = [(each - m) @ turn for each, m, turn in zip(features, loc, turns, strict=True)]
     discrete = np.repeat([each.discrete for each in columns], [each.shape[1] for each in white])
-    kept = np.concatenate([_beyond_chance(white), np.eye(len(discrete))[~discrete]])
-    directions = _orthonormal(kept)
+    directions = np.zeros((0, len(discrete)))
+    for place, found in (
+        (discrete, _dependent(white, [each.discrete for each in columns])),
+        (~discrete, np.eye(int((~discrete).sum()))),
+    ):
+        part = np.zeros((len(found), len(discrete)))
+        part[:, place] = found
+        directions = np.concatenate([directions, part])
     return ColumnsView(
         to_config(columns), np.concatenate(loc), block_diag(*turns), directions, discrete
     )
@@ -119,17 +125,37 @@ def _whitening(features: np.ndarray) -> np.ndarray:
     return turn[kept].T * (np.sqrt(len(features)) / size[kept])
 
 
+def _dependent(white: list[np.ndarray], discrete: list[bool]) -> np.ndarray:
+    """Orthonormal directions ``[m, G]`` of codes and counts that depend on other columns.
+
+    They are principal components of all columns side by side that exceed those of shuffled columns.
+    All numbers count as one column without correlations: their directions stay anyhow, and
+    components that are due to their own correlations would only bring chance from the codes along.
+    """
+    codes = [each for each, is_code in zip(white, discrete, strict=True) if is_code]
+    numbers = [each for each, is_code in zip(white, discrete, strict=True) if not is_code]
+    width = sum(each.shape[1] for each in codes)
+    if numbers and codes:
+        together = np.concatenate(numbers, 1)
+        codes.append(together @ _whitening(together))
+    return _orthonormal(_beyond_chance(codes)[:, :width]) if codes else np.zeros((0, 0))
+
+
 def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
-    """Principal components ``[m, G]`` of columns side by side that exceed shuffled columns'."""
+    """Principal components ``[m, G]`` of columns side by side that exceed the largest of shuffled
+    columns'.
+
+    Each is compared with the largest, not with the one of its rank, as components before it are no
+    chance.
+    """
     rng = np.random.default_rng(0)
     rows = [each[:: -(-len(each) // MAX_ROWS)] for each in white]
     shuffled = [
         np.concatenate([rng.permutation(each) for each in rows], 1) for _ in range(SHUFFLES)
     ]
-    chance = np.quantile([np.linalg.svd(each, compute_uv=False) for each in shuffled], LEVEL, 0)
+    chance = np.quantile([np.linalg.norm(each, 2) for each in shuffled], LEVEL)
     _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)
-    more = size > chance
-    return components[: len(more) if more.all() else more.argmin()]
+    return components[size > chance]
 
 
 def _orthonormal(directions: np.ndarray) -> np.ndarray:
