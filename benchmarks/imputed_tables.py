@@ -78,8 +78,10 @@ class Coded:
 
     def _encoded(self, name: str, values: Any) -> np.ndarray:
         if name in self.levels:
-            ones = np.stack([values == level for level in self.levels[name]], 1).astype(float)
-            return np.where(values.isna().to_numpy()[:, None], np.nan, ones)
+            gap, there = values.isna().to_numpy(), values.notna()
+            words = values.astype(object).where(there, None).to_numpy()
+            ones = np.stack([words == level for level in self.levels[name]], 1).astype(float)
+            return np.where(gap[:, None], np.nan, ones)
         numbers = values.to_numpy(dtype=float, na_value=np.nan)[:, None]
         return np.log1p(numbers) if name in self.counts else numbers
 
