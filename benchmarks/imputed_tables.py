@@ -8,7 +8,8 @@ those that `mixed_tables` draws, or of one that comes with scikit-learn: diabete
 category, and wine, with the cultivar as one. MultiFacetClustering, given nothing, beside each
 column's mean or most frequent category, scikit-learn's IterativeImputer (Bayesian ridge regression)
 and KNNImputer (five neighbours). These see standardised numbers, log(1 + x) of counts and a column
-of zeros and ones for each category, of which the largest is taken. "known" is the mean given the
+of zeros and ones for each category (IterativeImputer: each but the last), of which the largest is
+taken. "known" is the mean given the
 observed entries under the distributions that the table was drawn from: no method can expect less.
 
 Errors are over all removed entries: root mean squared ones of numbers, in deviations of the column,
@@ -25,7 +26,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,14 @@ class Coded:
     :ivar names: of the columns.
     :ivar levels: categories, by the names of the columns that have any.
     :ivar counts: names of the columns of counts.
+    :ivar left_out: how many categories of a column have no zeros and ones, 0 or 1: the last one's
+        are 1 less the others'.
     """
 
     names: Sequence[str]
     levels: Mapping[str, Sequence[Any]]
     counts: Sequence[str]
+    left_out: int = 0
 
     def encode(self, frame: Any) -> np.ndarray:
         """``[N, F]``, NaN in gaps."""
@@ -70,7 +74,10 @@ class Coded:
 
     def decode(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Values by column."""
-        widths = [len(self.levels.get(name, "1")) for name in self.names]
+        widths = [
+            len(self.levels[name]) - self.left_out if name in self.levels else 1
+            for name in self.names
+        ]
         parts = np.split(x, np.cumsum(widths)[:-1], 1)
         return {
             name: self._decoded(name, part) for name, part in zip(self.names, parts, strict=True)
@@ -80,21 +87,23 @@ class Coded:
         if name in self.levels:
             gap, there = values.isna().to_numpy(), values.notna()
             words = values.astype(object).where(there, None).to_numpy()
-            ones = np.stack([words == level for level in self.levels[name]], 1).astype(float)
+            shown = self.levels[name][: len(self.levels[name]) - self.left_out]
+            ones = np.stack([words == level for level in shown], 1).astype(float)
             return np.where(gap[:, None], np.nan, ones)
         numbers = values.to_numpy(dtype=float, na_value=np.nan)[:, None]
         return np.log1p(numbers) if name in self.counts else numbers
 
     def _decoded(self, name: str, part: np.ndarray) -> np.ndarray:
         if name in self.levels:
-            return np.array(self.levels[name], object)[part.argmax(1)]
+            last = 1 - part.sum(1, keepdims=True)[:, : self.left_out]
+            return np.array(self.levels[name], object)[np.concatenate([part, last], 1).argmax(1)]
         return np.expm1(part[:, 0]) if name in self.counts else part[:, 0]
 
 
 def with_gaps(frame: Any, share: float, seed: int) -> tuple[Any, np.ndarray]:
     """A frame without some of its entries, and which these are ``[N, D]``."""
     gaps = np.random.default_rng([seed, round(100 * share)]).random(frame.shape) < share
-    bools = {name: "boolean" for name, dtype in frame.dtypes.items() if dtype == bool}
+    bools = {name: "boolean" for name, dtype in frame.dtypes.items() if dtype.kind == "b"}
     return frame.astype(bools).mask(gaps), gaps
 
 
@@ -151,7 +160,7 @@ def _coded(frame: Any, counts: Sequence[str]) -> Coded:
     levels = {
         str(name): list(values.cat.categories) if values.dtype == "category" else [False, True]
         for name, values in frame.items()
-        if values.dtype == "category" or values.dtype == bool
+        if values.dtype == "category" or values.dtype.kind == "b"
     }
     return Coded([str(name) for name in frame.columns], levels, counts)
 
@@ -160,8 +169,11 @@ def _coded_drawn(drawn: MixedTable) -> Coded:
     return _coded(drawn.frame(), COUNTS)
 
 
-def _by_scikit_learn(imputer: Any, holed: Any, coded: Coded) -> dict[str, np.ndarray]:
-    """Of standardised columns, whose means are known to all methods."""
+def _by_scikit_learn(
+    imputer: Any, left_out: int, holed: Any, coded: Coded
+) -> dict[str, np.ndarray]:
+    """Of standardised columns."""
+    coded = replace(coded, left_out=left_out)
     x = coded.encode(holed)
     loc, unit = np.nanmean(x, 0), np.nanstd(x, 0)
     unit[unit == 0] = 1
@@ -177,12 +189,13 @@ def _by_ours(holed: Any, seed: int) -> dict[str, np.ndarray]:
 
 def methods(seed: int) -> dict[str, Callable[[Any, Coded], dict[str, np.ndarray]]]:
     """Each from a frame with gaps to its columns without."""
+    # A regression on the other ones of the same gap, which sum to 1, would stay where it began.
     imputers = {
-        "column means": SimpleImputer(),
-        "IterativeImputer": IterativeImputer(random_state=seed),
-        "KNNImputer": KNNImputer(),
+        "column means": (SimpleImputer(), 0),
+        "IterativeImputer": (IterativeImputer(random_state=seed), 1),
+        "KNNImputer": (KNNImputer(), 0),
     }
-    theirs = {name: partial(_by_scikit_learn, each) for name, each in imputers.items()}
+    theirs = {name: partial(_by_scikit_learn, *each) for name, each in imputers.items()}
     return {"ours": lambda holed, _: _by_ours(holed, seed), **theirs}
 
 

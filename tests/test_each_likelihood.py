@@ -1,5 +1,5 @@
-"""Every likelihood that a column of a table may have: its density against SciPy's, and its bound and
-importance weights against log p(x) by quadrature.
+"""Every likelihood that a column of a table may have: its density against SciPy's, and its bound
+and importance weights against log p(x) by quadrature.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.special import expit, log_softmax
-from torch import Tensor, nn
+from torch import nn
 
 from guides import VaDEGuide
 from inference import elbo
@@ -128,11 +128,15 @@ def negative_binomial(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     return stats.nbinom.logpmf(x, SIZE, SIZE / (SIZE + np.exp(a)))
 
 
-def numbers(rng: np.random.Generator, n: tuple[int, ...], loc: float = 0, unit: float = 1) -> ...:
+def numbers(
+    rng: np.random.Generator, n: tuple[int, ...], loc: float = 0, unit: float = 1
+) -> np.ndarray:
     return rng.normal(loc, unit, n)
 
 
-def positive(rng: np.random.Generator, n: tuple[int, ...], loc: float = 0, unit: float = 1) -> ...:
+def positive(
+    rng: np.random.Generator, n: tuple[int, ...], loc: float = 0, unit: float = 1
+) -> np.ndarray:
     return rng.lognormal(loc, unit, n)
 
 
@@ -145,18 +149,26 @@ def counts(rng: np.random.Generator, n: tuple[int, ...]) -> np.ndarray:
     return (rng.poisson(4, n) * rng.integers(2, size=n)).astype(float)
 
 
-AGE, INCOME, VISITS = {"loc": 40.0, "unit": 12.0}, {"loc": 10.0, "unit": 0.8}, {"loc": 1, "unit": 0.5}
+AGE, INCOME, VISITS = (
+    {"loc": 40.0, "unit": 12.0},
+    {"loc": 10.0, "unit": 0.8},
+    {"loc": 1, "unit": 0.5},
+)
 CASES = {
     "Normal": Case(lambda: Normal(0.8), partial(normal, scale=0.8), numbers),
     "Normal, placed": Case(
-        lambda: Normal(9.0, **AGE), placed(partial(normal, scale=9.0), **AGE), partial(numbers, **AGE)
+        lambda: Normal(9.0, **AGE),
+        placed(partial(normal, scale=9.0), **AGE),
+        partial(numbers, **AGE),
     ),
     "Normal, placed, scale learned": Case(
         lambda: Normal(**AGE), placed(partial(normal, scale=6.0), **AGE), partial(numbers, **AGE)
     ),
     "StudentT": Case(lambda: StudentT(2.5, 0.8), partial(student, scale=0.8), numbers),
     "StudentT, placed": Case(
-        lambda: StudentT(2.5, **AGE), placed(partial(student, scale=6.0), **AGE), partial(numbers, **AGE)
+        lambda: StudentT(2.5, **AGE),
+        placed(partial(student, scale=6.0), **AGE),
+        partial(numbers, **AGE),
     ),
     "LogNormal": Case(lambda: LogNormal(0.8), partial(lognormal, scale=0.8), positive),
     "LogNormal, placed": Case(

@@ -21,6 +21,8 @@ from inference.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
+from inference.estimators.counting import components_beyond_chance
+from inference.estimators.filling import LinearFilling, linear_filling
 from inference.estimators.frames import is_mixed, read_table
 from inference.estimators.views import columns_view
 from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Ordinal, Poisson, StudentT
@@ -183,6 +185,70 @@ def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
     table = read_table(given, {})
     view = columns_view(table.likelihood(), table.codes(given).to_numpy())
     assert len(view.directions) <= 1
+
+
+def test_directions_of_codes_are_those_of_their_labelling() -> None:
+    """Three clusters: two directions, beside all of the five numbers', of which four depend on each
+    other. In 30 tables 4 or more with another number would be 5 % of tests at a true rate of 5 %.
+    """
+    found = []
+    for seed in range(30):
+        drawn = mixed_table(500, 100 + seed).frame()
+        table = read_table(drawn, {})
+        found.append(
+            len(columns_view(table.likelihood(), table.codes(drawn).to_numpy()).directions)
+        )
+    assert sum(number != 2 + 5 for number in found) <= 4, found
+
+
+def test_a_gap_holds_its_mean_given_the_row() -> None:
+    """By the formula of a conditional normal distribution."""
+    rng = np.random.default_rng(0)
+    model = LinearFilling(rng.normal(size=(5, 2)), 0.3)
+    x, gaps = rng.normal(size=(40, 5)), rng.random((40, 5)) < 0.3
+    gaps[0] = True
+    found = model.filled(np.where(gaps, NAN, x), gaps)
+    covariance = model.loadings @ model.loadings.T + 0.3 * np.eye(5)
+    for row, gap, got in zip(x, gaps, found, strict=True):
+        want = row.copy()
+        inner = covariance[np.ix_(~gap, ~gap)]
+        want[gap] = covariance[np.ix_(gap, ~gap)] @ np.linalg.solve(inner, row[~gap])
+        np.testing.assert_allclose(got, want, atol=1e-10)
+
+
+def test_what_fills_gaps_is_learned_from_rows_with_gaps() -> None:
+    """Nearly as good as the model that was drawn from, and better than the column's mean."""
+    rng = np.random.default_rng(0)
+    drawn = LinearFilling(rng.normal(size=(8, 2)), 0.2)
+    x = rng.normal(size=(2000, 2)) @ drawn.loadings.T + np.sqrt(0.2) * rng.normal(size=(2000, 8))
+    gaps = rng.random(x.shape) < 0.4
+    learned = linear_filling(np.where(gaps, NAN, x), gaps, 2)
+    errors = [
+        np.square(each.filled(np.where(gaps, NAN, x), gaps) - x)[gaps].mean()
+        for each in (learned, drawn)
+    ]
+    assert errors[0] < 1.02 * errors[1]
+    assert errors[1] < 0.5 * np.square(x[gaps]).mean()
+
+
+def test_hills_are_counted_in_the_rows_with_the_fewest_gaps() -> None:
+    drawn = mixed_table(500, 100).frame()
+    table = read_table(drawn, {})
+    x = table.codes(drawn).to_numpy()
+    view = columns_view(table.likelihood(), x)
+    complete = int((~np.isnan(x).any(1)).sum())
+    assert 250 <= complete < 500
+    assert len(view.smooth(x, 0)) == complete
+    assert len(view.numbers(x)) == 500
+    x[:, 0] = np.where(np.arange(500) < 300, NAN, x[:, 0])
+    assert 250 <= len(view.smooth(x, 0)) < 500
+
+
+def test_few_dimensions_that_many_columns_share_are_all_looked_at() -> None:
+    """A table of rank 7 in 20 columns is as narrow as one of 7 columns."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(300, 7)) * np.geomspace(1, 0.05, 7)) @ rng.normal(size=(7, 20))
+    assert components_beyond_chance(x, 0) == 7
 
 
 @pytest.mark.slow(60)

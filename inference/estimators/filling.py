@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ __all__ = ["LinearFilling", "linear_filling"]
 
 # Passes of expectation-maximisation, and the most rows that they see.
 PASSES, MAX_ROWS = 20, 5000
-# Rows whose systems of equations are solved at once.
+# Rows that are filled at once.
 CHUNK = 1000
 # Least variance that the latents leave of standardised columns.
 LEAST = 1e-6
@@ -30,23 +31,27 @@ class LinearFilling:
 
     def filled(self, x: np.ndarray, gaps: np.ndarray) -> np.ndarray:
         """``x`` ``[N, G]`` with the mean given the rest of the row in its ``gaps`` ``[N, G]``."""
-        rows = np.flatnonzero(gaps.any(1))
-        found = np.array(x)
-        for some in np.split(rows, range(CHUNK, len(rows), CHUNK)):
-            found[some] = self._expected(found[some], gaps[some])[0]
-        return found
+        return np.concatenate([each for each, _ in self.expected(x, gaps)])
+
+    def expected(self, x: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Filled rows, and the sum of their covariances given what is observed ``[G, G]``; so many
+        rows at a time.
+        """
+        starts = range(CHUNK, len(x), CHUNK)
+        for some, gap in zip(np.split(x, starts), np.split(gaps, starts), strict=True):
+            yield self._expected(some, gap)
 
     def _expected(self, x: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Filled rows, and the sum of their covariances given what is observed ``[G, G]``."""
         W, m = self.loadings, self.loadings.shape[1]
-        there = (~gaps).astype(float)
         products = (W[:, :, None] * W[:, None, :]).reshape(len(W), m * m)
-        precision = (there @ products).reshape(-1, m, m) + self.noise * np.eye(m)
+        precision = (~gaps @ products).reshape(-1, m, m) + self.noise * np.eye(m)
         covariance = np.linalg.inv(precision)
-        z = covariance @ ((np.where(gaps, 0, x) @ W)[..., None])
+        z = covariance @ (np.where(gaps, 0, x) @ W)[..., None]
         filled = np.where(gaps, z[..., 0] @ W.T, x)
-        unseen = np.einsum("ng,gm->ngm", gaps.astype(float), W)
-        spread = np.einsum("ngi,nij,nhj->gh", unseen, self.noise * covariance, unseen, optimize=True)
+        unseen = gaps[:, :, None] * W
+        spread = self.noise * np.einsum(
+            "ngi,nij,nhj->gh", unseen, covariance, unseen, optimize=True
+        )
         return filled, spread + self.noise * np.diag(gaps.sum(0))
 
 
@@ -71,9 +76,8 @@ def linear_filling(x: np.ndarray, gaps: np.ndarray, dim: int) -> LinearFilling:
     x, gaps = np.where(gaps, 0, x)[::step], gaps[::step]
     covariance = x.T @ x / len(x)
     for _ in range(PASSES):
-        found = _principal(covariance, dim)
-        filled, spread = found._expected(x, gaps)
-        covariance = (filled.T @ filled + spread) / len(x)
+        parts = _principal(covariance, dim).expected(x, gaps)
+        covariance = sum(filled.T @ filled + spread for filled, spread in parts) / len(x)
     return _principal(covariance, dim)
 
 

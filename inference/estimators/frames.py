@@ -86,8 +86,8 @@ class TruthColumn(Column):
         numbers = super().codes(values)
         if (wrong := numbers[~np.isnan(numbers) & ~np.isin(numbers, (0, 1))]).size:
             raise ValueError(
-                f"column {self.name!r} held {self.held} in the training data, but now has the value "
-                f"{wrong[0]:g}: convert it"
+                f"column {self.name!r} held {self.held} in the training data, but now has the "
+                f"value {wrong[0]:g}: convert it"
             )
         return numbers
 
