@@ -120,7 +120,7 @@ def errors(
             found["counts"].append(np.log1p(truth) - np.log1p(values.astype(float).clip(0)))
         else:
             found["numbers"].append((truth - values.astype(float)) / frame[name].std(ddof=0))
-    sizes = {kind: np.concatenate(each) for kind, each in found.items() if each}
+    sizes = {kind: np.concatenate(each) for kind, each in found.items() if any(map(len, each))}
     return {
         kind: float(each.mean() if kind == "categories" else np.sqrt(np.square(each).mean()))
         for kind, each in sizes.items()

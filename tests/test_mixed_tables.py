@@ -189,16 +189,16 @@ def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
 
 def test_directions_of_codes_are_those_of_their_labelling() -> None:
     """Three clusters: two directions, beside all of the five numbers', of which four depend on each
-    other. In 30 tables 4 or more with another number would be 5 % of tests at a true rate of 5 %.
+    other. In 15 tables 3 or more with another number are 4 % of tests at a true rate of 5 %.
     """
     found = []
-    for seed in range(30):
+    for seed in range(15):
         drawn = mixed_table(500, 100 + seed).frame()
         table = read_table(drawn, {})
         found.append(
             len(columns_view(table.likelihood(), table.codes(drawn).to_numpy()).directions)
         )
-    assert sum(number != 2 + 5 for number in found) <= 4, found
+    assert sum(number != 2 + 5 for number in found) <= 2, found
 
 
 def test_a_gap_holds_its_mean_given_the_row() -> None:
@@ -234,7 +234,7 @@ def test_what_fills_gaps_is_learned_from_rows_with_gaps() -> None:
 def test_hills_are_counted_in_the_rows_with_the_fewest_gaps() -> None:
     drawn = mixed_table(500, 100).frame()
     table = read_table(drawn, {})
-    x = table.codes(drawn).to_numpy()
+    x = table.codes(drawn).to_numpy().copy()
     view = columns_view(table.likelihood(), x)
     complete = int((~np.isnan(x).any(1)).sum())
     assert 250 <= complete < 500
