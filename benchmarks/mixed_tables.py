@@ -34,15 +34,60 @@ from benchmarks.run_lines import run_all
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
 
-__all__ = ["MixedTable", "measure", "mixed_table"]
+__all__ = ["DrawnKinds", "DrawnNumbers", "MixedTable", "measure", "mixed_table", "one_hot"]
 
 # Clusters of the labelling in numbers, and of that in categories and counts.
 IN_NUMBERS, IN_KINDS = 4, 3
 # Distance of neighbouring means, in deviations; probability of a cluster's own category; ratio of
 # neighbouring rates; share of gaps.
 APART, OWN, RATIO, GAPS = 5.0, 0.8, 2.5, 0.03
-CITIES = ("Bath", "Cork", "Graz", "Lyon", "Oslo")
 GRADES = ("low", "middle", "high")
+LEVELS = {
+    "city": ("Bath", "Cork", "Graz", "Lyon", "Oslo"),
+    "plan": ("basic", "plus", "pro"),
+    "device": ("desktop", "phone", "tablet", "tv"),
+    "grade": GRADES,
+    "member": (False, True),
+}
+NUMBERS = ("age", "income", "ratio", "balance")
+
+
+@dataclass(frozen=True)
+class DrawnNumbers:
+    """Normals of equal weight and variance 1, rotated and in units of their own.
+
+    :ivar means: of the clusters in the first coordinates ``[K, m]``; the others' are 0.
+    :ivar rotation: of all coordinates ``[D, D]``.
+    :ivar loc: of each column ``[D]``.
+    :ivar unit: of each column ``[D]``.
+    """
+
+    means: np.ndarray
+    rotation: np.ndarray
+    loc: np.ndarray
+    unit: np.ndarray
+
+    def of(self, label: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Columns of standard normal ``noise`` ``[N, D]`` in the clusters ``label`` ``[N]``, and
+        the log-densities of each row in all clusters ``[N, K]``.
+        """
+        m = self.means.shape[1]
+        z = noise.copy()
+        z[:, :m] += self.means[label]
+        log_p = norm.logpdf(z[:, None, :m], self.means).sum(-1)
+        return self.loc + self.unit * (z @ self.rotation), log_p
+
+
+@dataclass(frozen=True)
+class DrawnKinds:
+    """Clusters of equal weight, in which columns are independent.
+
+    :ivar categories: by column, their probabilities in each cluster ``[K, L]``.
+    :ivar rates: by column of counts, Poisson's in each cluster ``[K]``.
+    """
+
+    categories: Mapping[str, np.ndarray]
+    rates: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -52,11 +97,15 @@ class MixedTable:
     :ivar columns: by name: numbers, strings, bools or counts ``[N]``, ``None`` or NaN in gaps.
     :ivar labels: by name, ``"numbers"`` and ``"kinds"``: ``[N]``.
     :ivar known: the most probable labels given the distributions that were drawn from.
+    :ivar numbers: the distribution of the columns in ``NUMBERS``.
+    :ivar kinds: that of the categories and counts.
     """
 
     columns: Mapping[str, np.ndarray]
     labels: Mapping[str, np.ndarray]
     known: Mapping[str, np.ndarray]
+    numbers: DrawnNumbers
+    kinds: DrawnKinds
 
     def frame(self) -> Any:
         """As a data frame of pandas: floats, categories, an ordered category, bools, counts."""
@@ -75,44 +124,40 @@ def mixed_table(rows: int = 1000, seed: int = 0, gaps: float = GAPS) -> MixedTab
     """
     rng = np.random.default_rng(seed)
     a, b = rng.integers(IN_NUMBERS, size=rows), rng.integers(IN_KINDS, size=rows)
-    numbers, of_a = _numbers(rng, a)
-    kinds, of_b = _kinds(rng, b)
+    numbers, x, of_a = _numbers(rng, a)
+    kinds, of_kinds, of_b = _kinds(rng, b)
     other = {
         "noise": rng.choice(["p", "q", "r"], rows).astype(object),
         "height": rng.normal(170, 9, rows),
     }
-    columns = {**numbers, **kinds, **other}
+    columns = {**dict(zip(NUMBERS, x.T, strict=True)), **of_kinds, **other}
     _leave_out(rng, columns, gaps)
     known = {"numbers": of_a.argmax(1), "kinds": of_b.argmax(1)}
-    return MixedTable(columns, {"numbers": a, "kinds": b}, known)
+    return MixedTable(columns, {"numbers": a, "kinds": b}, known, numbers, kinds)
 
 
-def _numbers(rng: np.random.Generator, label: np.ndarray) -> tuple[dict, np.ndarray]:
-    """Four columns and the log-densities of each row in the clusters ``[N, K]``."""
+def _numbers(
+    rng: np.random.Generator, label: np.ndarray
+) -> tuple[DrawnNumbers, np.ndarray, np.ndarray]:
+    """Four columns, and the log-densities of each row in the clusters."""
     # Not on a grid, whose directions would be labellings of their own.
     means = APART * np.array([[0, 0], [1, 0], [-0.5, 0.87], [-0.5, -0.87]])
-    z = np.concatenate([means[label], np.zeros((len(label), 2))], 1)
-    z += rng.normal(size=z.shape)
-    mixed = z @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    noise = rng.normal(size=(len(label), 4))
     loc, unit = np.array([40, 3e4, 0.5, -7]), np.array([5, 8e3, 0.02, 300])
-    names = ("age", "income", "ratio", "balance")
-    log_p = norm.logpdf(z[:, None, :2], means).sum(-1)
-    return dict(zip(names, (loc + unit * mixed).T, strict=True)), log_p
+    drawn = DrawnNumbers(means, np.linalg.qr(rng.normal(size=(4, 4)))[0], loc, unit)
+    return drawn, *drawn.of(label, noise)
 
 
-def _kinds(rng: np.random.Generator, label: np.ndarray) -> tuple[dict, np.ndarray]:
+def _kinds(
+    rng: np.random.Generator, label: np.ndarray
+) -> tuple[DrawnKinds, dict[str, np.ndarray], np.ndarray]:
     """Categories, an ordered one, a bool and two counts, and the log-probabilities of each row in
     the clusters ``[N, K]``.
     """
     log_p = np.zeros((len(label), IN_KINDS))
     columns: dict[str, np.ndarray] = {}
-    for name, values in {
-        "city": CITIES,
-        "plan": ("basic", "plus", "pro"),
-        "device": ("desktop", "phone", "tablet", "tv"),
-        "grade": GRADES,
-        "member": (False, True),
-    }.items():
+    drawn = DrawnKinds({}, {})
+    for name, values in LEVELS.items():
         p = np.full((IN_KINDS, len(values)), (1 - OWN) / (len(values) - 1))
         p[
             np.arange(IN_KINDS),
@@ -121,11 +166,13 @@ def _kinds(rng: np.random.Generator, label: np.ndarray) -> tuple[dict, np.ndarra
         code = np.array([rng.choice(len(values), p=p[k]) for k in label])
         log_p += np.log(p[:, code]).T
         columns[name] = np.array(values, bool if name == "member" else object)[code]
+        drawn.categories[name] = p
     for name, least in {"visits": 4.0, "orders": 1.5}.items():
         rate = least * RATIO ** rng.permutation(IN_KINDS)
         columns[name] = rng.poisson(rate[label])
         log_p += poisson.logpmf(columns[name][:, None], rate)
-    return columns, log_p
+        drawn.rates[name] = rate
+    return drawn, columns, log_p
 
 
 def _leave_out(rng: np.random.Generator, columns: dict[str, np.ndarray], share: float) -> None:

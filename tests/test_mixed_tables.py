@@ -15,10 +15,17 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from benchmarks import mixed_tables
 from benchmarks.mixed_tables import mixed_table
-from inference.estimators import FacetClustering, MultiFacetClustering
+from inference.estimators import (
+    ContentStyleTransformer,
+    FacetClustering,
+    MultiFacetClustering,
+    SemiSupervisedClassifier,
+)
+from inference.estimators.counting import components_beyond_chance
+from inference.estimators.filling import LinearFilling, linear_filling
 from inference.estimators.frames import is_mixed, read_table
 from inference.estimators.views import columns_view
-from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Poisson, StudentT
+from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Ordinal, Poisson, StudentT
 
 NAN = float("nan")
 
@@ -180,6 +187,70 @@ def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
     assert len(view.directions) <= 1
 
 
+def test_directions_of_codes_are_those_of_their_labelling() -> None:
+    """Three clusters: two directions, beside all of the five numbers', of which four depend on each
+    other. In 15 tables 3 or more with another number are 4 % of tests at a true rate of 5 %.
+    """
+    found = []
+    for seed in range(15):
+        drawn = mixed_table(500, 100 + seed).frame()
+        table = read_table(drawn, {})
+        found.append(
+            len(columns_view(table.likelihood(), table.codes(drawn).to_numpy()).directions)
+        )
+    assert sum(number != 2 + 5 for number in found) <= 2, found
+
+
+def test_a_gap_holds_its_mean_given_the_row() -> None:
+    """By the formula of a conditional normal distribution."""
+    rng = np.random.default_rng(0)
+    model = LinearFilling(rng.normal(size=(5, 2)), 0.3)
+    x, gaps = rng.normal(size=(40, 5)), rng.random((40, 5)) < 0.3
+    gaps[0] = True
+    found = model.filled(np.where(gaps, NAN, x), gaps)
+    covariance = model.loadings @ model.loadings.T + 0.3 * np.eye(5)
+    for row, gap, got in zip(x, gaps, found, strict=True):
+        want = row.copy()
+        inner = covariance[np.ix_(~gap, ~gap)]
+        want[gap] = covariance[np.ix_(gap, ~gap)] @ np.linalg.solve(inner, row[~gap])
+        np.testing.assert_allclose(got, want, atol=1e-10)
+
+
+def test_what_fills_gaps_is_learned_from_rows_with_gaps() -> None:
+    """Nearly as good as the model that was drawn from, and better than the column's mean."""
+    rng = np.random.default_rng(0)
+    drawn = LinearFilling(rng.normal(size=(8, 2)), 0.2)
+    x = rng.normal(size=(2000, 2)) @ drawn.loadings.T + np.sqrt(0.2) * rng.normal(size=(2000, 8))
+    gaps = rng.random(x.shape) < 0.4
+    learned = linear_filling(np.where(gaps, NAN, x), gaps, 2)
+    errors = [
+        np.square(each.filled(np.where(gaps, NAN, x), gaps) - x)[gaps].mean()
+        for each in (learned, drawn)
+    ]
+    assert errors[0] < 1.02 * errors[1]
+    assert errors[1] < 0.5 * np.square(x[gaps]).mean()
+
+
+def test_hills_are_counted_in_the_rows_with_the_fewest_gaps() -> None:
+    drawn = mixed_table(500, 100).frame()
+    table = read_table(drawn, {})
+    x = table.codes(drawn).to_numpy().copy()
+    view = columns_view(table.likelihood(), x)
+    complete = int((~np.isnan(x).any(1)).sum())
+    assert 250 <= complete < 500
+    assert len(view.smooth(x, 0)) == complete
+    assert len(view.numbers(x)) == 500
+    x[:, 0] = np.where(np.arange(500) < 300, NAN, x[:, 0])
+    assert 250 <= len(view.smooth(x, 0)) < 500
+
+
+def test_few_dimensions_that_many_columns_share_are_all_looked_at() -> None:
+    """A table of rank 7 in 20 columns is as narrow as one of 7 columns."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(300, 7)) * np.geomspace(1, 0.05, 7)) @ rng.normal(size=(7, 20))
+    assert components_beyond_chance(x, 0) == 7
+
+
 @pytest.mark.slow(60)
 def test_a_labelling_in_categories_and_counts_is_found_beside_one_in_numbers() -> None:
     drawn = mixed_table(700, 3)
@@ -257,11 +328,15 @@ def test_gaps_do_not_decide_the_likelihood(values: list[float], kind: str, gaps:
 
 
 def test_text_that_reads_as_numbers_may_be_categories() -> None:
-    drawn = pd.DataFrame({"a": ["1", "2", "3"] * 20, "k": ["x", "y"] * 30})
-    table = read_table(drawn, {"a": Categorical()})
-    assert table.codes(drawn)["a"].tolist() == [0, 1, 2] * 20
-    with pytest.raises(ValueError, match=r"column 'a' has the value 7, but the training data had"):
-        table.codes(drawn.replace("3", "7"))
+    drawn = pd.DataFrame({"a": ["1", "2", "10"] * 20, "k": ["x", "y"] * 30})
+    table = read_table(drawn, {"a": Ordinal()})
+    codes = table.codes(drawn)
+    assert codes["a"].tolist() == [0, 1, 2] * 20, "ordered as numbers are"
+    pd.testing.assert_frame_equal(table.frame(codes.to_numpy(), drawn.index), drawn)
+    with pytest.raises(ValueError, match=r"column 'a' has the category '7', but the training data"):
+        table.codes(drawn.replace("10", "7"))
+    with pytest.raises(ValueError, match=r"column 'a' holds strings that read as numbers, such as"):
+        read_table(drawn, {})
 
 
 def test_columns_are_named_by_numbers_too() -> None:
@@ -284,6 +359,25 @@ def test_unknown_categories_are_named() -> None:
         ValueError, match=r"column 'city' has the category 'Rome', but the training"
     ):
         fitted().predict(given)
+
+
+def test_a_column_of_gaps_alone_is_imputed() -> None:
+    """Training has seen its values, so that gaps are no fault."""
+    filled = fitted().impute(frame().assign(age=NAN, city=None))
+    assert np.isfinite(filled["age"]).all()
+    assert set(filled["city"]) <= {"Oslo", "Bath", "Lyon"}
+
+
+def test_estimators_of_numbers_say_what_to_do_with_categories() -> None:
+    given = frame(gaps=False)
+    for name in ("city", "size", "word"):
+        for fit in (
+            lambda x: SemiSupervisedClassifier(epochs=1).fit(x, [0, 1] * 30),
+            lambda x: ContentStyleTransformer(epochs=1).fit(x, groups=[0, 1] * 30),
+        ):
+            with pytest.raises(ValueError, match=rf"the columns \['{name}'\] .*: encode") as caught:
+                fit(given[["age", name]])
+            assert "\n" not in str(caught.value)
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -333,12 +427,23 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
             r"lacks .*'age'.* and has .*'years'.*: rename them",
         ),
         (given.assign(age="old"), "column 'age' held numbers in the training data, but now"),
+        (given.assign(age=["old", 3.0] * 30), "column 'age' held numbers in the training data"),
+        (given.assign(age=np.inf), "infinity"),
+        (given.assign(city=3), "column 'city' has the category 3, but the training data had"),
+        (given.assign(size="XL"), "column 'size' has the category 'XL', but the training data"),
+        (given.assign(rating=2.5), r"column 'rating' has the value 2\.5, but the training data"),
+        (given.assign(member=0.5), r"column 'member' held bools .*, but now has the value 0\.5"),
+        (given.assign(member="yes"), "column 'member' held bools in the training data, but now"),
         (given.assign(visits=-1), "column 'visits': x has values such as -1"),
         (given.assign(visits=0.5), "column 'visits': x has values such as 0.5"),
         (np.zeros((3, 12)), "X must be a data frame with the columns"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) as caught:
             fitted().predict(other)
+        assert "\n" not in str(caught.value)
+    counted = short(columns={"visits": Poisson()}).fit(given)
+    with pytest.raises(ValueError, match="column 'visits': x has values such as -2, but Poisson"):
+        counted.predict(given.assign(visits=-2))
     whole = short().fit(frame(gaps=False))
     with pytest.raises(ValueError, match="missing entries in column 'age', but the training data"):
         whole.predict(given)

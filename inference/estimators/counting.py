@@ -299,7 +299,7 @@ def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCoun
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     """How many principal components of standardised ``x`` ``[N, D]`` to look for clusters in: all
-    if there are ``NARROW`` or fewer.
+    if it varies in ``NARROW`` dimensions or fewer.
 
     Removing k components leaves the same variance in fewer dimensions than a shuffled table has;
     the chance spectrum is scaled by that ratio.
@@ -307,7 +307,7 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     x = x[:: -(-len(x) // MAX_ROWS)]
     u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
     rank = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
-    if x.shape[1] <= NARROW:
+    if rank <= NARROW:
         return rank
     rng = np.random.default_rng(seed)
     full, most = min(len(x) - 1, x.shape[1]), min(NARROW, rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,7 +42,11 @@ class Column:
 
     :ivar name: its name.
     :ivar whole: whether its numbers are whole, so that imputed ones are rounded.
+
+    :cvar held: what it holds, for messages.
     """
+
+    held: ClassVar[str] = "numbers"
 
     name: str
     whole: bool = False
@@ -56,8 +60,8 @@ class Column:
             return values.to_numpy(dtype=float, na_value=np.nan)
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"column {self.name!r} held numbers in the training data, but now its dtype is "
-                f"{values.dtype}, with values that are no numbers: convert it"
+                f"column {self.name!r} held {self.held} in the training data, but now its dtype is "
+                f"{values.dtype}, with values that are no {self.held}: convert it"
             ) from error
 
     def values(self, codes: np.ndarray) -> Any:
@@ -75,6 +79,17 @@ class Column:
 @dataclass(frozen=True)
 class TruthColumn(Column):
     """A column of bools."""
+
+    held = "bools"
+
+    def codes(self, values: Any) -> np.ndarray:
+        numbers = super().codes(values)
+        if (wrong := numbers[~np.isnan(numbers) & ~np.isin(numbers, (0, 1))]).size:
+            raise ValueError(
+                f"column {self.name!r} held {self.held} in the training data, but now has the "
+                f"value {wrong[0]:g}: convert it"
+            )
+        return numbers
 
     def values(self, codes: np.ndarray) -> Any:
         return _with_gaps(codes > 0.5, codes)
@@ -260,8 +275,8 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
     if str(dtype) == "category":
         likelihood = Ordinal() if dtype.ordered else Categorical()
         return CodedColumn(name, levels=tuple(dtype.categories)), likelihood
-    if _is_text(values) and not _is_numeric_text(values):
-        return CodedColumn(name, levels=_words(name, values)), Categorical()
+    if _is_text(values) and (_is_written(values) or not _is_numeric_text(values)):
+        return _of_words(name, values, coded), Categorical()
     if str(dtype) in ("bool", "boolean"):
         return TruthColumn(name), Bernoulli()
     numbers = Column(name).codes(values)
@@ -274,6 +289,17 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
         return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
     return Column(name, whole), _of_numbers(there, whole)
+
+
+def _of_words(name: str, values: Any, coded: bool) -> CodedColumn:
+    """:raises ValueError: if the strings read as numbers and the user did not want categories."""
+    if _is_numeric_text(values) and not coded:
+        raise ValueError(
+            f"column {name!r} holds strings that read as numbers, such as "
+            f"{values[~values.isna()].iloc[0]!r}: convert it to numbers (astype(float)), or give "
+            f'columns={{"{name}": Categorical()}} if they are categories'
+        )
+    return CodedColumn(name, levels=_words(name, values))
 
 
 def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
@@ -362,8 +388,13 @@ def _is_numeric_text(column: Any) -> bool:
     return True
 
 
+def _is_written(column: Any) -> bool:
+    """Whether a column of strings or objects holds strings alone."""
+    return all(isinstance(each, str) for each in column[~column.isna()])
+
+
 def _words(name: str, values: Any) -> tuple[str, ...]:
-    """The strings of a column, in order.
+    """The strings of a column, in order; by number if they read as such.
 
     :raises ValueError: if it holds other things, too, or nearly every row has its own.
     """
@@ -373,7 +404,7 @@ def _words(name: str, values: Any) -> tuple[str, ...]:
         raise ValueError(
             f"column {name!r} mixes {' and '.join(kinds)}: make them all strings, or all numbers"
         )
-    words = tuple(sorted(set(there)))
+    words = tuple(sorted(set(there), key=float if _is_numeric_text(there) else None))
     if len(words) > max(FEW_VALUES, len(there) / ROWS_PER_CATEGORY):
         raise ValueError(
             f"column {name!r} has {len(words)} different strings in {len(there)} rows, which are "

@@ -86,8 +86,8 @@ def _array_of(x: Tensor, name: str) -> np.ndarray:
 
 
 def _plain_frame(X: Any) -> Any:
-    """A frame whose columns of objects are numbers, and whose sparse columns are dense; strings are
-    left for scikit-learn to read.
+    """A frame whose columns of objects are numbers, and whose sparse columns are dense; strings
+    that read as numbers are left for scikit-learn to read.
     """
     if not X.shape[1]:
         raise ValueError(f"X is a data frame without columns (shape {X.shape})")
@@ -108,5 +108,18 @@ def _plain_frame(X: Any) -> Any:
 
 def _is_numeric(column: Any) -> bool:
     """Whether entries are numbers, or strings or objects that scikit-learn may read as such."""
-    dtype = column.dtype
-    return is_of_objects(column) or dtype.kind in NUMBERS or str(dtype).startswith("str")
+    if is_of_objects(column) or str(column.dtype).startswith("str"):
+        return not _holds_words(column)
+    return column.dtype.kind in NUMBERS
+
+
+def _holds_words(column: Any) -> bool:
+    """Whether some entries are strings that do not read as numbers."""
+    there = column[~column.isna()]
+    try:
+        there.astype(float)
+    except (ValueError, TypeError):
+        return any(isinstance(each, str) for each in there)
+    except OverflowError:  # numbers, of which another check says more
+        return False
+    return False

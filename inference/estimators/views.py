@@ -11,6 +11,7 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from inference.estimators.data import residual_scale
+from inference.estimators.filling import LinearFilling, linear_filling
 from inference.estimators.rows import has_missing
 from ppl_models import Columns
 from ppl_models.columns import numeric
@@ -58,24 +59,33 @@ class ColumnsView(View):
     depend on other columns more than by chance (parallel analysis over whole columns), since by
     itself every column of categories is a grouping.
 
+    A gap holds its mean given the rest of the row, as its column's mean would lie between clusters.
+
     :ivar columns: description of the :class:`~ppl_models.columns.Columns`.
     :ivar loc: mean of the features ``[F]``.
     :ivar whitening: ``[F, G]``.
+    :ivar owner: the number of the column that each number belongs to ``[G]``.
     :ivar directions: orthonormal ones that stay ``[m, G]``.
     :ivar discrete: which of the numbers are of codes and counts ``[G]``.
+    :ivar filling: of gaps, if there were any and columns depend on each other.
     """
 
     columns: Any
     loc: np.ndarray
     whitening: np.ndarray
+    owner: np.ndarray
     directions: np.ndarray
     discrete: np.ndarray
+    filling: LinearFilling | None
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return self._projected(self._white(x))
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        white = self._white(x)
+        """The same, with a density whose hills can be counted, of the rows with the fewest gaps: at
+        least half of all. What is filled in would be hills and valleys of its own.
+        """
+        white = self._white(x[_most_complete(x)])
         noise = FILLING * np.random.default_rng(seed).normal(size=white.shape)
         return self._projected(
             (white + noise * self.discrete) / np.hypot(1, FILLING * self.discrete)
@@ -89,7 +99,11 @@ class ColumnsView(View):
 
     def _white(self, x: np.ndarray) -> np.ndarray:
         features = np.concatenate(_features(from_config(self.columns), x), 1)
-        return (features - self.loc) @ self.whitening
+        white = (features - self.loc) @ self.whitening
+        return white if self.filling is None else self.filling.filled(white, self._gaps(x))
+
+    def _gaps(self, x: np.ndarray) -> np.ndarray:
+        return np.isnan(x)[:, self.owner]
 
     def _projected(self, white: np.ndarray) -> np.ndarray:
         return white @ self.directions.T @ self.directions
@@ -101,12 +115,29 @@ def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
     loc = [each.mean(0) for each in features]
     turns = [_whitening(each - mean) for each, mean in zip(features, loc, strict=True)]
     white = [(each - m) @ turn for each, m, turn in zip(features, loc, turns, strict=True)]
-    discrete = np.repeat([each.discrete for each in columns], [each.shape[1] for each in white])
-    kept = np.concatenate([_beyond_chance(white), np.eye(len(discrete))[~discrete]])
-    directions = _orthonormal(kept)
+    owner = np.repeat(np.arange(len(white)), [each.shape[1] for each in white])
+    is_code = np.array([each.discrete for each in columns])
+    kept = np.eye(len(owner))[~is_code[owner]]
+    directions = np.concatenate([_dependent(white, is_code, owner), kept])
+    filling = _filling(white, np.isnan(x)[:, owner])
+    turn = block_diag(*turns)
     return ColumnsView(
-        to_config(columns), np.concatenate(loc), block_diag(*turns), directions, discrete
+        to_config(columns), np.concatenate(loc), turn, owner, directions, is_code[owner], filling
     )
+
+
+def _most_complete(x: np.ndarray) -> np.ndarray:
+    """Which rows ``[N]`` have no more gaps than the median row."""
+    gaps = np.isnan(x).sum(1)
+    return gaps <= np.median(gaps)
+
+
+def _filling(white: list[np.ndarray], gaps: np.ndarray) -> LinearFilling | None:
+    """With as many latents as principal components exceed chance."""
+    if not gaps.any():
+        return None
+    dim = min(len(_beyond_chance(white)), gaps.shape[1] - 1)
+    return linear_filling(np.concatenate(white, 1), gaps, dim) if dim else None
 
 
 def _features(columns: Columns, x: np.ndarray) -> list[np.ndarray]:
@@ -121,17 +152,41 @@ def _whitening(features: np.ndarray) -> np.ndarray:
     return turn[kept].T * (np.sqrt(len(features)) / size[kept])
 
 
+def _dependent(white: list[np.ndarray], is_code: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Orthonormal directions ``[m, G]`` of codes and counts that depend on other columns.
+
+    They are principal components of all columns side by side that exceed those of shuffled columns.
+    All numbers count as one column without correlations: their directions stay anyhow, and
+    components that are due to their own correlations would only bring chance from the codes along.
+
+    :param is_code: of each column, whether it holds codes or counts.
+    :param owner: the column of each number ``[G]``.
+    """
+    codes, numbers = ([white[i] for i in np.flatnonzero(is_code == kind)] for kind in (True, False))
+    if not codes:
+        return np.zeros((0, len(owner)))
+    if numbers:
+        together = np.concatenate(numbers, 1)
+        codes.append(together @ _whitening(together))
+    found = _beyond_chance(codes)[:, : int(is_code[owner].sum())]
+    return _orthonormal(found) @ np.eye(len(owner))[is_code[owner]]
+
+
 def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
-    """Principal components ``[m, G]`` of columns side by side that exceed shuffled columns'."""
+    """Principal components ``[m, G]`` of columns side by side that exceed the largest of shuffled
+    columns'.
+
+    Each is compared with the largest, not with the one of its rank, as components before it are no
+    chance.
+    """
     rng = np.random.default_rng(0)
     rows = [each[:: -(-len(each) // MAX_ROWS)] for each in white]
     shuffled = [
         np.concatenate([rng.permutation(each) for each in rows], 1) for _ in range(SHUFFLES)
     ]
-    chance = np.quantile([np.linalg.svd(each, compute_uv=False) for each in shuffled], LEVEL, 0)
+    chance = np.quantile([np.linalg.norm(each, 2) for each in shuffled], LEVEL)
     _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)
-    more = size > chance
-    return components[: len(more) if more.all() else more.argmin()]
+    return components[size > chance]
 
 
 def _orthonormal(directions: np.ndarray) -> np.ndarray:
