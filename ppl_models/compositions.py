@@ -15,6 +15,7 @@ from torch.nn.functional import one_hot
 from ppl_models.checks import check_positive, check_size
 from ppl_models.counts import check_counted
 from ppl_models.likelihood_base import Likelihood, rebuilt
+from ppl_models.rising import log_rising_sums
 from ppl_models.sparse import ENTRIES_AT_ONCE, SparseRows
 
 __all__ = ["DirichletMultinomial", "Multinomial"]
@@ -52,7 +53,7 @@ class RowsGivenTotal(dist.TorchDistribution):
         """Log-probability of counts given their total ``[...]``, in nats."""
         counts = value[..., : self.logits.shape[-1]]
         total = counts.sum(-1)
-        ways = (total + 1).lgamma() - (counts + 1).lgamma().sum(-1)
+        ways = (total + 1).lgamma() - log_rising_sums(counts, counts.new_ones(()))
         codes = value[..., -1].long() if self.coded else None
         return ways + self._log_kernel(counts, total, self._shifted(codes))
 
@@ -116,9 +117,7 @@ class OverdispersedRows(RowsGivenTotal):
         super().__init__(logits, total, offset)
 
     def _log_kernel(self, counts: Tensor, total: Tensor, logits: Tensor) -> Tensor:
-        # A column without a count adds exactly 0.
-        alpha = self._alpha(logits.softmax(-1))
-        rising = ((counts + alpha).lgamma() - alpha.lgamma()).sum(-1)
+        rising = log_rising_sums(counts, self._alpha(logits.softmax(-1)))
         return rising - _log_rising(self.concentration, total)
 
     def _alpha(self, probs: Tensor) -> Tensor:
