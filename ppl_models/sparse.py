@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
@@ -19,16 +19,16 @@ __all__ = ["SparseRows", "is_sparse", "sparse_rows"]
 ENTRIES_AT_ONCE = 2**22
 # Numbers of a dense block, where blocks are made of all rows.
 NUMBERS_AT_ONCE = 2**24
+ALL = slice(None)
 
 
 class SparseRows:
     """Rows of a sparse matrix ``[N, D]``; entries that are not stored are 0.
 
-    An index makes the rows dense: ``rows[a:b]`` and ``rows[index]`` are tensors ``[B, D]``, on the
-    device where the entries are. :meth:`take` gives rows that stay sparse. Made by
-    :func:`sparse_rows`; models whose likelihood reads counts take it wherever they take x.
-
-    Each row has its own start and end, so that some of the rows share the entries of all.
+    ``rows[index]`` are some of them, by a slice, an index or a mask: they stay sparse and share the
+    entries, since each row has its own start and end. ``rows.dense(index)`` is a tensor ``[B, D]``
+    on the device where the entries are, such as a batch. Models whose likelihood reads counts take
+    sparse rows, or what :func:`sparse_rows` makes them of, wherever they take x.
 
     :param starts: of each row among the entries ``[N]``, integers of 32 or 64 bits.
     :param ends: one after its last entry ``[N]``.
@@ -43,9 +43,11 @@ class SparseRows:
         >>> rows = sparse_rows(csr_array([[0, 2, 0], [1, 0, 3], [0, 0, 0]]))
         >>> rows
         SparseRows([3, 3], 3 entries, torch.int64, cpu)
-        >>> rows[1:]
+        >>> rows.dense(slice(1, 3))
         tensor([[1, 0, 3],
                 [0, 0, 0]])
+        >>> rows[[True, False, True]].shape
+        (2, 3)
     """
 
     ndim = 2
@@ -74,14 +76,18 @@ class SparseRows:
     def device(self) -> torch.device:
         return self.values.device
 
-    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+    def __getitem__(self, rows: slice | ArrayLike | Tensor) -> SparseRows:
+        spans = (x[self._here(rows)] for x in (self.starts, self.ends))
+        return SparseRows(*spans, self.columns, self.values, self.num_columns, self.dtype)
+
+    def dense(self, rows: slice | Tensor = ALL) -> Tensor:
         """Rows as a dense tensor ``[B, D]``; for an index of more axes, ``[..., D]``.
 
         On the CPU exactly the rows' entries are gathered. Elsewhere their number would have to be
         read back: as many are gathered as the longest rows could have, and the rest counts as 0.
         """
         if isinstance(rows, Tensor) and rows.dim() > 1:
-            return self[rows.flatten()].unflatten(0, rows.shape)
+            return self.dense(rows.flatten()).unflatten(0, rows.shape)
         starts, lengths = self._spans(rows)
         row, entry, there = self._entries(starts, lengths)
         size = len(starts)
@@ -91,13 +97,6 @@ class SparseRows:
             values = self.values[entry].to(self.dtype)
             dense.scatter_add_(0, place, values if there is None else values * there)
         return dense.view(size, self.num_columns)
-
-    def take(self, rows: Tensor | np.ndarray | slice) -> SparseRows:
-        """Some of the rows, by a slice, an index or a mask; they share the entries."""
-        if isinstance(rows, np.ndarray):
-            rows = torch.from_numpy(rows)
-        spans = (x[self._here(rows)] for x in (self.starts, self.ends))
-        return SparseRows(*spans, self.columns, self.values, self.num_columns, self.dtype)
 
     def astype(self, dtype: torch.dtype) -> SparseRows:
         """The same, with dense rows of this type; entries stay as they are."""
@@ -115,8 +114,8 @@ class SparseRows:
         block = (lengths.cumsum(0) - lengths) // ENTRIES_AT_ONCE
         first = 0
         for number in torch.unique_consecutive(block, return_counts=True)[1].tolist():
-            part = self.take(slice(first, first + number))
-            row, entry = _exactly(*part._spans(slice(None)))
+            part = self[first : first + number]
+            row, entry = _exactly(*part._spans(ALL))
             yield row + first, self.columns[entry].long(), self.values[entry]
             first += number
 
@@ -138,10 +137,10 @@ class SparseRows:
     def _longest(self) -> int:
         return int((self.ends - self.starts).max()) if len(self) else 0
 
-    def _here(self, rows: Tensor | slice) -> Tensor | slice:
-        return rows.to(self.device) if isinstance(rows, Tensor) else rows
+    def _here(self, rows: slice | ArrayLike | Tensor) -> slice | Tensor:
+        return rows if isinstance(rows, slice) else torch.as_tensor(rows, device=self.device)
 
-    def _spans(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+    def _spans(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Where these rows start, and how many entries they have: ``[B]`` each."""
         starts, ends = (x[self._here(rows)].long() for x in (self.starts, self.ends))
         return starts, ends - starts
