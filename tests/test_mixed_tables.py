@@ -340,7 +340,7 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             fitted().predict(other)
     whole = short().fit(frame(gaps=False))
-    with pytest.raises(ValueError, match="X has missing entries in column 'age', but the data"):
+    with pytest.raises(ValueError, match="missing entries in column 'age', but the training data"):
         whole.predict(given)
 
 

@@ -23,14 +23,13 @@ from guides import FacetGuide
 from inference.estimators.data import (
     Encoding,
     completed,
-    default_likelihood,
-    encoding_of,
     is_missing,
     representable,
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.estimators.divergence import check_trained
-from inference.estimators.tables import plain_table, real_numbers
+from inference.estimators.readers import Reader
+from inference.estimators.tables import real_numbers
 from inference.estimators.views import View
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, usable_device
@@ -122,6 +121,7 @@ class FacetEstimator(BaseEstimator):
     random_state: RandomState
     device: str
     verbose: bool
+    reader_: Reader
     encoding_: Encoding
     runner_: SVIRunner
     settings_: dict[str, Any]
@@ -132,7 +132,19 @@ class FacetEstimator(BaseEstimator):
         :raises ValueError: if they are not an array of numbers ``[N, ...]``, or there are fewer
             than two.
         """
-        return self._newly_encoded(self._checked(plain_table(X), ensure_min_samples=2))
+        return self._newly_encoded(self._checked(self._newly_read(X), ensure_min_samples=2))
+
+    def _newly_read(self, X: Any) -> Any:
+        """Training data in a form that scikit-learn's check accepts.
+
+        :raises ValueError: if they are not understood.
+        """
+        self.reader_ = self._reader(X)
+        return self.reader_.numbers(X)
+
+    def _reader(self, X: Any) -> Reader:
+        """How training data are read."""
+        return Reader()
 
     def _checked(self, *data: Any, **options: Any) -> Any:
         """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
@@ -155,7 +167,7 @@ class FacetEstimator(BaseEstimator):
                 Likelihood,
                 "a likelihood, such as Bernoulli() or Normal(0.3)",
             )
-        self.encoding_ = encoding_of(X, self.likelihood)
+        self.encoding_ = self.reader_.encoding(X, self.likelihood)
         return self.encoding_.encode(X)
 
     def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
@@ -176,7 +188,7 @@ class FacetEstimator(BaseEstimator):
             )
         usable_device(self.device)
         if likelihood is None:
-            likelihood = self._default_likelihood(x, dim)
+            likelihood = self.reader_.likelihood(x, self.encoding_, dim)
         return Chosen(
             completed(likelihood, x),
             network if self.network is None else self.network,
@@ -189,28 +201,20 @@ class FacetEstimator(BaseEstimator):
             self.device,
         )
 
-    def _default_likelihood(self, x: np.ndarray, dim: int) -> Likelihood:
-        """That of encoded data, where the user gave none."""
-        return default_likelihood(self.encoding_.values, x, dim)
-
     def _seen_data(self, X: Any) -> np.ndarray:
         """Data for a fitted estimator, in the user's units.
 
-        :raises ValueError: if their shape differs from that of the training data.
+        :raises ValueError: if they are not understood, have another shape than the training data,
+            or gaps where these had none.
         """
         check_is_fitted(self)
-        X = real_numbers(self._checked(plain_table(X), reset=False))
+        X = real_numbers(self._checked(self.reader_.numbers(X), reset=False))
         if X.shape[1:] != self.encoding_.x_shape:
             raise ValueError(
                 f"X has data of shape {X.shape[1:]}, but the training data had "
                 f"{self.encoding_.x_shape}"
             )
-        if not self.runner_.model.likelihood.takes_missing and is_missing(X).any():
-            raise ValueError(
-                f"X has missing entries (NaN), but the data that {type(self).__name__} was fitted "
-                "to had none: fit it "
-                "to some that have, or give a likelihood=Incomplete(...)"
-            )
+        self.reader_.check_gaps(X, self.encoding_, self.runner_.model.likelihood)
         return X
 
     def _encoded(self, X: Any) -> np.ndarray:
@@ -227,7 +231,7 @@ class FacetEstimator(BaseEstimator):
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
         if self.encoding_.unskewed is not None:
             encoding["unskewed"] = True  # see encoding_.unskewed.power
-        self.settings_ = encoding | settings | chosen.settings()
+        self.settings_ = encoding | self.reader_.settings() | settings | chosen.settings()
         if self.verbose:
             print(
                 f"{type(self).__name__}:",
@@ -279,12 +283,14 @@ class FacetEstimator(BaseEstimator):
             else bound - float(self.encoding_.log_volume(X).mean())
         )
 
-    def impute(self, X: Any) -> np.ndarray:
-        """``X`` with each missing entry filled by its mean given the others, in the user's units.
+    def impute(self, X: Any) -> Any:
+        """``X`` with each missing entry filled by its mean given the others, or the most probable
+        category, in the user's units; a data frame if it has mixed columns.
 
         :param X: ``[N, ...]``, NaN where missing.
+        :raises ValueError: if ``X`` does not fit the training data.
         """
-        return self._filled(self._seen_data(X))
+        return self.reader_.returned(self._filled(self._seen_data(X)), X)
 
     def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
         missing = is_missing(X)

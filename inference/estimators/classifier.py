@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from guides import ClassifierGuide
 from inference.estimators.base import FacetEstimator, RandomState
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
-from inference.estimators.tables import complete_labels, plain_labels, plain_table
+from inference.estimators.tables import complete_labels, plain_labels
 from ppl_models import NVAE, Likelihood
 from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
@@ -98,7 +98,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             two classes.
         :raises FloatingPointError: if training diverges.
         """
-        X, y = self._checked(plain_table(X), plain_labels(y), ensure_min_samples=2)
+        X, y = self._checked(self._newly_read(X), plain_labels(y), ensure_min_samples=2)
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
         small = default_dims(x.shape[1:], 2)

@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
-from inference.estimators.data import encoding_of, is_missing
 from inference.estimators.defaults import (
     default_dims,
     default_network,
@@ -31,8 +30,8 @@ from inference.estimators.facets import (
     for_each,
     known_labels,
 )
-from inference.estimators.frames import Table, is_frame, is_mixed, read_table
 from inference.estimators.outliers import Outliers
+from inference.estimators.readers import Reader, reader_for
 from inference.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from inference.estimators.strategies import (
     CountedStrategy,
@@ -42,7 +41,7 @@ from inference.estimators.strategies import (
     facets_found,
     numbered,
 )
-from inference.estimators.views import View, columns_view
+from inference.estimators.views import View
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood
 from ppl_models.checks import check_kind, check_size, is_index
@@ -159,7 +158,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     outliers_: np.ndarray
     usual_: Outliers | None
-    table_: Table | None
 
     def __init__(
         self,
@@ -320,7 +318,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._state_settings(
             recipe.chosen,
             start=type(recipe).__name__,
-            **({} if self.table_ is None else {"columns": self.table_.chosen()}),
             found=recipe.found_as,
             outliers=int(self.outliers_.sum()),
             n_clusters={name: count.number for name, count in counts.items()},
@@ -426,76 +423,19 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             x = p.sample() if noise else p.mean
         values = self.encoding_.decode(x.cpu().numpy())
         clusters = torch.stack(numbers, 1).cpu().numpy()
-        return values if self.table_ is None else self.table_.frame(values), clusters
+        return self.reader_.returned(values), clusters
 
-    def impute(self, X: Any) -> Any:
-        """``X`` with each missing entry filled by its mean given the others, or the most probable
-        category, in the user's units; a data frame if it has mixed columns.
-
-        :param X: ``[N, ...]``, NaN where missing.
-        :raises ValueError: if ``X`` does not fit the training data.
-        """
-        check_is_fitted(self)
-        filled = super().impute(X)
-        return filled if self.table_ is None else self.table_.frame(filled, X.index)
-
-    def _new_data(self, X: Any) -> np.ndarray:
-        """A frame of mixed columns is read as codes, whose likelihood is that of its columns."""
-        if self.columns is not None:
-            self._check_columns_suit(X)
-        if not is_frame(X) or not X.shape[1] or not (self.columns is not None or is_mixed(X)):
-            self.table_ = None
-            return super()._new_data(X)
-        if self.likelihood is not None:
-            raise ValueError(
-                "likelihood= is one for all entries, which does not do for a frame with a "
-                "likelihood a column: give columns= by name alone, such as "
-                '{"age": Normal()}'
-            )
-        self.table_ = read_table(X, self.columns or {})
-        return super()._new_data(self.table_.codes(X))
-
-    def _default_likelihood(self, x: np.ndarray, dim: int) -> Likelihood:
-        if self.table_ is None:
-            return super()._default_likelihood(x, dim)
-        return self.table_.likelihood()
-
-    def _check_columns_suit(self, X: Any) -> None:
-        """:raises ValueError: if ``columns`` are given for something else than a frame."""
-        if not is_frame(X):
-            raise ValueError(
-                f"columns= is for a data frame, whose columns have names, but X is "
-                f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
-            )
-
-    def _seen_data(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        if self.table_ is None:
-            return super()._seen_data(X)
-        codes = super()._seen_data(self.table_.codes(X))
-        if not self.encoding_.missing and is_missing(codes).any():
-            name = self.table_.names[int(is_missing(codes).any(0).argmax())]
-            raise ValueError(
-                f"X has missing entries in column {name!r}, but the data that "
-                f"{type(self).__name__} was fitted to had none: fit it to some that have"
-            )
-        return codes
+    def _reader(self, X: Any) -> Reader:
+        return reader_for(X, self.columns, self.likelihood)
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
-        if self.table_ is not None:
-            if self.mark_outliers:
-                raise ValueError(
-                    "mark_outliers=True is for columns of numbers alone: leave it out, and give a "
-                    'column with outliers columns={"name": StudentT()}'
-                )
-            self.encoding_, self.usual_ = self.table_.encoding(X), None
-            self.outliers_ = np.zeros(len(X), bool)
-            return self.encoding_.encode(X)
+        if self.mark_outliers:
+            self.reader_.check_marking()
         x = super()._newly_encoded(X)
         self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
-            encoding = encoding_of(X[~self.outliers_], self.likelihood)
+            encoding = self.reader_.encoding(X[~self.outliers_], self.likelihood)
             if encoding.values == "real":
                 self.encoding_ = encoding
                 x = encoding.encode(X)
@@ -505,7 +445,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _outlying(self, x: np.ndarray) -> np.ndarray:
         """Rows ``[N]`` to leave out of training: none but in columns of real numbers."""
-        columns = self.encoding_.values == "real" and x.ndim == 2
+        columns = self.encoding_.values == "real" and self.encoding_.of_columns
         return Outliers(x).among(x) if columns else np.zeros(len(x), bool)
 
     def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -515,15 +455,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
-        mixed = self.table_ is not None
-        columns = (mixed or self.encoding_.values == "real") and x.ndim == 2
-        columns = columns and self.network is None
-        view = View() if self.table_ is None else columns_view(self.table_.likelihood(), x)
-        seen = view.numbers(x) if mixed else x
-        if mixed and not np.ptp(seen, axis=0).any():
-            raise ValueError(
-                "no column of X tells its rows apart beyond chance: there is nothing to cluster"
-            )
+        view = self.reader_.view(x)
+        columns = self.encoding_.of_columns and self.network is None
         if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
             options = {"found": found, "named": names is not None}
             dim = len(found.maps)
@@ -537,8 +470,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if columns and x.shape[1] >= J:
             dim = sum(dims.values())
             if None in asked.values():
-                dim = principal_dimensions(seen, J, dim)
-            if dim <= rank(seen):
+                dim = principal_dimensions(view.numbers(x), J, dim)
+            if dim <= rank(view.numbers(x)):
                 return self._subspaces(SubspaceStrategy, x, names, dim, view)
         network = default_network(shape, J) if self.network is None else self.network
         chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)

@@ -61,6 +61,11 @@ class Encoding:
     exponent: np.ndarray | int = 0
     unskewed: Unskewed | None = None
 
+    @property
+    def of_columns(self) -> bool:
+        """Whether data are rows of columns that have a scale of their own."""
+        return self.values in ("real", "columns") and len(self.x_shape) == 1
+
     def encode(self, X: np.ndarray) -> np.ndarray:
         """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from inference.estimators.data import Encoding
+from inference.estimators.tables import is_frame
 from ppl_models import (
     Bernoulli,
     Categorical,
@@ -24,7 +24,7 @@ from ppl_models.checks import check_kind
 from ppl_models.configurable import from_config, to_config
 from ppl_models.likelihood_base import rebuilt
 
-__all__ = ["Column", "Table", "is_frame", "is_mixed", "read_table"]
+__all__ = ["Column", "Table", "is_mixed", "read_table"]
 
 # Integers with at most so many values are ordered categories.
 FEW_VALUES = 10
@@ -196,11 +196,6 @@ class Table:
                 frame[i] = _within(frame[i], dtype).astype(dtype)
         return frame.set_axis(self.empty.columns, axis=1)
 
-    def encoding(self, X: np.ndarray) -> Encoding:
-        """Of codes ``[N, D]``: as they are; columns are standardised in their likelihoods."""
-        missing = float(np.isnan(X).mean())
-        return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)
-
 
 def _within(values: Any, dtype: Any) -> Any:
     """Numbers of a column within what an integer dtype holds; others as they are."""
@@ -209,11 +204,6 @@ def _within(values: Any, dtype: Any) -> Any:
         return values
     limits = np.iinfo(own)
     return values.clip(limits.min, limits.max)
-
-
-def is_frame(X: Any) -> bool:
-    """Whether ``X`` is a data frame, of pandas or like it."""
-    return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc")
 
 
 def is_mixed(X: Any) -> bool:

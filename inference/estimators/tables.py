@@ -11,7 +11,7 @@ from torch import Tensor
 from ppl_models.arrays import within_float64
 from ppl_models.plain import dense_tensor, hidden, is_of_objects, plain_array, with_unknown
 
-__all__ = ["complete_labels", "plain_labels", "plain_table", "real_numbers"]
+__all__ = ["complete_labels", "is_frame", "plain_labels", "plain_table", "real_numbers"]
 
 # Kinds of dtypes that stand for numbers: booleans, integers, floats.
 NUMBERS = "buif"
@@ -27,10 +27,15 @@ def plain_table(X: Any) -> Any:
     """
     if isinstance(X, Tensor):
         return _array_of(X, "X")
-    if hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc"):
+    if is_frame(X):
         return _plain_frame(X)
     objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and is_of_objects(X))
     return plain_array(X, "X") if objects or isinstance(X, np.ma.MaskedArray) else X
+
+
+def is_frame(X: Any) -> bool:
+    """Whether ``X`` is a data frame, of pandas or like it."""
+    return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc")
 
 
 def real_numbers(X: np.ndarray) -> np.ndarray:

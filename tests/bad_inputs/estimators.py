@@ -153,7 +153,7 @@ SEEN: list[tuple[str, Any, str]] = [
     (
         "nan: where fitted to none",
         table(NAN),
-        r"X has missing entries \(NaN\), but the data that .* fitted to",
+        r"X has missing entries \(NaN\), but the training data had none",
     ),
     ("shape: more columns", np.zeros((3, 6)), "X has 6 features, but .* is expecting 5 features"),
     (
