@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
+from inference.estimators.counts_reader import reads_counts
 from inference.estimators.defaults import (
     default_dims,
     default_network,
-    default_plain_network,
     principal_dimensions,
     rank,
 )
@@ -426,7 +426,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self.reader_.returned(values), clusters
 
     def _reader(self, X: Any) -> Reader:
-        return reader_for(X, self.columns, self.likelihood)
+        counts = reads_counts(X, self.likelihood)
+        return reader_for(X, self.columns, self.likelihood) if counts is None else counts
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
@@ -489,7 +490,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         **how: Any,
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
-        chosen = replace(self._chosen(x, dim, default_plain_network(shape)), view=view)
+        chosen = replace(self._chosen(x, dim, self.reader_.network(shape)), view=view)
         return kind(shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim, **how)
 
     def _split(

@@ -15,10 +15,14 @@ __all__ = ["CountsView", "counts_view"]
 
 # Most directions, and the most rows that they are looked for in.
 DIRECTIONS, MAX_ROWS = 15, 20_000
+# Fewest directions, of which chance alone may be the reason.
+FEWEST = 2
 # Shuffled matrices that a direction is compared with.
 SHUFFLES = 3
 # Columns that the directions are spread over, for each direction.
 SPREAD = 4
+# Share of a column's squares that rounding alone leaves as variance.
+NO_VARIANCE = 1e-12
 # Rows that are made numbers at a time.
 ROWS_AT_ONCE = 10_000
 
@@ -61,11 +65,12 @@ class CountsView(View):
         return self.noise
 
 
-def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsView | None:
-    """The view of rows of counts; ``None`` if no direction exceeds chance.
+def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsView:
+    """The view of rows of counts, in two directions if fewer exceed chance.
 
     :param x: ``[N, D]``, or ``[N, D + 1]`` with the batches' codes in the last column if there are
         several batches.
+    :raises ValueError: if rows do not differ.
 
     Example:
         >>> import numpy as np
@@ -75,8 +80,8 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
         >>> rng = np.random.default_rng(0)
         >>> rates = np.where(rng.random((2, 60)) < 0.3, 2.0, 0.4)  # of two kinds of texts
         >>> x = sparse_rows(csr_array(rng.poisson(np.repeat(rates, 100, 0))))
-        >>> counts_view(x).numbers(x).shape  # one direction, spread over four columns
-        (200, 4)
+        >>> counts_view(x).numbers(x).shape  # two directions, spread over eight columns
+        (200, 8)
     """
     rng = np.random.default_rng(seed)
     if len(x) > MAX_ROWS:
@@ -86,12 +91,11 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
     total = float(np.median(totals[totals > 0])) if totals.any() else 1.0
     seen = Centred.of(logarithms(counts, total), batch, num_batches)
     most = min(DIRECTIONS, *(size - 1 for size in counts.shape))
-    if most < 1 or not seen.matrix.nnz:
-        return None
+    if most < 1 or not seen.variance.any():
+        raise ValueError("the rows of X do not differ: there is nothing to cluster")
     sizes, turns = seen.directions(most, rng)
     chance = max(seen.shuffled(rng).directions(1, rng)[0][0] for _ in range(SHUFFLES))
-    if not (kept := sizes > chance).any():
-        return None
+    kept = (sizes > chance) | (np.arange(most) < FEWEST)
     turns = _spread(turns[kept], rng)
     unit = np.sqrt(np.square(sizes[kept]).sum() / len(x) / turns.shape[0])
     weights = (seen.scale * turns / unit).T
@@ -112,13 +116,18 @@ class Centred:
     :ivar matrix: ``[N, D]``, as it is.
     :ivar batch: of each row ``[N]``.
     :ivar means: of the columns in each batch ``[M, D]``.
-    :ivar scale: what the columns are multiplied by ``[D]``.
+    :ivar variance: within batches ``[D]``.
     """
 
     matrix: csr_array
     batch: np.ndarray
     means: np.ndarray
-    scale: np.ndarray
+    variance: np.ndarray
+
+    @property
+    def scale(self) -> np.ndarray:
+        """What the columns are multiplied by ``[D]``."""
+        return 1 / np.sqrt(self.variance + np.median(self.variance[self.variance > 0]))
 
     @classmethod
     def of(cls, matrix: csr_array, batch: np.ndarray, num_batches: int) -> Centred:
@@ -126,8 +135,7 @@ class Centred:
         means = (_members(batch, num_batches) @ matrix).toarray() / sizes.clip(1)[:, None]
         squares = (matrix * matrix).sum(0)
         variance = ((squares - sizes @ means**2) / len(batch)).clip(0)
-        typical = np.median(variance[variance > 0]) if (variance > 0).any() else 1.0
-        return cls(matrix, batch, means, 1 / np.sqrt(variance + typical))
+        return cls(matrix, batch, means, np.where(variance > NO_VARIANCE * squares, variance, 0))
 
     def directions(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The largest singular values, the first one first, and their directions ``[k, D]``."""

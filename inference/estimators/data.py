@@ -230,5 +230,9 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
 
 
 def is_missing(X: np.ndarray) -> np.ndarray:
-    """Which entries are missing, for numbers of any type."""
+    """Which entries are missing, for numbers of any type; of sparse rows, which have no gaps, for
+    each row.
+    """
+    if not isinstance(X, np.ndarray):
+        return np.zeros(X.shape[0], bool)
     return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)

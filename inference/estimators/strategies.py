@@ -273,7 +273,7 @@ class SubspaceStrategy(FitStrategy):
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
         sources = torch.as_tensor(subspaces.sources(numbers))
         variances = torch.as_tensor(subspaces.variances(view.residual_scale(x, self.dim)))
-        seen = torch.as_tensor(taught, device=guide.model.gates.device)
+        seen = guide.observed(taught, {}).to(guide.model.gates.device)
         with blaming_divergence(guide, taught, self.chosen.learning_rate):
             teach(guide, seen, sources, variances, sum(self.lengths.alone), self.chosen)
         return guide

@@ -31,6 +31,7 @@ from guides import FacetGuide
 from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
 from inference.randomness import seeded
+from ppl_models.data import Observed
 from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
 from ppl_models.turns import let_others_in
@@ -188,7 +189,7 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 
 
 def teach(
-    guide: FacetGuide, x: Tensor, sources: Tensor, variances: Tensor, epochs: int, chosen: Chosen
+    guide: FacetGuide, data: Observed, sources: Tensor, variances: Tensor, epochs: int, chosen: Chosen
 ) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
@@ -197,7 +198,7 @@ def teach(
     that all epochs together end in convergence.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
-    :param x: ``[N, D]``, as the guide takes them.
+    :param data: x ``[N, D]``, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
     :param variances: of each latent given x ``[m]``: the posteriors' first widths.
     :param chosen: gives the learning rate, batch size and seed.
@@ -210,13 +211,13 @@ def teach(
             rung.weight[len(width) :] = 0
             rung.bias[len(width) :] = raw_log_variance(width.log())
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
-    with seeded(chosen.seed, x.device), training(guide):
+    with seeded(chosen.seed, data.x.device), training(guide):
         for epoch in range(epochs):
             for group in optimizer.param_groups:
                 group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
-            for rows in torch.randperm(len(x), device=x.device).split(chosen.batch_size):
+            for rows in torch.randperm(len(data), device=data.x.device).split(chosen.batch_size):
                 optimizer.zero_grad(set_to_none=True)
-                _distance(guide, x[rows], sources[rows].split(dims, -1)).backward()
+                _distance(guide, data[rows].x, sources[rows].split(dims, -1)).backward()
                 optimizer.step()
                 let_others_in()
     optimizer.zero_grad(set_to_none=True)
