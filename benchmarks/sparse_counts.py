@@ -1,8 +1,6 @@
-"""Rows of counts with two labellings, beside other methods; and what a sparse matrix of a million
-rows takes.
+"""Rows of counts with two labellings, beside other methods.
 
     OMP_NUM_THREADS=1 python -m benchmarks.sparse_counts --seeds 10 20 --out runs/counts.jsonl
-    OMP_NUM_THREADS=1 python -m benchmarks.sparse_counts --memory 1000000 10000 --out runs/memory.json
 
 Two independent labellings, of four and of three clusters, each change the rates of columns of its
 own among a thousand; totals vary by a log-normal. Drawn from the model ("multinomial": counts given
@@ -15,24 +13,23 @@ it, and LatentDirichletAllocation's largest topic. These are told the number of 
 labelling in turn. A labelling's score is its normalised mutual information with the facet that
 shares most with it. "known" is that of the multinomial probabilities that were drawn from.
 
-One line of JSON a drawn matrix; those that the file has are left out. With ``--memory`` a child
-process trains the estimator's network for some steps, and for one predicts all rows.
+One line of JSON a drawn matrix; those that the file has are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 from scipy.special import logsumexp
+from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.decomposition import LatentDirichletAllocation, TruncatedSVD
 from sklearn.metrics import normalized_mutual_info_score
@@ -40,6 +37,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from benchmarks.run_lines import run_all
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
+from ppl_models import DirichletMultinomial
 
 __all__ = ["DrawnCounts", "drawn_counts", "measure"]
 
@@ -135,7 +133,9 @@ def _methods(drawn: DrawnCounts, seed: int) -> dict[str, Callable[[], np.ndarray
         "ours": lambda: ours.fit(x).labels_,
     }
     if drawn.batch.any():
-        found["ours, batches given"] = lambda: ours.fit(x, batch=drawn.batch).labels_
+        coded = hstack([x, csr_array(drawn.batch[:, None].astype(np.float32))])
+        given = clone(ours).set_params(likelihood=DirichletMultinomial(num_batches=BATCHES))
+        found["ours, batches given"] = lambda: given.fit(coded).labels_
     return found | {
         "KMeans told": lambda: _told(lambda k: _kmeans(k, logs, seed)),
         "SVD, KMeans told": lambda: _told(lambda k: _kmeans(k, _directions(logs, seed), seed)),
@@ -166,3 +166,35 @@ def _directions(x: csr_array, seed: int) -> np.ndarray:
 
 def _topic(k: int, x: csr_array, seed: int) -> np.ndarray:
     return LatentDirichletAllocation(k, random_state=seed).fit_transform(x).argmax(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--columns", type=int, default=1000)
+    parser.add_argument(
+        "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
+    args = parser.parse_args(arguments)
+    runs = [(kind, seed) for kind in ("multinomial", "misfit") for seed in range(*args.seeds)]
+    settings = {"rows": args.rows, "columns": args.columns}
+
+    def train(kind: str, seed: int) -> dict[str, Any]:
+        return {"scores": measure(args.rows, args.columns, kind, seed)}
+
+    run_all(args.out, runs, ["kind", "seed"], settings, train)
+    lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    for kind in ("multinomial", "misfit"):
+        found = [
+            line["scores"]
+            for line in lines
+            if line["settings"] == settings and line["kind"] == kind
+        ]
+        for name in found[0]:
+            print(f"{kind}: {name}")
+            print_table([each[name] for each in found])
+
+
+if __name__ == "__main__":
+    main()
