@@ -9,8 +9,7 @@ of the entries is lost, and three batches have rates of their own).
 
 MultiFacetClustering, given the sparse matrix and for the misfit with and without the batches,
 beside scikit-learn's KMeans on log(1 + counts at a common total) and on 50 principal directions of
-it, and LatentDirichletAllocation's largest topic. These are told the number of clusters of each
-labelling in turn. A labelling's score is its normalised mutual information with the facet that
+it. These are told the number of clusters of each labelling in turn. A labelling's score is its normalised mutual information with the facet that
 shares most with it. "known" is that of the multinomial probabilities that were drawn from.
 
 One line of JSON a drawn matrix; those that the file has are left out.
@@ -31,7 +30,7 @@ from scipy.sparse import csr_array, hstack
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.cluster import KMeans
-from sklearn.decomposition import LatentDirichletAllocation, TruncatedSVD
+from sklearn.decomposition import TruncatedSVD
 from sklearn.metrics import normalized_mutual_info_score
 
 from benchmarks.run_lines import run_all
@@ -139,7 +138,6 @@ def _methods(drawn: DrawnCounts, seed: int) -> dict[str, Callable[[], np.ndarray
     return found | {
         "KMeans told": lambda: _told(lambda k: _kmeans(k, logs, seed)),
         "SVD, KMeans told": lambda: _told(lambda k: _kmeans(k, _directions(logs, seed), seed)),
-        "LDA told": lambda: _told(lambda k: _topic(k, x, seed)),
     }
 
 
@@ -162,10 +160,6 @@ def _kmeans(k: int, x: np.ndarray | csr_array, seed: int) -> np.ndarray:
 
 def _directions(x: csr_array, seed: int) -> np.ndarray:
     return TruncatedSVD(min(50, x.shape[1] - 1), random_state=seed).fit_transform(x)
-
-
-def _topic(k: int, x: csr_array, seed: int) -> np.ndarray:
-    return LatentDirichletAllocation(k, random_state=seed).fit_transform(x).argmax(1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
