@@ -7,10 +7,11 @@ own among a thousand; totals vary by a log-normal. Drawn from the model ("multin
 their total), and from a misfit ("misfit": probabilities vary by a Dirichlet distribution, a fifth
 of the entries is lost, and three batches have rates of their own).
 
-MultiFacetClustering, given the sparse matrix and for the misfit with and without the batches,
+MultiFacetClustering, given the sparse matrix, and for the misfit with the batches and without,
 beside scikit-learn's KMeans on log(1 + counts at a common total) and on 50 principal directions of
-it. These are told the number of clusters of each labelling in turn. A labelling's score is its normalised mutual information with the facet that
-shares most with it. "known" is that of the multinomial probabilities that were drawn from.
+it. These are told the number of clusters of each labelling in turn. A labelling's score is its
+normalised mutual information with the facet that shares most with it. "known" is that of the
+multinomial probabilities that were drawn from.
 
 One line of JSON a drawn matrix; those that the file has are left out.
 """

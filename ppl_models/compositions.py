@@ -188,9 +188,7 @@ class Multinomial(Likelihood):
         super().__init__()
         self._set_sizes(num_batches, num_columns, total)
 
-    def _set_sizes(
-        self, num_batches: int, num_columns: int | None, total: float | None
-    ) -> None:
+    def _set_sizes(self, num_batches: int, num_columns: int | None, total: float | None) -> None:
         self.num_batches = check_size("num_batches", num_batches)
         self.total = TYPICAL_TOTAL if total is None else check_positive("total", total)
         self.num_columns = num_columns
@@ -283,7 +281,7 @@ class Multinomial(Likelihood):
             )
 
     def extra_repr(self) -> str:
-        said = {"num_batches": self.num_batches if self._is_coded else None}
+        said: dict[str, float | None] = {"num_batches": self.num_batches if self._is_coded else None}
         said |= {"num_columns": self.num_columns, "total": self.total}
         return ", ".join(f"{name}={value:.6g}" for name, value in said.items() if value is not None)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class Observed:
     :ivar size: how many samples it counts as in an objective, if not its number of rows.
     """
 
-    x: Tensor | SparseRows
+    x: Any  # a Tensor; of data that stay sparse SparseRows, whose batches are Tensors
     given: dict[str, Tensor] = field(default_factory=dict)
     size: float | None = None
 
@@ -120,7 +120,7 @@ def as_observed(
     )
 
 
-def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Tensor | SparseRows:
+def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Any:
     """A tensor ``[N, *x_shape]`` for ``model``: uint8 stays uint8, other numbers get the model's
     dtype.
 
@@ -132,7 +132,7 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Tensor | S
         infinity, or lies outside the support of the model's likelihood; the message says what was
         given and what is needed.
     """
-    data = _sparse(x, model) if is_sparse(x) else as_numbers(x)
+    data: Any = _sparse(x, model) if is_sparse(x) else as_numbers(cast(ArrayLike, x))
     expected = "[N, " + ", ".join(map(str, model.x_shape)) + "]"
     if data.ndim == 0 or tuple(data.shape[1:]) != model.x_shape:
         raise ValueError(

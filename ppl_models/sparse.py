@@ -77,8 +77,9 @@ class SparseRows:
         return self.values.device
 
     def __getitem__(self, rows: slice | ArrayLike | Tensor) -> SparseRows:
-        spans = (x[self._here(rows)] for x in (self.starts, self.ends))
-        return SparseRows(*spans, self.columns, self.values, self.num_columns, self.dtype)
+        starts, ends = (x[self._here(rows)] for x in (self.starts, self.ends))
+        parts = starts, ends, self.columns, self.values
+        return SparseRows(*parts, self.num_columns, self.dtype)
 
     def dense(self, rows: slice | Tensor = ALL) -> Tensor:
         """Rows as a dense tensor ``[B, D]``; for an index of more axes, ``[..., D]``.
@@ -105,8 +106,8 @@ class SparseRows:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SparseRows:
         parts = self.starts, self.ends, self.columns, self.values
-        there = (x.to(device, non_blocking=non_blocking) for x in parts)
-        return SparseRows(*there, self.num_columns, self.dtype)
+        starts, ends, columns, values = (x.to(device, non_blocking=non_blocking) for x in parts)
+        return SparseRows(starts, ends, columns, values, self.num_columns, self.dtype)
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All entries, some rows at a time: row ``[E]``, column ``[E]`` and value ``[E]``."""

@@ -211,7 +211,9 @@ def test_what_is_no_count_is_refused(change: Callable, message: str) -> None:
 
 def test_other_misfits_are_refused_in_a_sentence() -> None:
     matrix = sparse.csr_array(drawn()[0])
-    with pytest.raises(ValueError, match="X has 59 features, but MultiFacetClustering is expecting"):
+    with pytest.raises(
+        ValueError, match="X has 59 features, but MultiFacetClustering is expecting"
+    ):
         fitted().predict(matrix[:, 1:])
     with pytest.raises(ValueError, match="given a likelihood of counts, and read as counts: x has"):
         estimator(likelihood=Multinomial()).fit(np.random.default_rng(0).random((30, 4)))
@@ -219,7 +221,9 @@ def test_other_misfits_are_refused_in_a_sentence() -> None:
         estimator(likelihood=Multinomial(num_batches=2)).fit(coded())
     with pytest.raises(ValueError, match=r"X is sparse, .* which Bernoulli\(\) does not describe"):
         estimator(likelihood=Bernoulli()).fit(matrix)
-    with pytest.raises(ValueError, match="mark_outliers=True is for columns of numbers, and X hold"):
+    with pytest.raises(
+        ValueError, match="mark_outliers=True is for columns of numbers, and X hold"
+    ):
         clone(estimator()).set_params(mark_outliers=True).fit(matrix)
     with pytest.raises(ValueError, match="the rows of X do not differ"):
         estimator().fit(sparse.csr_array(np.ones((40, 5))))

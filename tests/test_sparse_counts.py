@@ -211,7 +211,10 @@ def drawn() -> tuple[np.ndarray, np.ndarray]:
 
 def test_multinomial_probabilities() -> None:
     x, output = drawn()
-    want = [stats.multinomial.logpmf(a, int(a.sum()), p) for a, p in zip(x, softmax(output))]
+    want = [
+        stats.multinomial.logpmf(a, int(a.sum()), p)
+        for a, p in zip(x, softmax(output), strict=True)
+    ]
     np.testing.assert_allclose(log_probs(Multinomial(), output, x), want, atol=1e-10, rtol=1e-12)
     assert log_probs(Multinomial(), output, x)[3] == 0  # nothing counted: certain
 
@@ -322,10 +325,16 @@ def test_encoders_see_counts_at_a_typical_total() -> None:
 # Refusals.
 
 BROKEN = {
-    "negative": (lambda x: np.where(x == 2, -1, x), "values such as -1, but Multinomial needs coun"),
+    "negative": (
+        lambda x: np.where(x == 2, -1, x),
+        "values such as -1, but Multinomial needs coun",
+    ),
     "fractional": (lambda x: x / 2, "values such as 0.5, but Multinomial needs counts"),
     "nan": (lambda x: np.where(x == 2, np.nan, x), r"x holds \d+ stored values that are NaN"),
-    "columns": (lambda x: x[:, 1:], re.escape("x has shape [40, 6], but the model was built for [")),
+    "columns": (
+        lambda x: x[:, 1:],
+        re.escape("x has shape [40, 6], but the model was built for ["),
+    ),
     "empty": (lambda x: x[:0], "x is empty"),
 }
 

@@ -239,14 +239,14 @@ def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.n
     split = [each for each in groups if len(each.tree.joins)]
     if not any(each.is_facet for each in split):
         return []
-    labels = [
-        each.tree.labels(sources[:, each.columns], max(2, each.tree.hills)) for each in split
-    ]
+    labels = [each.tree.labels(sources[:, each.columns], max(2, each.tree.hills)) for each in split]
     tied = np.zeros((len(split),) * 2, bool)
     for two in combinations(range(len(split)), 2):
         tied[two] = _shared_information([labels[i] for i in two]) > JOINT
     for three in combinations(range(len(split)), 3):
-        in_pairs = sum(_shared_information([labels[i] for i in two]) for two in combinations(three, 2))
+        in_pairs = sum(
+            _shared_information([labels[i] for i in two]) for two in combinations(three, 2)
+        )
         if _shared_information([labels[i] for i in three]) - in_pairs > JOINT:
             tied[np.ix_(three, three)] = True
     number, group = connected_components(tied, directed=False)

@@ -189,7 +189,12 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 
 
 def teach(
-    guide: FacetGuide, data: Observed, sources: Tensor, variances: Tensor, epochs: int, chosen: Chosen
+    guide: FacetGuide,
+    data: Observed,
+    sources: Tensor,
+    variances: Tensor,
+    epochs: int,
+    chosen: Chosen,
 ) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.

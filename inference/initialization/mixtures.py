@@ -330,7 +330,7 @@ def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str
     return {name: model.mixtures[name] for name in facets}
 
 
-def check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
+def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
     for name, prior in mixtures.items():
         if len(rows) < max(prior.num_components, 2):
             raise ValueError(
@@ -389,8 +389,8 @@ def _data(guide: FacetGuide, prior: Mixture, rows: Observed, z: Tensor) -> Data 
 def _some_rows(
     x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int | None, label: Any = None
 ) -> tuple[Observed, dict[str, np.ndarray]]:
-    """Random rows on the model's device (``None``: all, in any order), prepared unless they are sparse, and their labels
-    for each facet that has any.
+    """Random rows on the model's device (``None``: all, in any order), prepared unless they are
+    sparse, and their labels for each facet that has any.
     """
     model = guide.model
     data = guide.observed(x, {"label": label})
