@@ -175,7 +175,7 @@ class Multinomial(Likelihood):
         tensor([0.1250])
         >>> x = torch.tensor([[6.0, 2.0], [1.0, 3.0]])
         >>> Multinomial().fitted(x)
-        Multinomial(num_columns=2, total=6)
+        Multinomial(num_columns=2, total=4)
     """
 
     support = (0.0, inf)
@@ -281,7 +281,7 @@ class Multinomial(Likelihood):
             )
 
     def extra_repr(self) -> str:
-        said: dict[str, float | None] = {"num_batches": self.num_batches if self._is_coded else None}
+        said: dict[str, float | None] = {"num_batches": self.num_batches} if self._is_coded else {}
         said |= {"num_columns": self.num_columns, "total": self.total}
         return ", ".join(f"{name}={value:.6g}" for name, value in said.items() if value is not None)
 

@@ -23,6 +23,9 @@ SHUFFLES = 3
 SPREAD = 4
 # Share of a column's squares that rounding alone leaves as variance.
 NO_VARIANCE = 1e-12
+# Noise that fills gaps between equal rows, in deviations of the numbers, and the relative length
+# below which a direction is rounding.
+FILLING, NO_DIRECTION = 0.05, 1e-6
 # Rows that are made numbers at a time.
 ROWS_AT_ONCE = 10_000
 
@@ -57,6 +60,14 @@ class CountsView(View):
             seen = logarithms(counts, self.total) @ self.weights - self.loc[batch]
             parts.append(seen.astype(np.float32))
         return np.concatenate(parts)
+
+    def smooth(self, x: SparseRows, seed: int) -> np.ndarray:  # type: ignore[override]
+        """With a little noise in the directions: short texts that are alike have equal numbers."""
+        numbers = self.numbers(x).astype(float)
+        _, sizes, turns = np.linalg.svd(self.weights, full_matrices=False)
+        turns = turns[sizes > NO_DIRECTION * sizes[0]]
+        noise = np.random.default_rng(seed).normal(size=(len(x), len(turns)))
+        return numbers + FILLING * noise @ turns
 
     def taught(self, x: SparseRows) -> SparseRows:  # type: ignore[override]
         return x

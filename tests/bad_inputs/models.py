@@ -400,6 +400,34 @@ LIKELIHOODS = [
         ),
     ),
     *of(
+        "Multinomial.output_shape",
+        (
+            "shape: no column",
+            lambda: Multinomial(2, 3).output_shape((1,)),
+            r"Multinomial describes rows of columns, and x_shape is \(1,\)",
+        ),
+    ),
+    *of(
+        "Multinomial.check",
+        ("type: broken count", lambda: Multinomial().check(torch.tensor([0.5])), "needs counts"),
+    ),
+    *of(
+        "Multinomial.check_sparse",
+        (
+            "range: negative count",
+            lambda: Multinomial().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
+            "values such as -1, but Multinomial needs counts",
+        ),
+    ),
+    *of(
+        "Likelihood.check_sparse",
+        (
+            "range: negative count",
+            lambda: Poisson().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
+            "values such as -1, but Poisson needs counts",
+        ),
+    ),
+    *of(
         "SparseRows",
         (
             "shape: three axes",
