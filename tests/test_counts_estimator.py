@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+from benchmarks import sparse_counts, sparse_memory
+from benchmarks.sparse_counts import drawn_counts
 from inference.estimators import MultiFacetClustering
 from inference.estimators.counting import number_of_facets
 from inference.estimators.counts_view import Centred, counts_view, logarithms
@@ -227,3 +231,36 @@ def test_other_misfits_are_refused_in_a_sentence() -> None:
         clone(estimator()).set_params(mark_outliers=True).fit(matrix)
     with pytest.raises(ValueError, match="the rows of X do not differ"):
         estimator().fit(sparse.csr_array(np.ones((40, 5))))
+
+
+# The benchmarks.
+
+
+def test_drawn_counts_are_as_described() -> None:
+    for misfit in (False, True):
+        found = drawn_counts(400, 200, seed=1, misfit=misfit)
+        assert (found.x.shape, found.x.dtype) == ((400, 200), np.float32)
+        assert found.batch.max() == 2 * misfit
+        assert 30 < np.median(found.x.sum(1)) < 90
+        for name, label in found.labels.items():
+            assert normalized_mutual_info_score(label, found.known[name]) > 0.35 - 0.2 * misfit
+
+
+def test_every_method_is_scored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    few = partial(MultiFacetClustering, epochs=2)
+    monkeypatch.setattr(sparse_counts, "MultiFacetClustering", few)
+    flags = ["--rows", "120", "--columns", "40", "--seeds", "0", "1"]
+    sparse_counts.main([*flags, "--out", str(tmp_path / "counts.jsonl")])
+    first, second = map(json.loads, (tmp_path / "counts.jsonl").read_text().splitlines())
+    assert "ours, batches given" in second["scores"]
+    assert "ours, batches given" not in first["scores"]
+    for scores in (first["scores"], second["scores"]):
+        assert all(0 <= each["first"] <= 1 for each in scores.values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a file of Linux")
+def test_memory_is_measured() -> None:
+    found = sparse_memory.measure(2000, 100, steps=2, predicted=500)
+    assert found["matrix_mib"] == pytest.approx(2000 * 50 * 8 / 2**20, rel=0.02)
+    assert found["predicted_rows"] == 500
+    assert found["pass_seconds"] == pytest.approx(4 * found["step_seconds"])
