@@ -125,12 +125,11 @@ def export_predictions(
     data = guide.observed(x, given)
     examples = data[torch.arange(ROWS) % len(data)]
     ours = copy.deepcopy(guide).cpu().to(check_precision(dtype))
-    x = examples.x.cpu()
     inputs = [examples.given[name].cpu() for name in guide.reads]
     write_program(
         Predictions(ours),
         path,
-        x if x.dtype == torch.uint8 else x.to(dtype),
+        examples.x.cpu() if examples.x.dtype == torch.uint8 else examples.x.cpu().to(dtype),
         *(each.to(dtype) if each.is_floating_point() else each for each in inputs),
     )
 

@@ -7,6 +7,7 @@ check_installation()  # before others' packages of these names can be imported
 from ppl_models.base import FacetModel
 from ppl_models.categories import Categorical, Ordinal
 from ppl_models.columns import Columns
+from ppl_models.compositions import DirichletMultinomial, Multinomial
 from ppl_models.counts import NegativeBinomial, Poisson
 from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow
@@ -50,6 +51,7 @@ from ppl_models.priors import (
     VampPrior,
 )
 from ppl_models.reals import LogNormal, StudentT
+from ppl_models.sparse import SparseRows
 from ppl_models.vade import VaDE
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder
@@ -79,6 +81,7 @@ __all__ = [
     "ConvGrid",
     "ConvLadder",
     "ConvNet",
+    "DirichletMultinomial",
     "DirichletWeights",
     "DiscretizedLogistic",
     "Exact",
@@ -93,6 +96,7 @@ __all__ = [
     "LogNormal",
     "MLPLadder",
     "Mixture",
+    "Multinomial",
     "NegativeBinomial",
     "NeighborMixture",
     "Normal",
@@ -101,6 +105,7 @@ __all__ = [
     "Prior",
     "ResNet",
     "SharedMLP",
+    "SparseRows",
     "StandardNormal",
     "StridedConvNet",
     "StudentT",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ppl_models.checks import check_kind
 from ppl_models.likelihood_base import Located
 
-__all__ = ["Counts", "NegativeBinomial", "Poisson"]
+__all__ = ["Counts", "NegativeBinomial", "Poisson", "check_counted"]
 
 # Rates are between exp(-30) and exp(30): float32 holds them and their squares.
 LARGEST_LOG_RATE = 30.0
@@ -28,6 +28,7 @@ class Counts(Located):
 
     support = (0.0, inf)
     discrete = True
+    takes_sparse = True
 
     def _set_options(self, zero_inflated: bool, loc: float | None, unit: float | None) -> None:
         self.zero_inflated = check_kind("zero_inflated", zero_inflated, bool, "True or False")
@@ -49,15 +50,20 @@ class Counts(Located):
 
         :raises ValueError: naming a value, and what to use instead.
         """
-        if (wrong := x[(x < 0) | (x != x.floor())]).numel():
-            raise ValueError(
-                f"x has values such as {float(wrong.flatten()[0]):.4g}, but {type(self).__name__} "
-                "needs counts, 0, 1, 2 and so on: use Normal(), or LogNormal() for positive numbers"
-            )
+        check_counted(x, type(self).__name__)
 
     def extra_repr(self) -> str:
         zeros = "zero_inflated=True" if self.zero_inflated else ""
         return ", ".join(part for part in (zeros, super().extra_repr()) if part)
+
+
+def check_counted(x: Tensor, name: str) -> None:
+    """:raises ValueError: if a value is no count, for the likelihood of this name."""
+    if (wrong := x[(x < 0) | (x != x.floor())]).numel():
+        raise ValueError(
+            f"x has values such as {float(wrong.flatten()[0]):.4g}, but {name} needs counts, 0, 1, "
+            "2 and so on: use Normal(), or LogNormal() for positive numbers"
+        )
 
 
 class Poisson(Counts):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
+from ppl_models.sparse import ENTRIES_AT_ONCE, SparseRows
 
 __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
 
@@ -39,6 +40,8 @@ class Likelihood(Configurable, nn.Module):
     takes_missing = False
     #: whether it gives probabilities of values rather than a density
     discrete = False
+    #: whether data may be rows of a sparse matrix, of which most entries are 0
+    takes_sparse = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -113,6 +116,14 @@ class Likelihood(Configurable, nn.Module):
                 "  - give 8-bit images as uint8: they are divided by 255 for you\n"
                 "  - use a likelihood for real values, such as Normal(scale=...)"
             )
+
+    def check_sparse(self, x: SparseRows) -> None:
+        """Reject sparse data outside the support, by the entries that are stored.
+
+        :raises ValueError: as :meth:`check`.
+        """
+        for values in x.values.split(ENTRIES_AT_ONCE):
+            self.check(values)
 
 
 class Located(Likelihood):

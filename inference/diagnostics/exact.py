@@ -13,7 +13,7 @@ from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide, check_guide
 from ppl_models.base import FacetModel
 from ppl_models.checks import MAX_SIZE, check_count
-from ppl_models.data import as_data
+from ppl_models.data import Observed, as_data
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.priors import Mixture
 
@@ -94,7 +94,7 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
             "the guide was built for another model: build one for this model, "
             "such as VaDEGuide(model)"
         )
-    x = model.prepare(as_data(x, model))
+    x = model.prepare(Observed(as_data(x, model))[:].x)
     heads = guide.heads(x)
     loss = -_expected_log_likelihood(model, guide, heads, x, num_nodes)
     for weights, (name, head) in zip(model.kl_weights, heads.items(), strict=True):

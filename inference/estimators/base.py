@@ -24,7 +24,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from guides import FacetGuide
 from inference.estimators.data import (
     Encoding,
-    completed,
     representable,
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
@@ -155,7 +154,7 @@ class FacetEstimator(BaseEstimator):
     def _checked(self, *data: Any, **options: Any) -> Any:
         """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return validate_data(self, *data, **ACCEPTED, **options)
+            return validate_data(self, *data, **ACCEPTED, **self.reader_.accepts, **options)
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Validated training data, as the model takes them.
@@ -164,7 +163,7 @@ class FacetEstimator(BaseEstimator):
             or all of its entries are missing.
         """
         X = real_numbers(X)
-        if all(is_missing(X[rows]).all() for rows in parts(len(X))):
+        if all(is_missing(X[rows]).all() for rows in parts(X.shape[0])):
             raise ValueError("X has no observed entry: all are missing (NaN)")
         if self.likelihood is not None:
             check_kind(
@@ -196,7 +195,7 @@ class FacetEstimator(BaseEstimator):
         if likelihood is None:
             likelihood = self.reader_.likelihood(x, self.encoding_, dim)
         return Chosen(
-            completed(likelihood, x),
+            self.reader_.completed(likelihood, x),
             network if self.network is None else self.network,
             default_batch_size(len(x))
             if self.batch_size is None

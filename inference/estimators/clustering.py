@@ -18,10 +18,10 @@ from inference.checkpoints.card import write_card
 from inference.describing import FacetDescription, describe_clusters
 from inference.describing.columns import kinds_of
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
+from inference.estimators.counts_reader import reads_counts
 from inference.estimators.defaults import (
     default_dims,
     default_network,
-    default_plain_network,
     principal_dimensions,
     rank,
 )
@@ -539,7 +539,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return write_card(self.runner_, folder, x, about, card_figures(*shown) if figures else None)
 
     def _reader(self, X: Any) -> Reader:
-        return reader_for(X, self.columns, self.likelihood)
+        counts = reads_counts(X, self.likelihood)
+        return reader_for(X, self.columns, self.likelihood) if counts is None else counts
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
@@ -606,7 +607,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         **how: Any,
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
-        chosen = replace(self._chosen(x, dim, default_plain_network(shape)), view=view)
+        chosen = replace(self._chosen(x, dim, self.reader_.network(shape)), view=view)
         return kind(shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim, **how)
 
     def _split(

@@ -32,6 +32,7 @@ from math import prod
 import numpy as np
 from scipy.linalg import null_space
 from scipy.sparse.csgraph import connected_components
+from scipy.stats import entropy
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.mixture import GaussianMixture
@@ -57,6 +58,9 @@ FREQUENCIES = (0.8, 1.6)
 # Two coordinates depend on each other if the sum of the squared canonical correlations is this far
 # above that of independent ones, and by so many standard deviations.
 DEPENDENCE, SIGNIFICANT = 0.08, 4.0
+# Information that three facets share, in nats, from which on they are one: half of what the halves
+# of four clusters do.
+JOINT = 0.35
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
 # Two clusters are tested if the density between them is below this share of the lower hill's; what
@@ -219,11 +223,42 @@ def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
     }
     for group, sources, turned, loc in turns.values():
         groups = [np.flatnonzero(group == each) for each in range(group.max() + 1)]
-        found = [
-            _evidence(sources[:, columns], columns, seed, len(groups) * len(turns))
-            for columns in groups
-        ]
+        tests = len(groups) * len(turns)
+        found = [_evidence(sources[:, columns], columns, seed, tests) for columns in groups]
+        for columns in _joint(found, sources):
+            found = [each for each in found if not np.isin(each.columns, columns).any()]
+            found.append(_evidence(sources[:, columns], columns, seed, tests))
         yield FacetCount(sorted(found, key=_clearness), loc, turned)
+
+
+def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.ndarray]:
+    """Columns of the groups whose clusters tell each other, in pairs, or in threes though not in
+    pairs: together they are one. Four clusters at equal distances are such, along the axes of a
+    cube of which they are every other corner.
+    """
+    split = [each for each in groups if len(each.tree.joins)]
+    if not any(each.is_facet for each in split):
+        return []
+    labels = [each.tree.labels(sources[:, each.columns], max(2, each.tree.hills)) for each in split]
+    tied = np.zeros((len(split),) * 2, bool)
+    for two in combinations(range(len(split)), 2):
+        tied[two] = _shared_information([labels[i] for i in two]) > JOINT
+    for three in combinations(range(len(split)), 3):
+        in_pairs = sum(
+            _shared_information([labels[i] for i in two]) for two in combinations(three, 2)
+        )
+        if _shared_information([labels[i] for i in three]) - in_pairs > JOINT:
+            tied[np.ix_(three, three)] = True
+    number, group = connected_components(tied, directed=False)
+    parts = [[split[i].columns for i in np.flatnonzero(group == each)] for each in range(number)]
+    return [np.sort(np.concatenate(part)) for part in parts if len(part) > 1]
+
+
+def _shared_information(labels: Sequence[np.ndarray]) -> float:
+    """The sum of the labellings' entropies less that of their combination, in nats."""
+    each = [np.unique(label, return_counts=True)[1] for label in labels]
+    together = np.unique(np.stack(labels), axis=1, return_counts=True)[1]
+    return float(sum(entropy(counts) for counts in each) - entropy(together))
 
 
 def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:

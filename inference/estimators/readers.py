@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from inference.estimators.data import Encoding, default_likelihood, encoding_of
+from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of
+from inference.estimators.defaults import default_plain_network
 from inference.estimators.exporting import columns_in_words
 from inference.estimators.frames import Table, is_mixed, read_table
 from inference.estimators.rows import has_missing, is_missing
 from inference.estimators.tables import is_frame, plain_table
 from inference.estimators.views import View, columns_view
 from ppl_models import Likelihood
+from ppl_models.networks import Architecture
 
 __all__ = ["FrameReader", "Reader", "reader_for"]
 
@@ -22,6 +24,11 @@ __all__ = ["FrameReader", "Reader", "reader_for"]
 @dataclass(frozen=True)
 class Reader:
     """Arrays, tensors and frames of numbers: read as they are, and returned as arrays."""
+
+    @property
+    def accepts(self) -> dict[str, Any]:
+        """What scikit-learn's check is to accept besides arrays."""
+        return {}
 
     def numbers(self, X: Any) -> Any:
         """What scikit-learn's check accepts: ``[N, ...]``.
@@ -46,6 +53,17 @@ class Reader:
         :param dim: length of all latents together.
         """
         return default_likelihood(encoding.values, x, dim)
+
+    def completed(self, likelihood: Likelihood, x: np.ndarray) -> Likelihood:
+        """The user's or the default one, with what encoded data add to it."""
+        return completed(likelihood, x)
+
+    def network(self, shape: tuple[int, ...]) -> Architecture:
+        """That of data whose facets are subspaces, where the user gave none.
+
+        :param shape: of one datum.
+        """
+        return default_plain_network(shape)
 
     def view(self, x: np.ndarray) -> View:
         """How a start sees encoded data.

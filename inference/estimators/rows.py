@@ -5,6 +5,8 @@ first, so that no step needs memory for a further copy of the data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -77,27 +79,31 @@ def in_parts(
 
 
 def is_missing(X: np.ndarray) -> np.ndarray:
-    """Which entries are missing, for numbers of any type."""
+    """Which entries are missing, for numbers of any type; of sparse rows, which have no gaps, for
+    each row.
+    """
+    if not isinstance(X, np.ndarray):
+        return np.zeros(X.shape[0], bool)
     return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)
 
 
 def has_missing(X: np.ndarray) -> bool:
     """Whether any entry is missing."""
-    return X.dtype.kind == "f" and any(np.isnan(X[rows]).any() for rows in parts(len(X)))
+    return isinstance(X, np.ndarray) and any(is_missing(X[rows]).any() for rows in parts(len(X)))
 
 
 class Arranged:
     """An array whose rows change their places in it, so that chosen ones lie together.
 
-    :param x: ``[N, ...]``, which is changed.
+    :param x: ``[N, ...]``, which is changed; sparse rows, which share their entries, are not.
 
     :ivar order: the first place of the row that is now at each place ``[N]``.
     """
 
-    def __init__(self, x: np.ndarray) -> None:
+    def __init__(self, x: Any) -> None:
         self.x, self.order = x, np.arange(len(x))
 
-    def first(self, *groups: np.ndarray) -> list[np.ndarray]:
+    def first(self, *groups: np.ndarray) -> list[Any]:
         """Put these groups first, one after the other, the other rows behind them; returns a view
         of each group.
 
@@ -111,8 +117,8 @@ class Arranged:
         place[self.order] = np.arange(len(place))
         self._move(place[order], len(groups[0]))
         self.order = order
-        ends = np.cumsum([len(rows) for rows in groups])
-        return np.split(self.x[: ends[-1]], ends[:-1])
+        ends = np.cumsum([0, *(len(rows) for rows in groups)])
+        return [self.x[start:end] for start, end in pairwise(ends)]
 
     def back(self, values: np.ndarray) -> np.ndarray:
         """Values of the rows as they now lie ``[N, ...]``, in the first order."""
@@ -122,6 +128,9 @@ class Arranged:
 
     def _move(self, places: np.ndarray, number: int) -> None:
         """Take rows from ``places``, of which the first ``number`` move towards the front."""
+        if not isinstance(self.x, np.ndarray):
+            self.x = self.x[places]
+            return
         if (np.diff(places[:number]) < 0).any():
             self.x[:] = self.x[places]
             return

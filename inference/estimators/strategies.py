@@ -279,7 +279,7 @@ class SubspaceStrategy(FitStrategy):
         variances = torch.as_tensor(
             subspaces.variances(view.residual_scale(some_rows(x), self.dim))
         )
-        seen = torch.as_tensor(x, device=guide.model.gates.device)
+        seen = guide.observed(x, {}).to(guide.model.gates.device)
         with blaming_divergence(guide, x, self.chosen.learning_rate):
             teach(guide, seen, sources, variances, sum(self.lengths.alone), self.chosen)
         return guide

@@ -33,6 +33,7 @@ from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
 from inference.estimators.rows import MANY
 from inference.randomness import seeded
+from ppl_models.data import Observed
 from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
 from ppl_models.turns import let_others_in
@@ -190,7 +191,12 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 
 
 def teach(
-    guide: FacetGuide, x: Tensor, sources: Tensor, variances: Tensor, epochs: int, chosen: Chosen
+    guide: FacetGuide,
+    data: Observed,
+    sources: Tensor,
+    variances: Tensor,
+    epochs: int,
+    chosen: Chosen,
 ) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
@@ -200,7 +206,7 @@ def teach(
     step to step.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
-    :param x: ``[N, D]``, encoded.
+    :param data: x ``[N, D]``, encoded, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
     :param variances: of each latent given x ``[m]``: the posteriors' first widths.
     :param chosen: gives the learning rate, batch size and seed.
@@ -213,18 +219,18 @@ def teach(
             rung.weight[len(width) :] = 0
             rung.bias[len(width) :] = raw_log_variance(width.log())
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
-    steps = -(-len(x) // chosen.batch_size)
+    steps = -(-len(data) // chosen.batch_size)
     bar = tqdm(total=epochs * steps, unit="step", disable=not chosen.verbose, dynamic_ncols=True)
-    with seeded(chosen.seed, x.device), training(guide), bar:
+    with seeded(chosen.seed, data.x.device), training(guide), bar:
         for epoch in range(epochs):
-            order = torch.randperm(len(x), device=x.device)
+            order = torch.randperm(len(data), device=data.x.device)
             for step, rows in enumerate(order.split(chosen.batch_size)):
-                if step == 0 or len(x) > MANY:  # of many rows there are few passes
+                if step == 0 or len(data) > MANY:  # of many rows there are few passes
                     left = 1 - (epoch + step / steps) / epochs
                     for group in optimizer.param_groups:
                         group["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
-                batch = chosen.view.taught(x[rows])
+                batch = chosen.view.taught(data[rows].x)
                 _distance(guide, batch, sources[rows].split(dims, -1)).backward()
                 optimizer.step()
                 bar.update()

@@ -25,8 +25,11 @@ from inference.runner import SVIRunner
 from inference.threads import on_one_thread
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_kind, check_one_of
+from ppl_models.data import Observed
 from ppl_models.modes import evaluating, training
 from ppl_models.priors import Mixture, StandardNormal
+from ppl_models.priors.base import Data
+from ppl_models.sparse import SparseRows
 from ppl_models.turns import let_others_in
 
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
@@ -82,11 +85,11 @@ def cold_start(
     _check_clusters_are_inferred(guide.model)
     with seeded(seed, guide.model.gates.device):
         rows, _ = _some_rows(x, guide, max_rows)
-        check_enough(rows, guide.model.mixtures)
-        latents = {name: latents_of(q) for name, q in guide.posterior(rows).items()}
+        check_enough(rows.x, guide.model.mixtures)
+        latents = {name: latents_of(q) for name, q in guide.posterior(rows.x).items()}
     for name, prior in guide.model.mixtures.items():
         fitted = _fitted(prior, latents[name], "diag", seed)
-        prior.place(torch.as_tensor(fitted.means_), data=(guide.model.seen(rows), latents[name]))
+        prior.place(torch.as_tensor(fitted.means_), data=_data(guide, prior, rows, latents[name]))
 
 
 def fit_mixtures(
@@ -137,8 +140,8 @@ def fit_mixtures(
     mixtures = chosen_mixtures(guide.model, facets)
     with seeded(seed, guide.model.gates.device):
         rows, known = _some_rows(x, guide, max_rows, label)
-        check_enough(rows, mixtures)
-        posterior = guide.posterior(rows)
+        check_enough(rows.x, mixtures)
+        posterior = guide.posterior(rows.x)
     for name, prior in mixtures.items():
         means, variances = posterior[name].mean, posterior[name].variance
         covariance = getattr(prior, "covariance", "diag")
@@ -159,7 +162,7 @@ def fit_mixtures(
             (between if covariance == "full" else torch.diag_embed(between))
             + torch.diag_embed(within),
             torch.as_tensor(fitted.weights_),
-            data=(guide.model.seen(rows), means),
+            data=_data(guide, prior, rows, means),
         )
     if isinstance(guide, NetworkGuide):
         _teach_clusters(guide, rows, mixtures, seed)
@@ -242,7 +245,7 @@ def standard_normal_priors(
 
 def _teach_clusters(
     guide: NetworkGuide,
-    rows: Tensor,
+    rows: Observed,
     facets: Collection[str],
     seed: int,
     steps: int = 400,
@@ -263,9 +266,10 @@ def _teach_clusters(
     for name in facets:
         guide.forget_clusters(name)
     optimizer = torch.optim.Adam(guide.reading_parameters(), lr=1e-3, fused=True)
-    with seeded(seed, rows.device), torch.enable_grad(), evaluating(teacher), training(guide):
+    device = rows.x.device
+    with seeded(seed, device), torch.enable_grad(), evaluating(teacher), training(guide):
         for _ in range(steps):
-            batch = rows[torch.randint(len(rows), (batch_size,), device=rows.device)]
+            batch = rows[torch.randint(len(rows), (batch_size,), device=device)].x
             with torch.no_grad():
                 targets = teacher.heads(batch)
             heads = guide.heads(batch)
@@ -326,7 +330,7 @@ def chosen_mixtures(model: FacetModel, facets: Sequence[str] | None) -> dict[str
     return {name: model.mixtures[name] for name in facets}
 
 
-def check_enough(rows: Tensor, mixtures: Mapping[str, Mixture]) -> None:
+def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
     for name, prior in mixtures.items():
         if len(rows) < max(prior.num_components, 2):
             raise ValueError(
@@ -375,11 +379,18 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
     return {"means_init": start, "n_init": 1, **steps}
 
 
+def _data(guide: FacetGuide, prior: Mixture, rows: Observed, z: Tensor) -> Data | None:
+    """What a prior that may be made of data is given; sparse rows become dense only for such."""
+    if not isinstance(rows.x, SparseRows):
+        return guide.model.seen(rows.x), z
+    return (guide.model.seen(rows.x.dense()), z) if prior.uses_posterior else None
+
+
 def _some_rows(
     x: ArrayLike | Tensor, guide: FacetGuide, max_rows: int | None, label: Any = None
-) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """Random rows on the model's device (``None``: all, in any order), prepared, and their labels
-    for each facet that has any.
+) -> tuple[Observed, dict[str, np.ndarray]]:
+    """Random rows on the model's device (``None``: all, in any order), prepared unless they are
+    sparse, and their labels for each facet that has any.
     """
     model = guide.model
     data = guide.observed(x, {"label": label})
@@ -388,6 +399,7 @@ def _some_rows(
     labels = data.given.get("label", torch.full((len(data), len(model.mixtures)), -1)).cpu()
     left_out = order[max_rows:]
     chosen = torch.cat([order[:max_rows], left_out[(labels[left_out] >= 0).any(1)]])
-    rows = model.prepare(data.x[chosen.to(data.x.device)].to(model.gates.device))
+    rows = data.x[chosen.to(data.x.device)].to(model.gates.device)
+    rows = rows if isinstance(rows, SparseRows) else model.prepare(rows)
     columns = zip(model.mixtures, labels[chosen].numpy().T, strict=True)
-    return rows, {name: column for name, column in columns if (column >= 0).any()}
+    return Observed(rows), {name: column for name, column in columns if (column >= 0).any()}

@@ -27,6 +27,7 @@ from inference.training.loader_passes import (
 from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import to_config
 from ppl_models.data import Observed
+from ppl_models.sparse import SparseRows
 
 __all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
 
@@ -284,13 +285,19 @@ def data_source_for(
     return InMemorySource(data, batching, size, device, mapped=isinstance(x, np.memmap))
 
 
-def fingerprint(tensor: Tensor, mapped: bool = False) -> dict[str, Any]:
+def fingerprint(tensor: Tensor | SparseRows, mapped: bool = False) -> dict[str, Any]:
     """What identifies data: shape, type, and digests of all numbers and of 1,024 evenly spread
-    rows, which is what earlier versions compared.
+    rows, which is what earlier versions compared; of sparse rows, of all their entries.
 
     :param mapped: whether the numbers are in a memory-mapped file. If that has more than
         ``LARGEST_DIGESTED`` bytes, so many are read, in evenly spread rows.
     """
+    if isinstance(tensor, SparseRows):
+        return {
+            "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype),
+            "all": _digest_entries(tensor),
+        }
     row = max(1, tensor[0].numel() * tensor.element_size()) if len(tensor) else 1
     most = LARGEST_DIGESTED // row if mapped else len(tensor)
     return {
@@ -314,4 +321,13 @@ def _digest(tensor: Tensor, most: int, row: int) -> str:
             part = tensor[(rows * (len(tensor) - 1) // max(n - 1, 1)).to(tensor.device)]
         block = part.detach().cpu().contiguous().flatten().view(torch.uint8)
         found.update(block.numpy().data)
+    return found.hexdigest()
+
+
+def _digest_entries(rows: SparseRows) -> str:
+    """A digest of where the entries are and of their values, some rows at a time."""
+    found = hashlib.sha256()
+    for block in rows.blocks():
+        for part in block:
+            found.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return found.hexdigest()

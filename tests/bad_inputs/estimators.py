@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
 from inference.estimators import (
@@ -19,7 +20,7 @@ from inference.estimators import (
     SemiSupervisedClassifier,
 )
 from inference.runner import DeadFacetWarning
-from ppl_models import Bernoulli, ConvLadder, MLPLadder, Normal, Poisson
+from ppl_models import Bernoulli, ConvLadder, DirichletMultinomial, MLPLadder, Normal, Poisson
 from tests.bad_inputs.shared import COUNT, HUGE, INF, MANY, NAN, Row, of
 
 # Estimators: as scikit-learn has it, options are looked at by fit. Data for them are random numbers
@@ -465,6 +466,41 @@ ESTIMATORS = [
             "range: label_weight",
             classifier(label_weight=-1),
             "label_weight must be a number of at least 0, got -1",
+        ),
+    ),
+    *of(
+        "MultiFacetClustering.fit, counts",
+        (
+            "range: negative count",
+            lambda: MultiFacetClustering().fit(csr_array(-np.eye(30))),
+            "X is sparse, and so read as counts: x has values such as -1, but DirichletMultinomial",
+        ),
+        (
+            "type: broken counts of an array",
+            lambda: MultiFacetClustering(likelihood=DirichletMultinomial()).fit(table()),
+            "X is given a likelihood of counts, and read as counts: x has values such as",
+        ),
+        (
+            "nan: count",
+            lambda: MultiFacetClustering().fit(csr_array(np.eye(30) * NAN)),
+            "it holds NaN or infinity",
+        ),
+        (
+            "unknown: batch",
+            lambda: MultiFacetClustering(likelihood=DirichletMultinomial(2)).fit(
+                csr_array(3 * np.eye(30))
+            ),
+            "codes of batches, which are 0 to 1, but one is 3",
+        ),
+        (
+            "misfit: likelihood",
+            lambda: MultiFacetClustering(likelihood=Normal()).fit(csr_array(np.eye(30))),
+            "X is sparse, and sparse data are read as counts, which .* does not describe",
+        ),
+        (
+            "misfit: equal rows",
+            lambda: MultiFacetClustering().fit(csr_array(np.ones((30, 4)))),
+            "the rows of X do not differ",
         ),
     ),
     *of(

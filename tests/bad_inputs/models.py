@@ -33,6 +33,7 @@ from ppl_models import (
     ContinuousIVAE,
     ConvLadder,
     ConvNet,
+    DirichletMultinomial,
     DirichletWeights,
     DiscretizedLogistic,
     Flat,
@@ -42,6 +43,7 @@ from ppl_models import (
     Incomplete,
     LogNormal,
     MLPLadder,
+    Multinomial,
     NegativeBinomial,
     NeighborMixture,
     Normal,
@@ -55,6 +57,7 @@ from ppl_models import (
     VaDE,
     VampPrior,
 )
+from ppl_models.sparse import sparse_rows
 from tests.bad_inputs.shared import (
     COUNT,
     HUGE,
@@ -349,6 +352,87 @@ LIKELIHOODS = [
             "range: broken count",
             lambda: NegativeBinomial().check(torch.tensor([0.5])),
             "values such as 0.5, but NegativeBinomial needs counts",
+        ),
+    ),
+    *of(
+        "Multinomial",
+        ("range: batches", lambda: Multinomial(num_batches=0), f"num_batches {COUNT}, got 0"),
+        ("type: columns", lambda: Multinomial(num_columns=2.5), f"num_columns {COUNT}, got 2.5"),
+        ("huge: columns", lambda: Multinomial(num_columns=HUGE), f"num_columns {MANY}"),
+        ("nan: total", lambda: Multinomial(total=NAN), "total must be a positive number, got nan"),
+        (
+            "missing: columns",
+            lambda: MFCVAE((6,), {"a": GaussianMixture(2, 2)}, Multinomial(num_batches=2)),
+            "needs num_columns= for its offsets of 2 batches: give num_columns=5",
+        ),
+        (
+            "shape: columns",
+            lambda: MFCVAE((6,), {"a": GaussianMixture(2, 2)}, Multinomial(num_columns=5)),
+            r"x_shape is \(6,\), but Multinomial has 5 columns: give x_shape=\(5,\)",
+        ),
+        (
+            "shape: images",
+            lambda: MFCVAE((1, 4, 4), {"a": GaussianMixture(2, 2)}, Multinomial()),
+            r"Multinomial describes rows of columns, and x_shape is \(1, 4, 4\)",
+        ),
+        (
+            "range: negative count",
+            lambda: Multinomial().check(torch.tensor([[3.0, -2.0]])),
+            "values such as -2, but Multinomial needs counts",
+        ),
+        (
+            "unknown: batch",
+            lambda: Multinomial(2, 1).check(torch.tensor([[3.0, 2.0]])),
+            "codes of batches, which are 0 to 1, but one is 2",
+        ),
+    ),
+    *of(
+        "DirichletMultinomial",
+        (
+            "range: concentration",
+            lambda: DirichletMultinomial(concentration=0.0),
+            "concentration must be a positive number, got 0.0",
+        ),
+        (
+            "range: broken count",
+            lambda: DirichletMultinomial().check(torch.tensor([[0.5]])),
+            "values such as 0.5, but DirichletMultinomial needs counts",
+        ),
+    ),
+    *of(
+        "Multinomial.output_shape",
+        (
+            "shape: no column",
+            lambda: Multinomial(2, 3).output_shape((1,)),
+            r"Multinomial describes rows of columns, and x_shape is \(1,\)",
+        ),
+    ),
+    *of(
+        "Multinomial.check",
+        ("type: broken count", lambda: Multinomial().check(torch.tensor([0.5])), "needs counts"),
+    ),
+    *of(
+        "Multinomial.check_sparse",
+        (
+            "range: negative count",
+            lambda: Multinomial().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
+            "values such as -1, but Multinomial needs counts",
+        ),
+    ),
+    *of(
+        "Likelihood.check_sparse",
+        (
+            "range: negative count",
+            lambda: Poisson().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
+            "values such as -1, but Poisson needs counts",
+        ),
+    ),
+    *of(
+        "SparseRows",
+        (
+            "shape: three axes",
+            lambda: sparse_rows(torch.zeros(2, 3, 4).to_sparse_coo()),
+            r"x is sparse and has shape \[2, 3, 4\], but \[N, D\] is needed",
         ),
     ),
     *of(

@@ -1,0 +1,125 @@
+"""Rows of counts, sparse or not: read as sparse rows, and returned as the user gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from inference.estimators.counts_view import CountsView, counts_view
+from inference.estimators.data import Encoding
+from inference.estimators.readers import Reader
+from inference.estimators.tables import plain_table
+from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
+from ppl_models.networks import Architecture
+from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
+
+__all__ = ["CountsReader", "reads_counts"]
+
+# Widths of the default network. The first is paid for by every column: at 10,000 columns it takes
+# most of a step, and more units than these found no more on drawn counts.
+WIDTHS = (128, 128)
+
+
+@dataclass(frozen=True)
+class CountsEncoding(Encoding):
+    """Counts stay as they are; the likelihood standardises what networks see."""
+
+    @property
+    def of_columns(self) -> bool:
+        return True
+
+    def encode(self, X: Any) -> SparseRows:  # type: ignore[override]
+        return sparse_rows(X if issparse(X) else csr_array(X))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+@dataclass(frozen=True)
+class CountsReader(Reader):
+    """Rows of counts, of which each row's total is given.
+
+    :ivar sparse: whether they came as a sparse matrix, so that draws are returned as one.
+    :ivar num_batches: of which the last column of X holds codes, if there are several.
+    """
+
+    sparse: bool
+    num_batches: int = 1
+
+    @property
+    def accepts(self) -> dict[str, Any]:
+        return {"accept_sparse": "csr"}
+
+    def numbers(self, X: Any) -> Any:
+        return sparse_rows(X).tocsr() if is_sparse(X) and not issparse(X) else plain_table(X)
+
+    def encoding(
+        self, X: Any, likelihood: Likelihood | None, rows: np.ndarray | None = None
+    ) -> Encoding:
+        self._check(X, DirichletMultinomial() if likelihood is None else likelihood)
+        return CountsEncoding("counts", X.shape[1:], np.zeros(1), np.ones(1), 0.0)
+
+    def likelihood(self, x: Any, encoding: Encoding, dim: int) -> Likelihood:
+        return DirichletMultinomial()
+
+    def completed(self, likelihood: Likelihood, x: Any) -> Likelihood:
+        """With a typical total, and the shares of the columns to begin with."""
+        return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
+
+    def network(self, shape: tuple[int, ...]) -> Architecture:
+        return MLP(WIDTHS, dropout=0)
+
+    def view(self, x: Any) -> CountsView:
+        return counts_view(x, self.num_batches)
+
+    def check_marking(self) -> None:
+        raise ValueError(
+            "mark_outliers=True is for columns of numbers, and X holds counts: leave it out"
+        )
+
+    def check_gaps(self, X: Any, encoding: Encoding, likelihood: Likelihood) -> None:
+        self._check(X, likelihood)
+
+    def returned(self, values: np.ndarray, like: Any = None) -> Any:
+        return csr_array(values) if self.sparse else values
+
+    def _check(self, X: Any, likelihood: Likelihood) -> None:
+        """:raises ValueError: if a value is no count, or missing."""
+        values = X.data if issparse(X) else X
+        why = "sparse, and so" if self.sparse else "given a likelihood of counts, and"
+        with _about(f"X is {why} read as counts: "):
+            if not np.isfinite(values).all():
+                raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
+            likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}{error}") from error
+
+
+def reads_counts(X: Any, likelihood: Likelihood | None) -> CountsReader | None:
+    """The reader of rows of counts, where X is sparse or the likelihood is one of these.
+
+    :param likelihood: the user's.
+    :raises ValueError: if X is sparse and the likelihood does not read counts.
+    """
+    sparse = is_sparse(X)
+    if isinstance(likelihood, Multinomial):
+        return CountsReader(sparse, likelihood.num_batches)
+    if not sparse:
+        return None
+    if isinstance(likelihood, Likelihood) and not likelihood.takes_sparse:
+        raise ValueError(
+            f"X is sparse, and sparse data are read as counts, which {likelihood!r} does not "
+            "describe: leave likelihood= out, or give X.toarray()"
+        )
+    return CountsReader(sparse)

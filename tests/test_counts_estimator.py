@@ -1,0 +1,266 @@
+"""Sparse matrices of counts in the estimator: what a start sees of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from benchmarks import sparse_counts, sparse_memory
+from benchmarks.sparse_counts import drawn_counts
+from inference.estimators import MultiFacetClustering
+from inference.estimators.counting import number_of_facets
+from inference.estimators.counts_view import Centred, counts_view, logarithms
+from ppl_models import Bernoulli, DirichletMultinomial, MLPLadder, Multinomial, NegativeBinomial
+from ppl_models.sparse import sparse_rows
+
+ROWS, D, BATCHES = 300, 60, 3
+
+
+@cache
+def drawn(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts whose clusters and batches each have columns of their own, of very different totals;
+    clusters and batches.
+    """
+    rng = np.random.default_rng(seed)
+    label, batch = rng.integers(3, size=ROWS), rng.integers(BATCHES, size=ROWS)
+    own, shift = rng.normal(size=(3, D)), rng.normal(size=(BATCHES, D))
+    logits = np.where(np.arange(D) < D // 2, own[label], shift[batch])
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return rng.multinomial(rng.lognormal(5, 0.7, ROWS).astype(int), p), label, batch
+
+
+def coded() -> Any:
+    x, _, batch = drawn()
+    return sparse.csr_array(np.concatenate([x, batch[:, None]], 1).astype(np.float32))
+
+
+def estimator(**options: Any) -> MultiFacetClustering:
+    return MultiFacetClustering(random_state=0, epochs=8, **options)
+
+
+@cache
+def fitted() -> MultiFacetClustering:
+    return estimator().fit(sparse.csr_array(drawn()[0]))
+
+
+# What a start sees.
+
+
+def directions(x: np.ndarray, num_batches: int = 1) -> int:
+    return counts_view(sparse_rows(sparse.csr_array(x)), num_batches).weights.shape[1] // 4
+
+
+def test_directions_are_one_fewer_than_the_clusters_of_each_labelling() -> None:
+    x, label, batch = drawn()
+    assert directions(x) == 4  # of three clusters and three batches
+    assert directions(coded(), BATCHES) == 2
+    for keep, columns in ((label, x[:, : D // 2]), (batch, x[:, D // 2 :])):
+        assert directions(columns) == 2
+        assert len(np.unique(keep)) == 3
+
+
+def test_rows_of_one_rate_have_no_facet() -> None:
+    """Totals may show as a direction: a logarithm's mean depends on them. It has no clusters."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(D))
+    x = sparse_rows(sparse.csr_array(rng.multinomial(rng.integers(5, 400, ROWS), p)))
+    view = counts_view(x)
+    assert view.weights.shape[1] <= 12  # three directions, of which two are the fewest
+    assert number_of_facets(view.smooth(x, 0)).number == 0
+
+
+def test_the_numbers_tell_the_clusters_whatever_the_totals() -> None:
+    x, label, _ = drawn()
+    rows = sparse_rows(coded())
+    z = counts_view(rows, BATCHES).numbers(rows)
+    assert z.var(0).mean() == pytest.approx(1, rel=0.01)
+    # Regressed on clusters, little is left; on totals and batches, nearly everything.
+    means = np.stack([z[label == k].mean(0) for k in range(3)])
+    assert (z - means[label]).var() < 0.3 * z.var()
+    totals = np.log(x.sum(1))
+    assert np.abs(np.corrcoef(z.T, totals)[-1, :-1]).max() < 0.25
+
+
+def test_centred_directions_are_those_of_the_dense_matrix() -> None:
+    x, _, batch = drawn()
+    seen = logarithms(sparse.csr_array(x).astype(float), 100.0)
+    n = x.sum(1, keepdims=True)
+    np.testing.assert_allclose(seen.toarray(), np.log1p(100 * x / n))
+    centred = Centred.of(seen, batch, BATCHES)
+    means = np.stack([seen.toarray()[batch == b].mean(0) for b in range(BATCHES)])
+    dense = (seen.toarray() - means[batch]) * centred.scale
+    sizes, turns = centred.directions(5, np.random.default_rng(0))
+    _, want, vt = np.linalg.svd(dense)
+    np.testing.assert_allclose(sizes, want[:5], rtol=1e-6)
+    np.testing.assert_allclose(np.abs((turns * vt[:5]).sum(1)), 1, rtol=1e-5)
+
+
+def test_shuffled_columns_keep_their_values_in_each_batch() -> None:
+    x, _, batch = drawn()
+    centred = Centred.of(sparse.csr_array(x), batch, BATCHES)
+    shuffled = centred.shuffled(np.random.default_rng(0))
+    for b in range(BATCHES):
+        ours, theirs = x[batch == b], shuffled.matrix.toarray()[shuffled.batch == b]
+        np.testing.assert_array_equal(np.sort(ours, 0), np.sort(theirs, 0))
+        assert (ours != theirs).any()
+
+
+def test_four_clusters_at_equal_distances_are_one_facet() -> None:
+    """Every other corner of a cube: along its axes each two coordinates are independent."""
+    rng = np.random.default_rng(0)
+    corners = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+    four, two = rng.integers(4, size=800), rng.integers(2, size=800)
+    z = np.concatenate([corners[four], 2 * two[:, None] - 1], 1) * 3
+    z = (z + rng.normal(size=z.shape)) @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    found = number_of_facets((z - z.mean(0)) / z.std(0))
+    assert sorted(found.numbers) == [2, 4]
+    for label, facet in ((four, 4), (two, 2)):
+        (group,) = [each for each in found.facets if each.tree.hills == facet]
+        u = ((z - z.mean(0)) / z.std(0) - found.loc) @ found.maps[group.columns].T
+        assert adjusted_rand_score(label, group.tree.labels(u, facet)) > 0.95
+
+
+# The estimator.
+
+
+def test_clusters_and_batches_are_facets_of_sparse_counts() -> None:
+    x, label, batch = drawn()
+    found = fitted()
+    assert found.settings_["values"] == "counts"
+    assert found.settings_["likelihood"].startswith("DirichletMultinomial(num_columns=60")
+    assert sorted(found.settings_["n_clusters"].values()) == [3, 3]
+    for truth in (label, batch):
+        assert max(normalized_mutual_info_score(truth, c) for c in found.labels_.T) > 0.9
+    matrix = sparse.csr_array(x)
+    np.testing.assert_array_equal(found.predict(matrix), found.labels_)
+    np.testing.assert_array_equal(found.predict(matrix[:7]), found.labels_[:7])
+    assert found.transform(matrix).shape[0] == ROWS
+    assert np.isfinite(found.score(matrix))
+    drawn_rows, clusters = found.sample(5)
+    assert sparse.issparse(drawn_rows)
+    assert drawn_rows.shape == (5, D)
+    assert clusters.shape == (5, 2)
+    assert (drawn_rows.sum(1) == found.runner_.model.likelihood.total).all()
+    assert found.runner_.model.likelihood.total == pytest.approx(np.median(x.sum(1)), abs=1)
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(again.predict(matrix), found.labels_)
+
+
+def test_batches_that_are_given_are_no_facet() -> None:
+    _, label, batch = drawn()
+    found = estimator(likelihood=DirichletMultinomial(num_batches=BATCHES)).fit(coded())
+    scores = [normalized_mutual_info_score(label, c) for c in found.labels_.T]
+    assert max(scores) > 0.9
+    assert all(normalized_mutual_info_score(batch, c) < 0.1 for c in found.labels_.T)
+    assert found.sample(4)[0].shape == (4, D + 1)
+
+
+def test_a_dense_array_is_counts_if_the_likelihood_says_so() -> None:
+    x, _, _ = drawn()
+    found = estimator(likelihood=DirichletMultinomial()).fit(x)
+    np.testing.assert_array_equal(found.labels_, fitted().labels_)
+    np.testing.assert_array_equal(found.predict(x), found.labels_)
+    assert isinstance(found.sample(3)[0], np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"likelihood": NegativeBinomial()},
+        {"network": MLPLadder((16, 16))},
+        {"facets": 2, "n_clusters": 2, "n_latents": 1},
+    ],
+)
+def test_other_settings_take_sparse_counts_too(options: dict[str, Any]) -> None:
+    matrix = sparse.csr_array(drawn()[0])
+    found = MultiFacetClustering(random_state=0, epochs=3, **options).fit(matrix)
+    assert found.predict(matrix).shape[0] == ROWS
+    found.partial_fit(matrix)
+
+
+def test_sparse_tensors_are_read_as_matrices_of_scipy_are() -> None:
+    x = torch.as_tensor(drawn()[0]).to_sparse_coo()
+    np.testing.assert_array_equal(fitted().predict(x), fitted().labels_)
+
+
+# Refusals.
+
+COUNTS = "X is sparse, and so read as counts: "
+BROKEN: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
+    "negative": (lambda x: np.where(x == 2, -1, x), COUNTS + "x has values such as -1, but"),
+    "fractional": (lambda x: x / 2, COUNTS + r"x has values such as \d\.5, but DirichletMult"),
+    "nan": (lambda x: np.where(x == 2, np.nan, x), COUNTS + "it holds NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BROKEN.values(), ids=BROKEN)
+def test_what_is_no_count_is_refused(change: Callable, message: str) -> None:
+    x = sparse.csr_array(change(drawn()[0]))
+    with pytest.raises(ValueError, match=message):
+        estimator().fit(x)
+    with pytest.raises(ValueError, match=message):
+        fitted().predict(x)
+
+
+def test_other_misfits_are_refused_in_a_sentence() -> None:
+    matrix = sparse.csr_array(drawn()[0])
+    with pytest.raises(
+        ValueError, match="X has 59 features, but MultiFacetClustering is expecting"
+    ):
+        fitted().predict(matrix[:, 1:])
+    with pytest.raises(ValueError, match="given a likelihood of counts, and read as counts: x has"):
+        estimator(likelihood=Multinomial()).fit(np.random.default_rng(0).random((30, 4)))
+    with pytest.raises(ValueError, match="codes of batches, which are 0 to 1, but one is 2"):
+        estimator(likelihood=Multinomial(num_batches=2)).fit(coded())
+    with pytest.raises(ValueError, match=r"X is sparse, .* which Bernoulli\(\) does not describe"):
+        estimator(likelihood=Bernoulli()).fit(matrix)
+    with pytest.raises(
+        ValueError, match="mark_outliers=True is for columns of numbers, and X hold"
+    ):
+        clone(estimator()).set_params(mark_outliers=True).fit(matrix)
+    with pytest.raises(ValueError, match="the rows of X do not differ"):
+        estimator().fit(sparse.csr_array(np.ones((40, 5))))
+
+
+# The benchmarks.
+
+
+def test_drawn_counts_are_as_described() -> None:
+    for misfit in (False, True):
+        found = drawn_counts(400, 200, seed=1, misfit=misfit)
+        assert (found.x.shape, found.x.dtype) == ((400, 200), np.float32)
+        assert found.batch.max() == 2 * misfit
+        assert 30 < np.median(found.x.sum(1)) < 90
+        for name, label in found.labels.items():
+            assert normalized_mutual_info_score(label, found.known[name]) > 0.35 - 0.2 * misfit
+
+
+def test_every_method_is_scored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    few = partial(MultiFacetClustering, epochs=2)
+    monkeypatch.setattr(sparse_counts, "MultiFacetClustering", few)
+    flags = ["--rows", "120", "--columns", "40", "--seeds", "0", "1"]
+    sparse_counts.main([*flags, "--out", str(tmp_path / "counts.jsonl")])
+    first, second = map(json.loads, (tmp_path / "counts.jsonl").read_text().splitlines())
+    assert "ours, batches given" in second["scores"]
+    assert "ours, batches given" not in first["scores"]
+    for scores in (first["scores"], second["scores"]):
+        assert all(0 <= each["first"] <= 1 for each in scores.values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a file of Linux")
+def test_memory_is_measured() -> None:
+    found = sparse_memory.measure(2000, 100, steps=2, predicted=500)
+    assert found["matrix_mib"] == pytest.approx(2000 * 50 * 8 / 2**20, rel=0.02)
+    assert found["predicted_rows"] == 500
+    assert found["pass_seconds"] == pytest.approx(4 * found["step_seconds"])
