@@ -64,16 +64,16 @@ def in_parts(
     :param work: from ``[n, ...]`` to ``[n, ...]``, of the same dtype for all rows.
     :param shown: what to call it beside a progress bar; ``None`` for no bar.
     """
-    if len(x) <= MANY:
+    if x.shape[0] <= MANY:
         return work(x)
     found: np.ndarray | None = None
-    with tqdm(total=len(x), desc=shown, unit="row", disable=shown is None) as bar:
-        for rows in parts(len(x)):
+    with tqdm(total=x.shape[0], desc=shown, unit="row", disable=shown is None) as bar:
+        for rows in parts(x.shape[0]):
             done = work(x[rows])
             if found is None:
-                found = np.empty((len(x), *done.shape[1:]), done.dtype)
+                found = np.empty((x.shape[0], *done.shape[1:]), done.dtype)
             found[rows] = done
-            bar.update(len(done))
+            bar.update(done.shape[0])
     assert found is not None
     return found
 
