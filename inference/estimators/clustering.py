@@ -455,7 +455,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
-        view = self.reader_.view(x)
+        view = self.reader_.view(x, self.encoding_)
         columns = self.encoding_.of_columns and self.network is None
         if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
             options = {"found": found, "named": names is not None}

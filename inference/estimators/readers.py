@@ -8,11 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from inference.estimators.data import Encoding, default_likelihood, encoding_of, is_missing
+from inference.estimators.data import (
+    Encoding,
+    default_likelihood,
+    encoding_of,
+    is_missing,
+    residual_scale,
+)
+from inference.estimators.embeddings import (
+    EmbeddingView,
+    are_embeddings,
+    embedding_encoding,
+    of_length_one,
+)
 from inference.estimators.frames import Table, is_mixed, read_table
 from inference.estimators.tables import is_frame, plain_table
 from inference.estimators.views import View, columns_view
-from ppl_models import Likelihood
+from ppl_models import Likelihood, Normal
 
 __all__ = ["FrameReader", "Reader", "reader_for"]
 
@@ -42,7 +54,7 @@ class Reader:
         """
         return default_likelihood(encoding.values, x, dim)
 
-    def view(self, x: np.ndarray) -> View:
+    def view(self, x: np.ndarray, encoding: Encoding) -> View:
         """How a start sees encoded data.
 
         :raises ValueError: if there is nothing to see.
@@ -77,6 +89,33 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class EmbeddingReader(Reader):
+    """Rows of length one: read as leading principal components, and returned with length one."""
+
+    def encoding(self, X: np.ndarray, likelihood: Likelihood | None) -> Encoding:
+        return embedding_encoding(X)
+
+    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
+        return Normal(residual_scale(x, dim))
+
+    def view(self, x: np.ndarray, encoding: Encoding) -> View:
+        return EmbeddingView(encoding.scale)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
+        """Refuse later rows that have another length."""
+        if not (usual := of_length_one(X)).all():
+            row = int(usual.argmin())
+            raise ValueError(
+                f"row {row} of X has the length {np.linalg.norm(X[row].astype(float)):.4g}, but "
+                "the training data were embeddings, whose rows have length one: divide by "
+                "np.linalg.norm(X, axis=1, keepdims=True), and leave out rows with gaps"
+            )
+
+
+@dataclass(frozen=True)
 class FrameReader(Reader):
     """Data frames whose columns have a likelihood each: read as codes, and returned as frames.
 
@@ -96,7 +135,7 @@ class FrameReader(Reader):
     def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
         return self.table.likelihood()
 
-    def view(self, x: np.ndarray) -> View:
+    def view(self, x: np.ndarray, encoding: Encoding) -> View:
         view = columns_view(self.table.likelihood(), x)
         if not np.ptp(view.numbers(x), axis=0).any():
             raise ValueError(
@@ -140,7 +179,8 @@ def reader_for(
             f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
         )
     if not is_frame(X) or not X.shape[1] or (columns is None and not is_mixed(X)):
-        return Reader()
+        embeddings = likelihood is None and are_embeddings(X)
+        return EmbeddingReader() if embeddings else Reader()
     if likelihood is not None:
         raise ValueError(
             "likelihood= is one for all entries, which does not do for a frame with a likelihood a "

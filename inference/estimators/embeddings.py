@@ -1,0 +1,124 @@
+"""Embeddings: rows of length one, as encoders of texts and images give them (CLIP, sentences).
+
+Their columns mean nothing one by one, a few directions hold much of the variance, and it falls
+slowly over the others. So the model sees the leading principal components, each with variance 1,
+and what is left is normal noise of one deviation (probabilistic PCA; Tipping and Bishop, 1999).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, pi
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+from inference.estimators.data import Encoding, residual_scale
+from inference.estimators.views import View
+
+__all__ = ["EmbeddingEncoding", "EmbeddingView", "embedding_encoding", "of_length_one"]
+
+# Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
+# the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
+FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
+# Principal components that the model sees, and fewest rows for each.
+COMPONENTS, ROWS_PER_COMPONENT = 30, 20
+# Rows whose components are computed, and the seed of this choice.
+MAX_ROWS = 20_000
+# Shares of the variance below which a component is rounding.
+ROUNDING = 1e-8
+
+
+def of_length_one(X: np.ndarray) -> np.ndarray:
+    """Which rows ``[N]`` of ``X`` ``[N, D]`` have length one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        length = np.sqrt(np.einsum("nd,nd->n", X, X, dtype=float))
+    return np.abs(length - 1) < TOLERANCE
+
+
+def are_embeddings(X: Any) -> bool:
+    """Whether ``X`` is an array of at least 32 columns of floats whose rows all have length one."""
+    return (
+        isinstance(X, np.ndarray)
+        and X.dtype.kind == "f"
+        and X.ndim == 2
+        and X.shape[1] >= FEWEST_COLUMNS
+        and len(X) > 0
+        and bool(of_length_one(X).all())
+    )
+
+
+@dataclass(frozen=True)
+class EmbeddingEncoding(Encoding):
+    """The map between rows of length one and their leading principal components.
+
+    :ivar directions: the components' ``[p, D]``, orthonormal.
+    :ivar noise: deviation of the rows along each other direction.
+    """
+
+    directions: np.ndarray = None  # type: ignore[assignment]
+    noise: float = 1.0
+
+    def encode(self, X: np.ndarray) -> np.ndarray:
+        """``[N, p]``, each component with variance 1 in the training data, float32."""
+        return (self._coordinates(X) / self.scale).astype(np.float32)
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """Rows of length one ``[N, D]``."""
+        rows = (x * self.scale) @ self.directions + self.loc
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(np.finfo(float).tiny)
+
+    def log_volume(self, X: np.ndarray) -> np.ndarray:
+        """Less the log-density of what components leave of each row, which is normal noise."""
+        p, D = self.directions.shape
+        left = np.square(X.astype(float) - self.loc).sum(1) - np.square(self._coordinates(X)).sum(1)
+        rest = (D - p) / 2 * log(2 * pi * self.noise**2) + left.clip(0) / (2 * self.noise**2)
+        return np.log(self.scale).sum() + rest
+
+    def _coordinates(self, X: np.ndarray) -> np.ndarray:
+        return (X.astype(float) - self.loc) @ self.directions.T
+
+
+def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
+    """The encoding for embeddings ``X`` ``[N, D]``: 30 components, or fewer of few rows."""
+    rows = X[:: -(-len(X) // MAX_ROWS)].astype(float)
+    p = int(np.clip(len(X) // ROWS_PER_COMPONENT, 1, min(COMPONENTS, *rows.shape)))
+    pca = PCA(p, svd_solver="covariance_eigh").fit(rows)
+    variance = pca.explained_variance_
+    kept = variance > max(ROUNDING * variance[0], np.finfo(float).tiny)
+    kept[0] = True
+    scale = np.sqrt(variance.clip(np.finfo(float).tiny))[kept]
+    noise = float(np.sqrt(max(pca.noise_variance_, np.finfo(np.float32).eps ** 2)))
+    return EmbeddingEncoding(
+        "embeddings",
+        X.shape[1:],
+        pca.mean_,
+        scale,
+        0.0,
+        directions=pca.components_[kept],
+        noise=noise,
+    )
+
+
+@dataclass(frozen=True)
+class EmbeddingView(View):
+    """Components in the embeddings' own proportions, all of which are looked at.
+
+    :ivar scale: deviation of each component ``[p]``.
+    """
+
+    scale: np.ndarray
+
+    @property
+    def dims(self) -> int | None:
+        return len(self.scale)
+
+    def numbers(self, x: np.ndarray) -> np.ndarray:
+        return x * (self.scale / self.scale[0])
+
+    def taught(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def residual_scale(self, x: np.ndarray, dim: int) -> float:
+        return residual_scale(self.numbers(x), dim)
