@@ -91,6 +91,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
 
+    Rows of length one, of 32 columns of floats or more, are embeddings, such as CLIP's: the model
+    sees their 30 leading principal components, of variance 1 each, facets are looked for in all of
+    these, and those that depend on each other are one. Rows of later data must have length one,
+    too. (A ``likelihood`` declines this.)
+
     A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
     column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
     ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,

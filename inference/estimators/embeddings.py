@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log, pi
-from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -17,7 +16,13 @@ from sklearn.decomposition import PCA
 from inference.estimators.data import Encoding, residual_scale
 from inference.estimators.views import View
 
-__all__ = ["EmbeddingEncoding", "EmbeddingView", "embedding_encoding", "of_length_one"]
+__all__ = [
+    "EmbeddingEncoding",
+    "EmbeddingView",
+    "are_embeddings",
+    "embedding_encoding",
+    "of_length_one",
+]
 
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
@@ -37,16 +42,12 @@ def of_length_one(X: np.ndarray) -> np.ndarray:
     return np.abs(length - 1) < TOLERANCE
 
 
-def are_embeddings(X: Any) -> bool:
-    """Whether ``X`` is an array of at least 32 columns of floats whose rows all have length one."""
-    return (
-        isinstance(X, np.ndarray)
-        and X.dtype.kind == "f"
-        and X.ndim == 2
-        and X.shape[1] >= FEWEST_COLUMNS
-        and len(X) > 0
-        and bool(of_length_one(X).all())
-    )
+def are_embeddings(X: np.ndarray) -> bool:
+    """Whether ``X`` has at least 32 columns of floats, and rows that all have length one."""
+    if X.dtype.kind != "f" or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
+        return False
+    # One row suffices to tell most tables.
+    return bool(of_length_one(X[:1]).all() and of_length_one(X).all())
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def reader_for(
             f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
         )
     if not is_frame(X) or not X.shape[1] or (columns is None and not is_mixed(X)):
-        embeddings = likelihood is None and are_embeddings(X)
+        embeddings = likelihood is None and are_embeddings(np.asarray(plain_table(X)))
         return EmbeddingReader() if embeddings else Reader()
     if likelihood is not None:
         raise ValueError(
