@@ -262,14 +262,18 @@ def _together(
 
 
 def _tied_groups(labels: Sequence[np.ndarray]) -> np.ndarray:
-    """The group of each partition ``[N]``: those in a group depend on each other."""
-    tied = np.eye(len(labels), dtype=bool)
-    for c, label in enumerate(labels):
-        others = [i for i in range(len(labels)) if i != c]
-        for some in (*combinations(others, 1), *combinations(others, 2)):
-            combined = np.unique(np.stack([labels[i] for i in some]), axis=1, return_inverse=True)
-            if adjusted_mutual_info_score(combined[1].ravel(), label) > TIED:
-                tied[c, list(some)] = True
+    """The group of each partition ``[N]``: those in a group depend on each other, or one of three
+    on the other two together.
+    """
+    alone = np.eye(len(labels), dtype=bool)
+    for a, b in combinations(range(len(labels)), 2):
+        alone[a, b] = alone[b, a] = adjusted_mutual_info_score(labels[a], labels[b]) > TIED
+    tied = alone.copy()
+    for a, b, c in combinations(range(len(labels)), 3):
+        if not (alone[a, b] or alone[b, c] or alone[a, c]):
+            both = labels[a] * (labels[b].max() + 1) + labels[b]
+            tied[a, c] |= adjusted_mutual_info_score(both, labels[c]) > TIED
+            tied[b, c] |= tied[a, c]
     return connected_components(tied, directed=False)[1]
 
 
