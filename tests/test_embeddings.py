@@ -108,7 +108,7 @@ def test_equal_rows_and_few_are_encoded() -> None:
 
 
 def test_two_labellings_of_drawn_embeddings_are_found() -> None:
-    drawn = drawn_embeddings(300, (3, 2), (0.4, 0.2), width=40, seed=1)
+    drawn = drawn_embeddings(300, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=1)
     found = MultiFacetClustering(epochs=10, random_state=0).fit(drawn.x)
     assert found.settings_["values"] == "embeddings"
     scores = [
@@ -253,7 +253,7 @@ def test_docstrings_have_two_labellings(monkeypatch: pytest.MonkeyPatch) -> None
     def few(package: str) -> Iterator[tuple[str, type]]:
         for kind in measured.KINDS:
             for i in range(30):
-                yield f"{package} {kind.__name__} with the numbers {i} and {i % 7}", kind
+                yield " ".join(f"{package}{kind.__name__}{(i * j) % 29}" for j in range(9)), kind
 
     monkeypatch.setattr(measured, "_documented", few)
     drawn = measured.docstrings(0, 120)
