@@ -26,6 +26,7 @@ import ast
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def docstrings(seed: int, rows: int | None = None) -> DrawnEmbeddings:
     rng, each = np.random.default_rng(seed), TEXTS if rows is None else rows // 6
     texts, labels = [], []
     for i, package in enumerate(PACKAGES):
-        found = dict(_documented(package))
+        found = _texts(package)
         for j, kind in enumerate(KINDS):
             own = sorted(text for text, node in found.items() if node is kind)
             some = rng.permutation(own)[:each]
@@ -86,6 +87,11 @@ def docstrings(seed: int, rows: int | None = None) -> DrawnEmbeddings:
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     order = rng.permutation(len(x))
     return DrawnEmbeddings(x[order].astype(np.float32), list(np.array(labels)[order].T))
+
+
+@cache
+def _texts(package: str) -> dict[str, type]:
+    return dict(_documented(package))
 
 
 def _documented(package: str) -> Iterator[tuple[str, type]]:

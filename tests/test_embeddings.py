@@ -255,7 +255,7 @@ def test_docstrings_have_two_labellings(monkeypatch: pytest.MonkeyPatch) -> None
             for i in range(30):
                 yield " ".join(f"{package}{kind.__name__}{(i * j) % 29}" for j in range(9)), kind
 
-    monkeypatch.setattr(measured, "_documented", few)
+    monkeypatch.setattr(measured, "_texts", lambda package: dict(few(package)))
     drawn = measured.docstrings(0, 120)
     assert drawn.x.shape[0] == 120
     assert [np.bincount(label).tolist() for label in drawn.labels] == [[40] * 3, [60] * 2]
