@@ -78,8 +78,8 @@ def docstrings(seed: int, rows: int | None = None) -> DrawnEmbeddings:
         found = _texts(package)
         for j, kind in enumerate(KINDS):
             own = sorted(text for text, node in found.items() if node is kind)
-            some = rng.permutation(own)[:each]
-            texts += some.tolist()
+            some = rng.permutation(len(own))[:each]
+            texts += [own[place] for place in some]
             labels += [(i, j)] * len(some)
     words = TfidfVectorizer(min_df=3, max_df=0.5, sublinear_tf=True).fit_transform(texts)
     width = min(WIDTH, len(texts) - 1, words.shape[1])
