@@ -59,7 +59,8 @@ def test_other_data_are_not_embeddings() -> None:
     one_gap[3, 4] = np.nan
     whole = np.eye(40, dtype=int)
     narrow = unit_rows(60, 31)
-    for other in (2 * x, one_longer, one_gap, whole, narrow, x.reshape(60, 5, 8), x[:0]):
+    longer = x.astype(np.longdouble)
+    for other in (longer, 2 * x, one_longer, one_gap, whole, narrow, x.reshape(60, 5, 8), x[:0]):
         assert type(reader_for(other, None, None)) is Reader
 
 
@@ -116,6 +117,11 @@ def test_two_labellings_of_drawn_embeddings_are_found() -> None:
         for label in drawn.labels
     ]
     assert min(scores) > 0.8, scores
+
+
+def test_facets_without_clusters_get_as_many_components_as_columns_would() -> None:
+    found = MultiFacetClustering(2, n_clusters=2, **QUICK).fit(unit_rows(120))
+    assert sum(found.settings_["n_latents"].values()) == 6  # a component for 20 rows
 
 
 def test_partitions_that_determine_each_other_are_tied() -> None:

@@ -474,7 +474,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
         if columns and x.shape[1] >= J:
             dim = sum(dims.values())
-            if None in asked.values():
+            if None in asked.values() and view.dims is None:
                 dim = principal_dimensions(view.numbers(x), J, dim)
             if dim <= rank(view.numbers(x)):
                 return self._subspaces(SubspaceStrategy, x, names, dim, view)

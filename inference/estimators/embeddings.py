@@ -29,9 +29,9 @@ __all__ = [
 FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
 # Principal components that the model sees, and fewest rows for each.
 COMPONENTS, ROWS_PER_COMPONENT = 30, 20
-# Rows whose components are computed, and the seed of this choice.
+# Most rows that components are computed from.
 MAX_ROWS = 20_000
-# Shares of the variance below which a component is rounding.
+# Share of the first component's variance below which another is rounding.
 ROUNDING = 1e-8
 
 
@@ -44,7 +44,8 @@ def of_length_one(X: np.ndarray) -> np.ndarray:
 
 def are_embeddings(X: np.ndarray) -> bool:
     """Whether ``X`` has at least 32 columns of floats, and rows that all have length one."""
-    if X.dtype.kind != "f" or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
+    is_float = X.dtype.kind == "f" and X.dtype.itemsize <= np.dtype(float).itemsize
+    if not is_float or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
         return False
     # One row suffices to tell most tables.
     return bool(of_length_one(X[:1]).all() and of_length_one(X).all())
