@@ -17,6 +17,7 @@ CUTS = {
     r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)",
     r"\bfade_steps=\d+": "fade_steps=10",
     r"\blabellings\(1000\b": "labellings(300",
+    r"\bdrawn_embeddings\(2000\b": "drawn_embeddings(300",
     # Estimators that choose their own length, each called on one line.
     r"\b(MultiFacetClustering|SemiSupervisedClassifier|ContentStyleTransformer)"
     r"\((?!.*epochs=)": r"\1(epochs=2, ",

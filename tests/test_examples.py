@@ -66,6 +66,7 @@ HELPERS = {
     "cifar",
     "common",
     "datasets",
+    "embeddings",
     "explore_page",
     "explore_requests",
     "explore_views",

@@ -28,7 +28,6 @@ from inference.estimators.data import (
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.estimators.divergence import check_trained
-from inference.estimators.exporting import EncodingModule
 from inference.estimators.readers import Reader
 from inference.estimators.rows import has_missing, in_parts, is_missing, parts
 from inference.estimators.tables import real_numbers
@@ -283,7 +282,7 @@ class FacetEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
-        module = Predictions(guide, clusters, EncodingModule(self.encoding_))
+        module = Predictions(guide, clusters, self.reader_.module(self.encoding_))
         kind = torch.uint8 if self.encoding_.values == "8-bit" else dtype
         x = torch.zeros(2, *self.encoding_.x_shape, dtype=kind)
         write_program(module, path, x, about=about)

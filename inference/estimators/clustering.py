@@ -18,7 +18,6 @@ from inference.checkpoints.card import write_card
 from inference.describing import FacetDescription, describe_clusters
 from inference.describing.columns import kinds_of
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
-from inference.estimators.counts_reader import reads_counts
 from inference.estimators.defaults import (
     default_dims,
     default_network,
@@ -41,7 +40,8 @@ from inference.estimators.facets import (
     known_labels,
 )
 from inference.estimators.outliers import Outliers
-from inference.estimators.readers import Reader, reader_for
+from inference.estimators.readers import Reader
+from inference.estimators.reading import reader_for
 from inference.estimators.rows import MANY, Arranged, in_parts, some_rows
 from inference.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from inference.estimators.strategies import (
@@ -106,6 +106,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
     dimensions than the subspaces need are treated like images.
+
+    Rows of length one, of 32 columns of floats or more, are embeddings, such as CLIP's: the model
+    sees their 30 leading principal components, of variance 1 each, facets are looked for in all of
+    these, and those that depend on each other are one. Rows of later data must have length one,
+    too. (A ``likelihood`` declines this.)
 
     A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
     column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
@@ -539,8 +544,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return write_card(self.runner_, folder, x, about, card_figures(*shown) if figures else None)
 
     def _reader(self, X: Any) -> Reader:
-        counts = reads_counts(X, self.likelihood)
-        return reader_for(X, self.columns, self.likelihood) if counts is None else counts
+        return reader_for(X, self.columns, self.likelihood)
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
@@ -573,7 +577,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
         some = some_rows(x)
-        view = self.reader_.view(some)
+        view = self.reader_.view(some, self.encoding_)
         columns = self.encoding_.of_columns and self.network is None
         if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
             options = {"found": found, "named": names is not None}
@@ -587,7 +591,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
         if columns and x.shape[1] >= J:
             dim = sum(dims.values())
-            if None in asked.values():
+            if None in asked.values() and view.dims is None:
                 dim = principal_dimensions(view.numbers(some), J, dim)
             if dim <= rank(view.numbers(some)):
                 return self._subspaces(SubspaceStrategy, x, names, dim, view)

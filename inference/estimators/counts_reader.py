@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
+from torch import nn
 
 from inference.estimators.counts_view import CountsView, counts_view
 from inference.estimators.data import Encoding
@@ -74,7 +75,10 @@ class CountsReader(Reader):
     def network(self, shape: tuple[int, ...]) -> Architecture:
         return MLP(WIDTHS, dropout=0)
 
-    def view(self, x: Any) -> CountsView:
+    def module(self, encoding: Encoding) -> nn.Module:
+        return nn.Identity()
+
+    def view(self, x: Any, encoding: Encoding) -> CountsView:
         return counts_view(x, self.num_batches)
 
     def check_marking(self) -> None:

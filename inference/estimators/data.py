@@ -73,7 +73,7 @@ class Encoding:
     @property
     def of_columns(self) -> bool:
         """Whether data are rows of columns that have a scale of their own."""
-        return self.values in ("real", "columns") and len(self.x_shape) == 1
+        return self.values in ("real", "columns", "embeddings") and len(self.x_shape) == 1
 
     def encode(self, X: np.ndarray) -> np.ndarray:
         """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.

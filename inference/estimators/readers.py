@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import nn
 
-from inference.estimators.data import Encoding, completed, default_likelihood, encoding_of
+from inference.estimators.data import (
+    Encoding,
+    completed,
+    default_likelihood,
+    encoding_of,
+)
 from inference.estimators.defaults import default_plain_network
-from inference.estimators.exporting import columns_in_words
-from inference.estimators.frames import Table, is_mixed, read_table
-from inference.estimators.rows import has_missing, is_missing
-from inference.estimators.tables import is_frame, plain_table
-from inference.estimators.views import View, columns_view
+from inference.estimators.exporting import EncodingModule
+from inference.estimators.rows import has_missing
+from inference.estimators.tables import plain_table
+from inference.estimators.views import View
 from ppl_models import Likelihood
 from ppl_models.networks import Architecture
 
-__all__ = ["FrameReader", "Reader", "reader_for"]
+__all__ = ["Reader"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Reader:
         """
         return default_plain_network(shape)
 
-    def view(self, x: np.ndarray) -> View:
+    def view(self, x: np.ndarray, encoding: Encoding) -> View:
         """How a start sees encoded data.
 
         :raises ValueError: if there is nothing to see.
@@ -75,6 +79,10 @@ class Reader:
     def settings(self) -> dict[str, Any]:
         """What was chosen, for ``settings_``."""
         return {}
+
+    def module(self, encoding: Encoding) -> nn.Module:
+        """What ``encoding.encode`` does to numbers, as a module of tensors."""
+        return EncodingModule(encoding)
 
     def in_words(self) -> list[dict[str, Any]]:
         """What codes stand for, of each column that has such, in JSON types."""
@@ -101,81 +109,3 @@ class Reader:
         :param like: the user's data with the same rows, if there are such.
         """
         return values
-
-
-@dataclass(frozen=True)
-class FrameReader(Reader):
-    """Data frames whose columns have a likelihood each: read as codes, and returned as frames.
-
-    :ivar table: its columns.
-    """
-
-    table: Table
-
-    def numbers(self, X: Any) -> Any:
-        return self.table.codes(X)
-
-    def encoding(
-        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
-    ) -> Encoding:
-        """Codes stay as they are; columns are standardised in their likelihoods."""
-        missing = float(is_missing(X).mean())
-        return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)
-
-    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
-        return self.table.likelihood()
-
-    def view(self, x: np.ndarray) -> View:
-        view = columns_view(self.table.likelihood(), x)
-        if not np.ptp(view.numbers(x), axis=0).any():
-            raise ValueError(
-                "no column of X tells its rows apart beyond chance: there is nothing to cluster"
-            )
-        return view
-
-    def settings(self) -> dict[str, Any]:
-        return {"columns": self.table.chosen()}
-
-    def in_words(self) -> list[dict[str, Any]]:
-        return columns_in_words(self.table)
-
-    def check_marking(self) -> None:
-        raise ValueError(
-            "mark_outliers=True is for columns of numbers alone: leave it out, and give a "
-            'column with outliers columns={"name": StudentT()}'
-        )
-
-    def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
-        gaps = is_missing(X)
-        if not encoding.missing and gaps.any():
-            raise ValueError(
-                f"X has missing entries in column {self.table.names[int(gaps.any(0).argmax())]!r}, "
-                "but the training data had none: fit to some that have"
-            )
-
-    def returned(self, values: np.ndarray, like: Any = None) -> Any:
-        return self.table.frame(values, None if like is None else like.index)
-
-
-def reader_for(
-    X: Any, columns: Mapping[str, Likelihood] | None, likelihood: Likelihood | None
-) -> Reader:
-    """The reader of ``X``.
-
-    :param columns: likelihoods that the user gave to columns of a frame.
-    :param likelihood: the one that the user gave to all entries.
-    :raises ValueError: if these do not suit, or a column is not understood.
-    """
-    if columns is not None and not is_frame(X):
-        raise ValueError(
-            "columns= is for a data frame, whose columns have names, but X is "
-            f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
-        )
-    if not is_frame(X) or not X.shape[1] or (columns is None and not is_mixed(X)):
-        return Reader()
-    if likelihood is not None:
-        raise ValueError(
-            "likelihood= is one for all entries, which does not do for a frame with a likelihood a "
-            'column: give columns= by name alone, such as {"age": Normal()}'
-        )
-    return FrameReader(read_table(X, columns or {}))

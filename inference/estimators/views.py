@@ -33,6 +33,13 @@ FILLING = 0.4
 class View:
     """Encoded data are numbers already; a gap is their mean, 0."""
 
+    @property
+    def dims(self) -> int | None:
+        """How many principal components of the numbers to look for facets in; ``None`` for those
+        that exceed chance.
+        """
+        return None
+
     def numbers(self, x: np.ndarray) -> np.ndarray:
         """Complete numbers ``[N, F]``."""
         return np.nan_to_num(x) if has_missing(x) else x

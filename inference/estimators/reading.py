@@ -1,0 +1,45 @@
+"""Which reader a user's data have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from inference.estimators.counts_reader import reads_counts
+from inference.estimators.embeddings import EmbeddingReader, are_embeddings
+from inference.estimators.frame_reader import FrameReader
+from inference.estimators.frames import is_mixed, read_table
+from inference.estimators.readers import Reader
+from inference.estimators.tables import is_frame, plain_table
+from ppl_models import Likelihood
+
+__all__ = ["reader_for"]
+
+
+def reader_for(
+    X: Any, columns: Mapping[str, Likelihood] | None, likelihood: Likelihood | None
+) -> Reader:
+    """The reader of ``X``.
+
+    :param columns: likelihoods that the user gave to columns of a frame.
+    :param likelihood: the one that the user gave to all entries.
+    :raises ValueError: if these do not suit, or a column is not understood.
+    """
+    if columns is not None and not is_frame(X):
+        raise ValueError(
+            "columns= is for a data frame, whose columns have names, but X is "
+            f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
+        )
+    if (counts := reads_counts(X, likelihood)) is not None:
+        return counts
+    if not is_frame(X) or not X.shape[1] or (columns is None and not is_mixed(X)):
+        embeddings = likelihood is None and are_embeddings(np.asarray(plain_table(X)))
+        return EmbeddingReader() if embeddings else Reader()
+    if likelihood is not None:
+        raise ValueError(
+            "likelihood= is one for all entries, which does not do for a frame with a likelihood a "
+            'column: give columns= by name alone, such as {"age": Normal()}'
+        )
+    return FrameReader(read_table(X, columns or {}))

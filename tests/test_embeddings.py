@@ -1,0 +1,268 @@
+"""Embeddings: which data are taken for them, what the model sees, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.decomposition import PCA
+from sklearn.metrics import normalized_mutual_info_score
+
+from benchmarks import embeddings as measured
+from examples.embeddings import drawn_embeddings
+from inference.estimators import MultiFacetClustering
+from inference.estimators.counting import _tied_groups, number_of_facets
+from inference.estimators.embeddings import (
+    are_embeddings,
+    embedding_encoding,
+    of_length_one,
+)
+from inference.estimators.readers import EmbeddingReader, Reader, reader_for
+from ppl_models import Normal
+
+QUICK = {"epochs": 4, "random_state": 0}
+
+
+def unit_rows(n: int = 60, width: int = 40, seed: int = 0) -> np.ndarray:
+    """Rows of length one with a mean and unequal directions."""
+    rng = np.random.default_rng(seed)
+    x = (1 + rng.normal(size=(n, width))) * np.arange(1, width + 1) ** -0.5
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+# Which data are taken for embeddings.
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_of_length_one_are_embeddings(dtype: type) -> None:
+    x = unit_rows().astype(dtype)
+    assert type(reader_for(x, None, None)) is EmbeddingReader
+    assert type(reader_for(torch.as_tensor(x), None, None)) is EmbeddingReader
+
+
+def test_rows_normalised_in_16_bits_are_embeddings() -> None:
+    x = 30 * unit_rows(500, 768).astype(np.float16)
+    x /= np.sqrt(np.square(x).sum(1, dtype=np.float16, keepdims=True))
+    assert of_length_one(x).all()
+
+
+def test_other_data_are_not_embeddings() -> None:
+    x = unit_rows()
+    one_longer = np.concatenate([x, 1.01 * x[:1]])
+    one_gap = x.copy()
+    one_gap[3, 4] = np.nan
+    whole = np.eye(40, dtype=int)
+    narrow = unit_rows(60, 31)
+    longer = x.astype(np.longdouble)
+    for other in (longer, 2 * x, one_longer, one_gap, whole, narrow, x.reshape(60, 5, 8), x[:0]):
+        assert type(reader_for(other, None, None)) is Reader
+
+
+def test_a_likelihood_declines() -> None:
+    assert type(reader_for(unit_rows(), None, Normal(0.1))) is Reader
+
+
+# What the model sees.
+
+
+def test_components_have_variance_one_and_go_back_to_length_one() -> None:
+    x = unit_rows(400)
+    encoding = embedding_encoding(x)
+    z = encoding.encode(x)
+    assert z.shape == (400, 20)  # a component for 20 rows
+    np.testing.assert_allclose(np.cov(z.T), np.eye(20), atol=1e-4)
+    pca = PCA(20, svd_solver="full").fit(x)
+    back = pca.inverse_transform(pca.transform(x))
+    expected = back / np.linalg.norm(back, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoding.decode(z), expected, atol=1e-5)
+
+
+def test_a_density_is_that_of_probabilistic_pca() -> None:
+    """A standard normal of all components is, in the user's units, a normal with the covariance of
+    probabilistic PCA (Tipping and Bishop, 1999), which SciPy has.
+    """
+    x = unit_rows(300)
+    encoding = embedding_encoding(x)
+    W, s, noise = encoding.directions, encoding.scale, encoding.noise
+    covariance = W.T * s**2 @ W + noise**2 * (np.eye(40) - W.T @ W)
+    expected = multivariate_normal(encoding.loc, covariance).logpdf(x)
+    z = encoding.encode(x).astype(float)
+    standard = -0.5 * (z**2).sum(1) - z.shape[1] / 2 * np.log(2 * np.pi)
+    np.testing.assert_allclose(standard - encoding.log_volume(x), expected, atol=1e-3)
+
+
+def test_equal_rows_and_few_are_encoded() -> None:
+    x = unit_rows(60)
+    for some in (x[:2], np.repeat(x[:1], 50, 0)):
+        encoding = embedding_encoding(some)
+        assert np.isfinite(encoding.encode(x)).all()
+        assert np.isfinite(encoding.log_volume(some)).all()
+
+
+# Facets in them.
+
+
+def test_two_labellings_of_drawn_embeddings_are_found() -> None:
+    drawn = drawn_embeddings(300, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=1)
+    found = MultiFacetClustering(epochs=10, random_state=0).fit(drawn.x)
+    assert found.settings_["values"] == "embeddings"
+    scores = [
+        max(normalized_mutual_info_score(label, each) for each in found.labels_.T)
+        for label in drawn.labels
+    ]
+    assert min(scores) > 0.8, scores
+
+
+def test_facets_without_clusters_get_as_many_components_as_columns_would() -> None:
+    found = MultiFacetClustering(2, n_clusters=2, **QUICK).fit(unit_rows(120))
+    assert sum(found.settings_["n_latents"].values()) == 6  # a component for 20 rows
+
+
+def test_partitions_that_determine_each_other_are_tied() -> None:
+    rng = np.random.default_rng(0)
+    four, other = rng.integers(4, size=800), rng.integers(3, size=800)
+    # Each two of these are independent, and two determine the third.
+    halves = [four % 2, four // 2, (four % 2) ^ (four // 2)]
+    assert len(set(_tied_groups(halves[:2]))) == 2
+    assert _tied_groups([halves[0], other, *halves[1:]]).tolist() == [0, 1, 0, 0]
+    assert _tied_groups([(four == 0) * 1, (four == 1) * 1, other]).tolist() == [0, 0, 1]
+
+
+def test_four_clusters_in_general_position_are_one_facet() -> None:
+    """The corners of a tetrahedron: three directions tell two from two."""
+    rng = np.random.default_rng(0)
+    corners = 4 * np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+    label = rng.integers(4, size=600)
+    x = rng.normal(size=(600, 5))
+    x[:, :3] += corners[label]
+    assert number_of_facets(x / x.std(0), dims=5).numbers == [4]
+
+
+# What is returned.
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[MultiFacetClustering, np.ndarray]:
+    x = unit_rows(200).astype(np.float32)
+    return MultiFacetClustering(2, n_clusters=2, n_latents=2, **QUICK).fit(x), x
+
+
+def test_results_are_in_the_form_of_embeddings(
+    fitted: tuple[MultiFacetClustering, np.ndarray],
+) -> None:
+    found, x = fitted
+    drawn, clusters = found.sample(7)
+    assert drawn.shape == (7, 40)
+    assert clusters.shape == (7, 2)
+    assert of_length_one(drawn).all()
+    assert found.predict(drawn).shape == (7, 2)
+    assert np.array_equal(found.impute(x), x)  # no gaps
+    assert found.transform(x.astype(np.float16)).shape[0] == 200
+
+
+def test_a_score_is_in_units_of_the_rows(fitted: tuple[MultiFacetClustering, np.ndarray]) -> None:
+    """A normal with the covariance of the rows is near what few steps have learned; in other units
+    it would be off by tens of nats.
+    """
+    found, x = fitted
+    normal = multivariate_normal(x.mean(0), np.cov(x.T) + 1e-6 * np.eye(40))
+    assert abs(found.score(x) - normal.logpdf(x).mean()) < 15
+
+
+def test_later_rows_must_have_length_one(fitted: tuple[MultiFacetClustering, np.ndarray]) -> None:
+    found, x = fitted
+    for wrong in (2 * x, np.where(np.arange(40) == 3, np.nan, x), 0 * x):
+        for call in (found.predict, found.score, found.impute, found.partial_fit):
+            with pytest.raises(ValueError, match="of X has the length"):
+                call(wrong)
+
+
+def test_later_calls_keep_the_encoding(fitted: tuple[MultiFacetClustering, np.ndarray]) -> None:
+    found, x = fitted
+    again = pickle.loads(pickle.dumps(found))
+    assert np.array_equal(again.predict(x), found.predict(x))
+    assert again.score(x) == found.score(x)
+    more = unit_rows(50, seed=1)
+    assert again.partial_fit(more).labels_.shape == (50, 2)
+    assert again.settings_["values"] == "embeddings"
+
+
+def test_known_labels_number_the_clusters() -> None:
+    drawn = drawn_embeddings(200, (2, 2), (0.4, 0.1), width=48, seed=0)
+    label = np.where(np.arange(200) < 60, drawn.labels[0], -1)
+    found = MultiFacetClustering(("topic", "style"), n_clusters=2, n_latents=2, epochs=10)
+    found.set_params(random_state=0).fit(drawn.x, labels={"topic": label})
+    assert (found.labels_[60:, 0] == drawn.labels[0][60:]).mean() > 0.8
+
+
+# Drawn embeddings and the benchmark.
+
+
+def test_shares_of_drawn_embeddings_are_as_asked() -> None:
+    """Of the rows before they are divided by their length, which moves shares by a tenth."""
+    drawn = drawn_embeddings(4000, (5, 3), (0.3, 0.1), width=64, common=0.2, seed=2)
+    x = drawn.x - drawn.x.mean(0)
+    for label, share in zip(drawn.labels, (0.3, 0.1), strict=True):
+        means = np.stack([x[label == k].mean(0) for k in np.unique(label)])
+        assert abs(np.square(means[label]).sum() / np.square(x).sum() - share) < 0.15 * share + 0.01
+
+
+def test_what_is_drawn_must_make_sense() -> None:
+    for wrong in (
+        {"clusters": (5, 1)},
+        {"clusters": (5,)},
+        {"shares": (0.7, 0.3)},
+        {"shares": (0.0, 0.3)},
+        {"common": 1.0},
+        {"decay": 0.0},
+        {"width": 0},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            drawn_embeddings(50, **wrong)
+
+
+def test_other_starts_are_compared_with_the_first() -> None:
+    found = MultiFacetClustering(1, n_clusters=2, n_latents=1, n_init=2, **QUICK)
+    two = drawn_embeddings(150, (2, 2), (0.6, 0.01), width=40, seed=0)
+    assert found.fit(two.x).stability_[0] > 0.8
+
+
+def test_methods_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rivals = [name for name in measured.METHODS if not name.startswith("ours")]
+    flags = ["--levels", "CLIP", "--methods", *rivals, "--rows", "120", "--out"]
+    for last in (8, 9, 9):
+        measured.main([*flags, str(tmp_path / "out.jsonl"), "--seeds", "7", str(last)])
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["seed"], line["method"]) for line in lines] == [
+        (seed, name) for seed in (7, 8) for name in rivals
+    ]
+    assert all(line["rows"] == 120 for line in lines)
+    assert "CLIP, spherical k-means" in capsys.readouterr().out
+
+
+def test_spherical_k_means_goes_by_direction() -> None:
+    rng = np.random.default_rng(0)
+    label = rng.integers(3, size=90)
+    x = np.eye(40)[label] + 0.05 * rng.normal(size=(90, 40))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    found = measured._spherical(x, 3, 0)
+    assert normalized_mutual_info_score(label, found) == pytest.approx(1)
+
+
+def test_docstrings_have_two_labellings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(package: str) -> Iterator[tuple[str, type]]:
+        for kind in measured.KINDS:
+            for i in range(30):
+                yield " ".join(f"{package}{kind.__name__}{(i * j) % 29}" for j in range(9)), kind
+
+    monkeypatch.setattr(measured, "_texts", lambda package: dict(few(package)))
+    drawn = measured.docstrings(0, 120)
+    assert drawn.x.shape[0] == 120
+    assert [np.bincount(label).tolist() for label in drawn.labels] == [[40] * 3, [60] * 2]
+    assert are_embeddings(drawn.x)
