@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         best = likeliest(starts, part if others is None else others)
         self._keep(best)
         self.runner_ = self._check_trained(best.runner, x)
+        if len(x) > MANY:
+            gc.collect()  # frames of what torch imported meanwhile would keep x after this call
         found = self._number_clusters(x, known)
         others_found = [start.runner for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)

@@ -134,6 +134,7 @@ class Steps(ABC):
 
     def close(self) -> None:
         """Restore the runs to independent state."""
+        self.recorder = None  # which refers to these steps, and so to the data
         for update in self.updates:
             update.detach()
 
