@@ -127,7 +127,11 @@ class SparseRows:
 
     def tocsr(self) -> Any:
         """A copy as ``scipy.sparse.csr_array``."""
-        row, column, value = (torch.cat(each).cpu().numpy() for each in zip(*self.blocks()))  # noqa: B905
+        if not len(self):
+            return csr_array(self.shape)
+        row, column, value = (
+            torch.cat(each).cpu().numpy() for each in zip(*self.blocks(), strict=True)
+        )
         return csr_array((value, (row, column)), shape=self.shape)
 
     def __repr__(self) -> str:
@@ -195,14 +199,22 @@ def _of_scipy(x: Any) -> tuple[Tensor, Tensor, Tensor]:
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
-    return as_numbers(matrix.indptr), as_numbers(matrix.indices), as_numbers(matrix.data)
+    return as_numbers(matrix.indptr), as_numbers(matrix.indices), _values(matrix.data)
 
 
 def _of_tensor(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x = x.detach()
     if x.layout == torch.sparse_csr:
-        return x.crow_indices(), x.col_indices(), as_numbers(x.values())
+        return x.crow_indices(), x.col_indices(), _values(x.values())
     x = x.to_sparse_coo().coalesce()
     rows, columns = x.indices()
     bounds = torch.bincount(rows, minlength=len(x)).cumsum(0)
-    return nn.functional.pad(bounds, (1, 0)), columns, as_numbers(x.values())
+    return nn.functional.pad(bounds, (1, 0)), columns, _values(x.values())
+
+
+def _values(x: Any) -> Tensor:
+    """Entries of a type that NumPy and SciPy have, too, and that can be counted."""
+    values = as_numbers(x)
+    if values.dtype == torch.bool:
+        return values.view(torch.uint8)
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -61,6 +61,8 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "coo": sparse.coo_array,
     "int64": lambda x: sparse.csr_array(x.astype(np.int64)),
     "uint8": lambda x: sparse.csr_array(x.astype(np.uint8)),
+    "bool": lambda x: sparse.csr_array(x > 0),
+    "half": lambda x: torch.as_tensor(x).half().to_sparse_coo(),
     "repeated": repeated,
     "torch coo": lambda x: torch.as_tensor(x).to_sparse_coo(),
     "rows": lambda x: sparse_rows(sparse.csr_array(x)),
@@ -69,7 +71,7 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_dense_blocks_are_those_of_the_dense_matrix(form: Callable[[np.ndarray], Any]) -> None:
-    x = counts()
+    x = counts().clip(0, 1) if form is FORMS["bool"] else counts()
     rows = sparse_rows(form(x)).astype(torch.float32)
     assert (rows.shape, len(rows), rows.ndim) == ((40, D), 40, 2)
     index = torch.tensor([5, 3, 3, 39, -1])
@@ -82,6 +84,7 @@ def test_dense_blocks_are_those_of_the_dense_matrix(form: Callable[[np.ndarray],
     np.testing.assert_array_equal(some.dense(), x[::3][[4, 1]])
     np.testing.assert_array_equal(some.tocsr().toarray(), x[::3][[4, 1]])
     np.testing.assert_array_equal(rows.tocsr().toarray(), x)
+    assert rows[:0].tocsr().shape == (0, D)
 
 
 def test_entries_are_shared_and_not_copied() -> None:

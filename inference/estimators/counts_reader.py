@@ -57,7 +57,9 @@ class CountsReader(Reader):
         return {"accept_sparse": "csr"}
 
     def numbers(self, X: Any) -> Any:
-        return sparse_rows(X).tocsr() if is_sparse(X) and not issparse(X) else plain_table(X)
+        if issparse(X):
+            return X.astype(float) if X.dtype == np.longdouble else X
+        return sparse_rows(X).tocsr() if is_sparse(X) else plain_table(X)
 
     def encoding(
         self, X: Any, likelihood: Likelihood | None, rows: np.ndarray | None = None
