@@ -100,7 +100,11 @@ def _documented(package: str) -> Iterator[tuple[str, type]]:
     for path in sorted(folder.rglob("*.py")):
         if "tests" in path.parts:
             continue
-        for node in ast.parse(path.read_bytes()).body:
+        try:
+            nodes = ast.parse(path.read_bytes()).body
+        except SyntaxError:  # of a later Python
+            continue
+        for node in nodes:
             text = ast.get_docstring(node) if isinstance(node, KINDS) else None
             if text and len(text.split()) >= FEWEST_WORDS:
                 yield text, type(node)
