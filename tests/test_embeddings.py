@@ -19,11 +19,13 @@ from examples.embeddings import drawn_embeddings
 from inference.estimators import MultiFacetClustering
 from inference.estimators.counting import _tied_groups, number_of_facets
 from inference.estimators.embeddings import (
+    EmbeddingReader,
     are_embeddings,
     embedding_encoding,
     of_length_one,
 )
-from inference.estimators.readers import EmbeddingReader, Reader, reader_for
+from inference.estimators.readers import Reader
+from inference.estimators.reading import reader_for
 from ppl_models import Normal
 
 QUICK = {"epochs": 4, "random_state": 0}
