@@ -135,8 +135,8 @@ def test_most_drawn_tables_have_their_number_of_facets() -> None:
 
 
 def test_data_without_clusters_have_no_facets() -> None:
-    """21 tables, and no claim: a rate of 14 % would be found in 95 % of tests. In 200 others of four
-    of these kinds there was none (results/false_discovery.toml).
+    """21 tables, and no claim: a rate of 14 % would be found in 95 % of tests. In 200 others, of
+    four of these kinds, there was none (results/false_discovery.toml).
     """
     tables = 3 * len(NONE)
     assert binom.cdf(0, tables, 0.14) < 0.05
