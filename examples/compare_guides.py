@@ -82,7 +82,15 @@ MNIST = Settings(
     widths=(256, 256), batch_size=256, warm_epochs=4, epochs=12, repeats=1, gradient_draws=200
 )
 SMOKE = Settings(
-    3, 2, (8, 8), warm_epochs=1, epochs=1, repeats=1, importance_draws=100, gradient_draws=10
+    num_components=3,
+    dim=2,
+    widths=(8, 8),
+    batch_size=512,
+    warm_epochs=1,
+    epochs=1,
+    repeats=1,
+    importance_draws=100,
+    gradient_draws=10,
 )
 
 

@@ -62,7 +62,7 @@ class Settings:
 
 # Deviation of the digit facet's components, which then begin far apart and learn clusters soon.
 FAR_APART = 0.05
-SMOKE = Settings((2, 3), 2, (16, 16), start_epochs=(1, 2), fade_steps=20, epochs=1)
+SMOKE = Settings((2, 3), 2, (16, 16), batch_size=512, start_epochs=(1, 2), fade_steps=20, epochs=1)
 
 
 def train(

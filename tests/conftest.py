@@ -10,6 +10,7 @@ from pathlib import Path
 import pyro
 import pytest
 import torch
+from filelock import FileLock
 from threadpoolctl import threadpool_limits
 
 # A second thread waits for the first, on a core that another test needs. Limits, and not only the
@@ -63,6 +64,19 @@ def no_global_parameters() -> Iterator[None]:
     """
     yield
     assert not list(pyro.get_param_store()), "a test left parameters in Pyro's global store"
+
+
+@pytest.fixture(scope="session")
+def shapes_drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds the drawing of :mod:`examples.shapes`, made once for all processes."""
+    from examples import shapes
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with pytest.MonkeyPatch.context() as patch, FileLock(folder / "shapes.lock"):
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        shapes.draw(shapes.factor_grid()[:1])
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ are held out.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,7 +87,10 @@ def test_groups_that_would_mix_classes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("factor", "values"), [("object", {1, 3, 6, 8}), ("shape", {1, 3}), ("scale", {1, 3, 6})]
 )
-def test_held_out_values_are_never_trained_on(factor: str, values: set[int]) -> None:
+def test_held_out_values_are_never_trained_on(
+    factor: str, values: set[int], shapes_drawn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shapes_drawn))
     shapes = drawn_shapes(rows=400)
     assert shapes.train.shape == (300, 3, 32, 32)
     assert shapes.train.dtype == np.uint8

@@ -17,21 +17,11 @@ from examples.datasets import Dataset, coloured, digits, load, shapes3d, torchvi
 pytestmark = pytest.mark.slow(25)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One drawing for all tests here, in a cache of its own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        shapes.draw(shapes.factor_grid()[:1])
-    return folder
-
-
 @pytest.fixture
-def cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+def cached(shapes_drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shapes_drawn))
     monkeypatch.delenv("FACETVAE_DATA", raising=False)
-    return cache
+    return shapes_drawn
 
 
 def test_the_grid_is_the_originals() -> None:
@@ -62,12 +52,20 @@ def test_drawing_is_deterministic_and_cached(
     tmp_path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factors = shapes.factor_grid(wall=5, object=6)
-    written = (cached / "facetvae" / "shapes-1.npy").read_bytes()
+    path = cached / "facetvae" / "shapes-1.npy"
+    written, geometry = path.read_bytes(), np.load(path)
     with monkeypatch.context() as patch:
         patch.setattr(shapes, "_draw_geometry", lambda: pytest.fail("drawn again"))
         first = shapes.draw(factors)
         np.testing.assert_array_equal(shapes.draw(factors), first)
-    # A cache that is not whole is drawn again, and the drawing is the same to the last byte.
+    # The first and last scale and orientation, of every shape, are the same to the last byte.
+    with monkeypatch.context() as patch:
+        for factor in ("scale", "orientation"):
+            patch.setitem(shapes.FACTORS, factor, 2)
+        again = shapes._draw_geometry()
+    assert again.tobytes() == geometry[::7, :, ::14].tobytes()
+    # A cache that is not whole is drawn again.
+    monkeypatch.setattr(shapes, "_draw_geometry", lambda: geometry)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "facetvae" / "shapes-1.npy"
     path.parent.mkdir()

@@ -1,6 +1,6 @@
 """Every example runs as a user would run it, and none is left out.
 
-Most run in a process that is forked where the libraries are imported already; see ``fresh.py``.
+They run in processes that are forked where the libraries are imported already; see ``fresh.py``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import importlib
 import json
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -39,7 +41,6 @@ VARIANTS += [["vlac", "--model", "mfcvae", "--neighbors", "layer_3"]]
 VARIANTS += [["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"]]
 VARIANTS += [["vade", "--pretrain-epochs", "2"]]
 VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
-AS_A_USER = ["quickstart"]  # the variant that runs in a new interpreter
 EXAMPLES = [
     *RUNS,
     "nvae",
@@ -87,9 +88,11 @@ RUN_FILES = {
 }
 
 
-def run(*arguments: str, cwd: Path = ROOT, forked: bool = True) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, cwd: Path = ROOT, env: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     # What needs no files must run without them.
-    return fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None}, forked=forked)
+    return fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None, **env})
 
 
 def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:
@@ -132,7 +135,6 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
         "--out",
         str(tmp_path / "run"),
         cwd=tmp_path,
-        forked=variant != AS_A_USER,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
@@ -657,14 +659,18 @@ def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     flags = ["--smoke", "--out", str(tmp_path / "run")]
-    done = run(*torchrun, "examples.quickstart", *flags, cwd=tmp_path, forked=False)
+    # torchrun starts its workers with PYTHON_EXEC; theirs are forked, too.
+    place = tmp_path / "python"
+    place.mkdir()
+    python = {"PYTHON_EXEC": str(fresh.stand_in(place, "examples.quickstart"))}
+    done = run(*torchrun, "examples.quickstart", *flags, cwd=tmp_path, env=python)
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES | {
         "figures",
         "checkpoints",
     }
     assert done.stdout.count("test images; how well") == 1, "one process reports"
-    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert {path.name for path in tmp_path.iterdir()} == {"python", "run"}
 
 
 @pytest.mark.parametrize(

@@ -124,27 +124,30 @@ def test_facets_are_the_labellings(clusters: tuple[int, ...]) -> None:
 
 
 def test_most_drawn_tables_have_their_number_of_facets() -> None:
-    """15 tables of up to 1,500 rows: 9 in 10 are right on the whole, and 11 or fewer of 15 in 5 %
-    of tests.
+    """15 tables of up to 800 rows: 9 in 10 are right on the whole, and 11 or fewer of 15 in 5 % of
+    tests.
     """
-    seeds = [seed for seed in range(60) if table(seed).rows < 1500 and table(seed).width < 150][:15]
+    seeds = [seed for seed in range(90) if table(seed).rows < 800 and table(seed).width < 150][:15]
+    assert len(seeds) == 15
     drawn = [linear(seed) for seed in seeds]
     right = [number_of_facets(standardised(each.x)).number == len(each.labels) for each in drawn]
     assert sum(right) >= int(binom.ppf(0.05, 15, 0.9)), dict(zip(seeds, right, strict=True))
 
 
 def test_data_without_clusters_have_no_facets() -> None:
-    """35 tables, with one claim at most: a rate of 13 % would be found in 95 % of tests."""
-    tables = 5 * len(NONE)
-    assert binom.cdf(1, tables, 0.13) < 0.05
+    """21 tables, and no claim: a rate of 14 % would be found in 95 % of tests. In 200 others, of
+    four of these kinds, there was none (results/false_discovery.toml).
+    """
+    tables = 3 * len(NONE)
+    assert binom.cdf(0, tables, 0.14) < 0.05
     rng = np.random.default_rng(2000)
     claimed = [
         kind
         for kind, draw in NONE.items()
-        for _ in range(5)
+        for _ in range(3)
         if number_of_facets(standardised(draw(rng, 400, int(rng.integers(3, 9))))).number
     ]
-    assert len(claimed) <= 1, claimed
+    assert not claimed
 
 
 def test_sources_are_uncorrelated_where_fast_ica_fails() -> None:

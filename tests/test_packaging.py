@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fresh
 from tests.pages import ROOT, documents
 
 pytestmark = pytest.mark.slow(20)
@@ -113,9 +114,9 @@ def test_the_wheel_works_where_nothing_else_of_ours_is(built: Path, tmp_path: Pa
     elsewhere.mkdir()
     wheel = built / f"{RELEASE}-py3-none-any.whl"
     install(wheel, target)
-    environment = {**os.environ, "PYTHONPATH": str(target)}
-    said = run("-P", "-c", ELSEWHERE, target, cwd=elsewhere, env=environment)
-    assert said.split() == [PROJECT["version"]]
+    done = imported(str(target), ELSEWHERE, elsewhere, target)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [PROJECT["version"]]
 
 
 def install(wheel: Path, target: Path) -> None:
@@ -134,11 +135,14 @@ def namesake(target: Path) -> Path:
     return package
 
 
-def imported(where: str, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": where}
-    command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
-    return done
+def imported(
+    where: str, program: str, folder: Path, *arguments: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """What the program says that finds our packages in ``where`` alone."""
+    path = folder / "alone" / "program.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(program)
+    return fresh.run(path, *arguments, cwd=folder, env={"PYTHONPATH": where})
 
 
 def test_another_distribution_with_a_package_of_our_name(built: Path, tmp_path: Path) -> None:

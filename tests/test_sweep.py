@@ -28,13 +28,15 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     be run.
     """
     monkeypatch.setenv("PYTHONPATH", str(fresh.ROOT))  # jobs find what the sweep finds
+    # Jobs are forked where the libraries, and nothing of ours, are imported already.
+    python = fresh.stand_in(tmp_path, "submitit.core._submit")
+    monkeypatch.setattr(sys, "executable", str(python))
     out = tmp_path / "swept"
     flags = ["quickstart", "--smoke", "--at-once", "2", "--out", str(out)]
-    first = fresh.run(
-        *("-m", "examples.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"), cwd=tmp_path
-    )
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "2 runs of quickstart, 0 of them finished before" in first.stdout
+    heard = signal.getsignal(signal.SIGTERM)
+    sweep.main([*flags, "--seeds", "0", "1", "--set", "lr=2e-3"])
+    said = capsys.readouterr().out
+    assert "2 runs of quickstart, 0 of them finished before" in said
     folders = [out / "lr=2e-3" / f"seed-{seed}" for seed in (0, 1)]
     accuracies = [
         json.loads((f / "scores.json").read_text())["digit"]["digit"]["accuracy"] for f in folders
@@ -46,7 +48,7 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
         "mean": mean(accuracies),
         "deviation": stdev(accuracies),
     }
-    assert f"{mean(accuracies):.3f} ({stdev(accuracies):.3f})" in first.stdout
+    assert f"{mean(accuracies):.3f} ({stdev(accuracies):.3f})" in said
     called = json.loads((folders[1] / "run.json").read_text())
     assert (called["flags"]["seed"], called["settings"]["lr"], called["flags"]["smoke"]) == (
         1,
@@ -54,13 +56,9 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
         True,
     )
 
-    # Jobs of the first call had new interpreters; now the libraries are not imported once more.
-    python = fresh.stand_in(tmp_path, "submitit.core._submit")
-    monkeypatch.setattr(sys, "executable", str(python))
     # As if the second had been stopped after its training.
     (folders[1] / "scores.json").unlink()
     earlier = set(out.rglob("*_log.err"))
-    heard = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stop:
         sweep.main([*flags, "--seeds", "1", "--set", "lr=2e-3,1e30"])
     assert signal.getsignal(signal.SIGTERM) is heard
@@ -81,8 +79,11 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     assert "objective=" not in resumed.read_text(), "nothing was left to train"
 
     written = {path: path.stat().st_mtime_ns for path in (out / "lr=2e-3").rglob("*")}
-    sweep.main([*flags, "--seeds", "0", "1", "--set", "lr=2e-3"])
-    assert "2 runs of quickstart, 2 of them finished before" in capsys.readouterr().out
+    last = fresh.run(
+        *("-m", "examples.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"), cwd=tmp_path
+    )
+    assert last.returncode == 0, last.stdout + last.stderr
+    assert "2 runs of quickstart, 2 of them finished before" in last.stdout
     assert {path: path.stat().st_mtime_ns for path in (out / "lr=2e-3").rglob("*")} == written
     assert (out / "sweep.json").read_text() == gathered
 
