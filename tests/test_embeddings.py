@@ -17,7 +17,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from benchmarks import embeddings as measured
 from examples.embeddings import drawn_embeddings
 from inference.estimators import MultiFacetClustering
-from inference.estimators.counting import _tied_groups, number_of_facets
+from inference.estimators.counting import number_of_facets
 from inference.estimators.embeddings import (
     EmbeddingReader,
     are_embeddings,
@@ -124,16 +124,6 @@ def test_two_labellings_of_drawn_embeddings_are_found() -> None:
 def test_facets_without_clusters_get_as_many_components_as_columns_would() -> None:
     found = MultiFacetClustering(2, n_clusters=2, **QUICK).fit(unit_rows(120))
     assert sum(found.settings_["n_latents"].values()) == 6  # a component for 20 rows
-
-
-def test_partitions_that_determine_each_other_are_tied() -> None:
-    rng = np.random.default_rng(0)
-    four, other = rng.integers(4, size=800), rng.integers(3, size=800)
-    # Each two of these are independent, and two determine the third.
-    halves = [four % 2, four // 2, (four % 2) ^ (four // 2)]
-    assert len(set(_tied_groups(halves[:2]))) == 2
-    assert _tied_groups([halves[0], other, *halves[1:]]).tolist() == [0, 1, 0, 0]
-    assert _tied_groups([(four == 0) * 1, (four == 1) * 1, other]).tolist() == [0, 0, 1]
 
 
 def test_four_clusters_in_general_position_are_one_facet() -> None:

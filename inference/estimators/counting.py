@@ -35,7 +35,6 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import entropy
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
 from inference.estimators.defaults import principal_dimensions, rank
@@ -68,9 +67,6 @@ LEVEL = 0.05
 # bounded supports show at random is less deep, and where the two do not touch, the line between
 # them has a gap in which others lie.
 DEEP = 0.5
-# Adjusted mutual information of clusters that are one grouping: that of one cluster of seven with
-# another is 0.06.
-TIED = 0.05
 # How often a facet's coordinates are turned towards its clusters; the share of the average variance
 # that is added to each within clusters; and of the separation, below which a direction has none.
 TURNS, SHRINKAGE, WEAK = 3, 0.02, 0.05
@@ -214,8 +210,6 @@ def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> F
     numbers = {by_shuffling, components_beyond_chance(x, seed) if dims is None else most} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
     counts = [count for dim in sorted(numbers, reverse=True) for count in _count_in(x, dim, seed)]
-    if dims is not None:
-        counts = [_joined(count, x, seed) for count in counts]
     best = max(counts, key=lambda count: count.number)
     clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
@@ -266,55 +260,6 @@ def _shared_information(labels: Sequence[np.ndarray]) -> float:
     each = [np.unique(label, return_counts=True)[1] for label in labels]
     together = np.unique(np.stack(labels), axis=1, return_counts=True)[1]
     return float(sum(entropy(counts) for counts in each) - entropy(together))
-
-
-def _joined(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
-    """Facets whose clusters depend on each other, two or three at a time, as one.
-
-    In many dimensions ICA takes a grouping apart whose clusters lie in general position: it finds
-    coordinates that tell one cluster from all others, or two from two. Of four clusters these are
-    three pairs of pairs, of which each two are independent, and two determine the third.
-    """
-    facets = count.facets
-    group = _tied_groups(
-        [each.tree.labels(_own(count, each, x), each.tree.hills) for each in facets]
-    )
-    if len(set(group)) == len(facets):
-        return count
-    groups = [[facets[i] for i in np.flatnonzero(group == g)] for g in np.unique(group)]
-    joined = [_together(count, each, x, seed) for each in groups]
-    return replace(count, groups=[*count._others, *sorted(joined, key=_clearness)])
-
-
-def _together(
-    count: FacetCount, facets: Sequence[SubspaceEvidence], x: np.ndarray, seed: int
-) -> SubspaceEvidence:
-    if len(facets) == 1:
-        return facets[0]
-    columns = np.concatenate([each.columns for each in facets])
-    whole = SubspaceEvidence(columns, facets[0].tree, min(f.p_value for f in facets), True)
-    return replace(whole, tree=merge_tree(_own(count, whole, x), seed))
-
-
-def _tied_groups(labels: Sequence[np.ndarray]) -> np.ndarray:
-    """The group of each partition ``[N]``: those in a group depend on each other, or one of three
-    on the other two together.
-    """
-    alone = np.eye(len(labels), dtype=bool)
-    for a, b in combinations(range(len(labels)), 2):
-        alone[a, b] = alone[b, a] = adjusted_mutual_info_score(labels[a], labels[b]) > TIED
-    tied = alone.copy()
-    for a, b, c in combinations(range(len(labels)), 3):
-        if not (alone[a, b] or alone[b, c] or alone[a, c]):
-            both = labels[a] * (labels[b].max() + 1) + labels[b]
-            tied[a, c] |= adjusted_mutual_info_score(both, labels[c]) > TIED
-            tied[b, c] |= tied[a, c]
-    return connected_components(tied, directed=False)[1]
-
-
-def _own(count: FacetCount, facet: SubspaceEvidence, x: np.ndarray) -> np.ndarray:
-    """A facet's coordinates ``[N, d]``."""
-    return (x - count.loc) @ count.maps[facet.columns].T
 
 
 def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:

@@ -22,7 +22,7 @@ from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
 __all__ = ["CountsReader", "reads_counts"]
 
 # Widths of the default network. The first is paid for by every column: at 10,000 columns it takes
-# most of a step, and more units than these found no more on drawn counts.
+# most of a step.
 WIDTHS = (128, 128)
 
 
