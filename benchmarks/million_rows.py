@@ -7,10 +7,9 @@ written as float32. MultiFacetClustering is given nothing; scikit-learn's MiniBa
 the number of clusters of one labelling after the other. Each fit has a process of its own, which
 reads the table first. "copies" is the process's peak of resident memory, less that of a process
 that only imports the same and less the table itself, as a share of the table. A process that reads
-the table alone is shown beside, and one that fits 25,000 of its rows: what this one takes, torch's
-compiler for the most part, a fit to any number of rows takes; "copies that grow" leave it out. "a
-pass" is all steps of a phase divided by its passes over the data. Seconds are those of the
-processor, with one thread, whatever else runs.
+the table alone is shown beside, and one that fits 25,000 of its rows, which "copies that grow" are
+without. "a pass" is all steps of a phase divided by its passes over the data. Seconds are those of
+the processor, with one thread, whatever else runs.
 
 One line of JSON a table; tables that the file has are left out.
 """
