@@ -49,6 +49,7 @@ from inference.estimators.outliers import Outliers
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
+from ppl_models.data import Observed
 
 # Facets of fits this short have often learned nothing yet.
 pytestmark = [
@@ -440,7 +441,7 @@ def test_networks_are_taught_the_maps() -> None:
 
     assert error() > 0.5, "of a variance of 1"
     targets, widths = (torch.as_tensor(each) for each in (found.sources(x), found.variances(0.3)))
-    teach(guide, torch.as_tensor(x), targets, widths, 15, chosen)
+    teach(guide, Observed(torch.as_tensor(x)), targets, widths, 15, chosen)
     assert error() < 0.05
     assert np.square(guide.reconstruct(x) - x).mean() < 0.2
 

@@ -161,7 +161,9 @@ def test_a_folder_with_another_run_is_refused(
     sweep.parse(flags)
     with pytest.raises(SystemExit):
         sweep.main([*flags, "--smoke"])
-    assert "has a run that was called with another dim and epochs and" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has a run that was called with another " in said
+    assert " and epochs and " in said
     assert [path.name for path in one.folder.iterdir()] == ["run.json"]
 
 

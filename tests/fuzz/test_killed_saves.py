@@ -64,7 +64,7 @@ def test_saves_killed_at_random_moments(runs: list[SVIRunner], tmp_path: Path) -
     wholes = [content(run) for run in runs]
     assert all(each in wholes for each in found)
     runs[1].save(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3, "nothing of those killed is left"
+    assert len(list(tmp_path.iterdir())) == 4, "nothing of those killed is left"
 
 
 def killed_at(call: int, run: SVIRunner, folder: Path) -> None:
