@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,15 +192,24 @@ def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
     for kind in (GaussianMixture, KMeans):
         found[f"{kind.__name__} told"] = lambda kind=kind: _told(kind, one_hot(frame), seed)
     found["k-prototypes told"] = lambda: _prototypes(frame, seed)
+    return scores_of(found, drawn.labels)
+
+
+def scores_of(
+    fits: Mapping[str, Callable[[], np.ndarray]], labels: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Of each method, for each labelling ``[N]`` the normalised mutual information with the column
+    of what it finds ``[N, J]`` that shares most with it; its number of columns, and its seconds.
+    """
     scores = {}
-    for name, fit in found.items():
+    for name, fit in fits.items():
         started = time.perf_counter()
-        labels = fit()
+        found = fit()
         seconds = time.perf_counter() - started
         scores[name] = {
-            each: max(normalized_mutual_info_score(truth, column) for column in labels.T)
-            for each, truth in drawn.labels.items()
-        } | {"facets": labels.shape[1], "seconds": seconds}
+            each: max(normalized_mutual_info_score(truth, column) for column in found.T)
+            for each, truth in labels.items()
+        } | {"facets": found.shape[1], "seconds": seconds}
     return scores
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,8 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
-from sklearn.metrics import normalized_mutual_info_score
 
+from benchmarks.mixed_tables import scores_of
 from benchmarks.run_lines import run_all
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
@@ -112,16 +111,7 @@ def _known(x: csr_array, log_p: np.ndarray, batch: np.ndarray) -> dict[str, np.n
 def measure(rows: int, columns: int, kind: str, seed: int) -> dict[str, dict[str, float]]:
     """Scores of each method with each labelling, and seconds."""
     drawn = drawn_counts(rows, columns, seed, misfit=kind == "misfit")
-    scores = {}
-    for name, fit in _methods(drawn, seed).items():
-        started = time.perf_counter()
-        labels = fit()
-        seconds = time.perf_counter() - started
-        scores[name] = {
-            each: max(normalized_mutual_info_score(truth, column) for column in labels.T)
-            for each, truth in drawn.labels.items()
-        } | {"facets": labels.shape[1], "seconds": seconds}
-    return scores
+    return scores_of(_methods(drawn, seed), drawn.labels)
 
 
 def _methods(drawn: DrawnCounts, seed: int) -> dict[str, Callable[[], np.ndarray]]:

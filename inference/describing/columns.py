@@ -22,6 +22,7 @@ from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBino
 from ppl_models.checks import check_one_of
 
 __all__ = [
+    "FEW_VALUES",
     "KINDS",
     "Categories",
     "Column",
@@ -31,6 +32,7 @@ __all__ = [
     "column_of",
     "columns_of",
     "kinds_of",
+    "vary_as_counts",
 ]
 
 # Whole numbers of at most so many values are no counts.
@@ -174,6 +176,11 @@ def kinds_of(likelihood: Likelihood) -> dict[str, str]:
     return {name: kind.kind for name, kind in kinds.items() if kind is not None}
 
 
+def vary_as_counts(values: np.ndarray) -> bool:
+    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable."""
+    return bool(values.min() >= 0 and values.var() >= values.mean())
+
+
 def are_names(distinct: int, rows: int) -> bool:
     """Whether so many different values in so many rows are names rather than categories."""
     return distinct > max(FEW_VALUES, rows / ROWS_PER_CATEGORY)
@@ -268,9 +275,9 @@ def _are_truths(numbers: np.ndarray) -> bool:
 def _kind_of_numbers(numbers: np.ndarray) -> str:
     """Counts are whole, of many values, and vary at least as much as a Poisson variable."""
     there = numbers[~np.isnan(numbers)]
-    whole = len(there) > 0 and bool((there == np.floor(there)).all()) and there.min() >= 0
+    whole = len(there) > 0 and bool((there == np.floor(there)).all())
     many = whole and len(np.unique(there)) > FEW_VALUES
-    return Counts.kind if many and there.var() >= there.mean() else Numbers.kind
+    return Counts.kind if many and vary_as_counts(there) else Numbers.kind
 
 
 def _categories(what: str, name: str, values: Any) -> Categories:

@@ -509,12 +509,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         check_is_fitted(self)
         j = facet_index(self.facet_names_, facet)
-        x = self._encoded(X)
+        rows = self._seen_data(X)
+        x = self.encoding_.encode(rows)
         log_joints, name = self._log_joints(), self.facet_names_[j]
         log_joint = in_parts(lambda part: log_joints(part)[name], x)[:, self.clusters_[j]]
         left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
         found = clusters_found(name, log_joint, left_out, self.stability_[j])
-        shown = shown_columns(X, self._seen_data(X), getattr(self, "feature_names_in_", None))
+        shown = shown_columns(X, rows, getattr(self, "feature_names_in_", None))
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(found, shown, metadata, kinds=kinds, **options)
 

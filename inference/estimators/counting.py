@@ -58,8 +58,8 @@ FREQUENCIES = (0.8, 1.6)
 # Two coordinates depend on each other if the sum of the squared canonical correlations is this far
 # above that of independent ones, and by so many standard deviations.
 DEPENDENCE, SIGNIFICANT = 0.08, 4.0
-# Information that three facets share, in nats, from which on they are one: half of what the halves
-# of four clusters do.
+# Information that two or three facets share, in nats, from which on they are one: half of what the
+# three ways to halve four clusters do.
 JOINT = 0.35
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
@@ -206,15 +206,17 @@ def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> F
     if most < 1:
         return FacetCount([], x.mean(0), np.zeros((0, x.shape[1])))
     combined = _clusters_of_neighbors(x, seed)
-    by_shuffling = principal_dimensions(x, 1, most, seed) if dims is None else most
-    numbers = {by_shuffling, components_beyond_chance(x, seed) if dims is None else most} - {0}
+    dim, numbers = most, {most}
+    if dims is None:
+        dim = principal_dimensions(x, 1, most, seed)
+        numbers = {dim, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
-    counts = [count for dim in sorted(numbers, reverse=True) for count in _count_in(x, dim, seed)]
+    counts = [count for each in sorted(numbers, reverse=True) for count in _count_in(x, each, seed)]
     best = max(counts, key=lambda count: count.number)
     clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
         return replace(_sharpened(best, x, seed), combined=combined)
-    return _count_whole(x, by_shuffling, combined, seed)
+    return _count_whole(x, dim, combined, seed)
 
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:

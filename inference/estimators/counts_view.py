@@ -13,8 +13,8 @@ from ppl_models.sparse import SparseRows
 
 __all__ = ["CountsView", "counts_view"]
 
-# Most directions, and the most rows that they are looked for in.
-DIRECTIONS, MAX_ROWS = 15, 20_000
+# Most directions.
+DIRECTIONS = 15
 # Fewest directions, of which chance alone may be the reason.
 FEWEST = 2
 # Shuffled matrices that a direction is compared with.
@@ -26,8 +26,6 @@ NO_VARIANCE = 1e-12
 # Noise that fills gaps between equal rows, in deviations of the numbers, and the relative length
 # below which a direction is rounding.
 FILLING, NO_DIRECTION = 0.05, 1e-6
-# Rows that are made numbers at a time.
-ROWS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,9 @@ class CountsView(View):
     noise: float
 
     def numbers(self, x: SparseRows) -> np.ndarray:  # type: ignore[override]
-        parts = []
-        for start in range(0, len(x), ROWS_AT_ONCE):
-            counts, batch = _apart(x[start : start + ROWS_AT_ONCE], len(self.weights))
-            seen = logarithms(counts, self.total) @ self.weights - self.loc[batch]
-            parts.append(seen.astype(np.float32))
-        return np.concatenate(parts)
+        counts, batch = _apart(x, len(self.weights))
+        seen = logarithms(counts, self.total) @ self.weights - self.loc[batch]
+        return seen.astype(np.float32)
 
     def smooth(self, x: SparseRows, seed: int) -> np.ndarray:  # type: ignore[override]
         """With a little noise in the directions: short texts that are alike have equal numbers."""
@@ -95,8 +90,6 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
         (200, 8)
     """
     rng = np.random.default_rng(seed)
-    if len(x) > MAX_ROWS:
-        x = x[np.sort(rng.choice(len(x), MAX_ROWS, replace=False))]
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
     totals = counts.sum(1)
     total = float(np.median(totals[totals > 0])) if totals.any() else 1.0

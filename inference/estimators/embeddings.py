@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from inference.estimators.data import Encoding, residual_scale
 from inference.estimators.readers import Reader
+from inference.estimators.rows import some_rows
 from inference.estimators.views import View
 from ppl_models import Likelihood, Normal
 
@@ -33,8 +34,6 @@ __all__ = [
 FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
 # Principal components that the model sees, and fewest rows for each.
 COMPONENTS, ROWS_PER_COMPONENT = 30, 20
-# Most rows that components are computed from.
-MAX_ROWS = 20_000
 # Share of the first component's variance below which another is rounding.
 ROUNDING = 1e-8
 
@@ -66,7 +65,7 @@ class EmbeddingEncoding(Encoding):
     directions: np.ndarray = None  # type: ignore[assignment]
     noise: float = 1.0
 
-    def encode(self, X: np.ndarray) -> np.ndarray:
+    def _encode(self, X: np.ndarray) -> np.ndarray:
         """``[N, p]``, each component with variance 1 in the training data, float32."""
         return (self._coordinates(X) / self.scale).astype(np.float32)
 
@@ -75,7 +74,7 @@ class EmbeddingEncoding(Encoding):
         rows = (x * self.scale) @ self.directions + self.loc
         return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(np.finfo(float).tiny)
 
-    def log_volume(self, X: np.ndarray) -> np.ndarray:
+    def _log_volume(self, X: np.ndarray) -> np.ndarray:
         """Less the log-density of what components leave of each row, which is normal noise."""
         p, D = self.directions.shape
         left = np.square(X.astype(float) - self.loc).sum(1) - np.square(self._coordinates(X)).sum(1)
@@ -87,8 +86,10 @@ class EmbeddingEncoding(Encoding):
 
 
 def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
-    """The encoding for embeddings ``X`` ``[N, D]``: 30 components, or fewer of few rows."""
-    rows = X[:: -(-len(X) // MAX_ROWS)].astype(float)
+    """The encoding for embeddings ``X`` ``[N, D]``: 30 components, or fewer of few rows,
+    found in at most 20,000 rows, drawn at random.
+    """
+    rows = some_rows(X).astype(float)
     p = int(np.clip(len(X) // ROWS_PER_COMPONENT, 1, min(COMPONENTS, *rows.shape)))
     pca = PCA(p, svd_solver="covariance_eigh").fit(rows)
     variance = pca.explained_variance_

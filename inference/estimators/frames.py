@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from inference.describing.columns import FEW_VALUES, are_names, vary_as_counts
 from inference.estimators.tables import is_frame
 from ppl_models import (
     Bernoulli,
@@ -26,10 +27,6 @@ from ppl_models.likelihood_base import rebuilt
 
 __all__ = ["Column", "Table", "is_mixed", "read_table"]
 
-# Integers with at most so many values are ordered categories.
-FEW_VALUES = 10
-# More categories than rows over this are names, not groups, unless there are few.
-ROWS_PER_CATEGORY = 2
 # How much a number must vary beside its size for single precision, and the magnitudes it holds.
 VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
 # Single precision holds all whole numbers below.
@@ -304,8 +301,7 @@ def _of_words(name: str, values: Any, coded: bool) -> CodedColumn:
 
 def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
     """Counts vary at least as much as a Poisson variable; other whole numbers are numbers."""
-    counts = whole and values.min() >= 0 and values.var() >= values.mean()
-    return NegativeBinomial() if counts else Normal()
+    return NegativeBinomial() if whole and vary_as_counts(values) else Normal()
 
 
 def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:
@@ -405,7 +401,7 @@ def _words(name: str, values: Any) -> tuple[str, ...]:
             f"column {name!r} mixes {' and '.join(kinds)}: make them all strings, or all numbers"
         )
     words = tuple(sorted(set(there), key=float if _is_numeric_text(there) else None))
-    if len(words) > max(FEW_VALUES, len(there) / ROWS_PER_CATEGORY):
+    if are_names(len(words), len(there)):
         raise ValueError(
             f"column {name!r} has {len(words)} different strings in {len(there)} rows, which are "
             "names rather than categories: drop it, or make it a category"
