@@ -35,7 +35,7 @@ __all__ = [
     "vary_as_counts",
 ]
 
-# Whole numbers of at most so many values are no counts.
+#: Whole numbers of at most so many values are no counts.
 FEW_VALUES = 10
 # More categories than rows over this are names, not groups, unless there are few.
 ROWS_PER_CATEGORY = 2
