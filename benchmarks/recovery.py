@@ -47,7 +47,7 @@ from inference.callbacks import ReduceOnPlateau
 from inference.metrics import held_out_correlation, mean_correlation
 from ppl_models import IVAE, MLP, Normal
 
-HELD_OUT, BATCH, RATE = 200, 256, 1e-3
+HELD_OUT, BATCH = 200, 256
 
 
 def ivae(settings: Settings, means: bool, reads_label: bool) -> FacetGuide:
@@ -143,7 +143,7 @@ def train(
     for seed in range(args.seeds):
         pyro.set_rng_seed(1000 * mixing + seed)
         guide = MODELS[model](settings)
-        runners.append(SVIRunner(guide.model, guide, lr=RATE, seed=1000 * mixing + seed))
+        runners.append(SVIRunner(guide.model, guide, lr=args.lr, seed=1000 * mixing + seed))
     steps = args.flow_steps if model == "flow" else args.steps
     epochs = max(1, round(steps / -(-len(data.x) // BATCH)))
     fit_together(
@@ -212,11 +212,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=15_000, help="of the VAEs")
     parser.add_argument("--flow-steps", type=int, default=5000)
     parser.add_argument("--flow-layers", type=int, default=10)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(argv)
     runs = itertools.product([args.protocol], args.per_segment, range(*args.mixings), args.models)
     names = ("protocol", "per_segment", "mixing", "model")
-    told = ("seeds", "steps", "flow_steps", "flow_layers")
+    told = ("seeds", "steps", "flow_steps", "flow_layers", "lr")
     settings = {name: getattr(args, name) for name in told}
     run_all(args.out, runs, names, settings, partial(train, args=args))
     lines = map(json.loads, args.out.read_text().splitlines())
