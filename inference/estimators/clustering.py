@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
+from guides import FacetGuide, Refined
 from inference.checkpoints.card import write_card
 from inference.describing import FacetDescription, describe_clusters
 from inference.describing.columns import kinds_of
@@ -71,6 +74,8 @@ FACETS = 2
 # mixtures; and if facets are subspaces: training the networks on these, and all with their
 # mixtures.
 STEPS, SUBSPACE_STEPS = (1000, 4000, 1500), (600, 3000)
+# Of a row's posterior; chosen on drawn tables with gaps.
+IMPROVED = partial(Refined, num_steps=20, num_points=8, rate=0.4)
 
 
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
@@ -105,8 +110,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     10,000 rows are held out. Networks are trained on all rows, and all get clusters. Beside ``X`` a
     fit holds one copy of the data, encoded in float32; a memory map is read a part at a time.
 
-    Missing entries (NaN) are left out of the likelihood. Columns whose data vary in fewer
-    dimensions than the subspaces need are treated like images.
+    Missing entries (NaN) are left out of the likelihood. Where columns have any, and the table no
+    more than 20,000 rows, the posterior of each row is improved by twenty steps on the row's own
+    bound (:class:`~guides.Refined`) before clusters, latents and imputed values are read from it:
+    an encoder sees too few rows of each pattern of gaps. ``settings_["refined"]`` says so. Columns
+    whose data vary in fewer dimensions than the subspaces need are treated like images.
 
     Rows of length one, of 32 columns of floats or more, are embeddings, such as CLIP's: the model
     sees their 30 leading principal components, of variance 1 each, facets are looked for in all of
@@ -357,6 +365,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             counted={name: count.why for name, count in counts.items()},
             n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
             epochs=(*recipe.lengths.alone, recipe.lengths.together),
+            refined=self._gains_by_steps(),
         )
         self._state_later("ended", start.ended)
 
@@ -403,7 +412,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         the type ``dtype``, or ``uint8`` if the training data were 8-bit images. Of a data frame
         with mixed columns it takes codes ``[N, D]``; ``about.json`` in the file has the columns
         with their categories, in the order of the codes. Rows are not checked, and outliers are
-        not marked.
+        not marked. It reads the encoder's posterior: where ``settings_["refined"]`` is true,
+        clusters of a few rows differ from those of :meth:`predict`.
 
         :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
@@ -658,6 +668,18 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             number[order] = np.arange(len(order))
             component[:] = number[component]
         return found
+
+    def _gains_by_steps(self) -> bool:
+        """Whether steps on a row's own bound improve its posterior by enough to be worth them."""
+        gaps = self.encoding_.of_columns and self.encoding_.missing > 0
+        return bool(gaps) and len(self.outliers_) <= MANY
+
+    def _precise(self) -> FacetGuide:
+        guide = super()._precise()
+        if self.settings_.get("refined"):
+            guide = copy.copy(guide)
+            guide.family = IMPROVED(guide.family)
+        return guide
 
     def _log_joints(self) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
         """What gives log p(c, z) of each facet's components at the means of its latents:
