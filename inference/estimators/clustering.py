@@ -272,8 +272,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if len(x) > MANY:
             gc.collect()  # frames of what torch imported meanwhile would keep x after this call
         found = self._number_clusters(x, known)
-        others_found = [start.runner for start in starts if start is not best]
-        self.stability_ = stability(found, others_found, x)
+        further = [self._improved(start.runner.guide) for start in starts if start is not best]
+        self.stability_ = stability(found, further, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
         self.labels_ = rows.back(self._marked(found, x))
         return self
@@ -674,12 +674,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         gaps = self.encoding_.of_columns and self.encoding_.missing > 0
         return bool(gaps) and len(self.outliers_) <= MANY
 
-    def _precise(self) -> FacetGuide:
-        guide = super()._precise()
+    def _improved(self, guide: FacetGuide) -> FacetGuide:
+        """The guide that rows are read by: the fitted one, or one that improves what it finds."""
         if self.settings_.get("refined"):
             guide = copy.copy(guide)
             guide.family = IMPROVED(guide.family)
         return guide
+
+    def _precise(self) -> FacetGuide:
+        return self._improved(super()._precise())
 
     def _log_joints(self) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
         """What gives log p(c, z) of each facet's components at the means of its latents:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
+from guides import FacetGuide
 from inference.estimators.merging import ClusterCount
 from inference.estimators.rows import in_parts
 from inference.estimators.strategies import FitStrategy
@@ -68,7 +69,7 @@ def _bound(runner: SVIRunner, x: np.ndarray) -> float:
     return bound if np.isfinite(bound) else -np.inf
 
 
-def stability(labels: np.ndarray, others: Sequence[SVIRunner], x: np.ndarray) -> np.ndarray:
+def stability(labels: np.ndarray, others: Sequence[FacetGuide], x: np.ndarray) -> np.ndarray:
     """For each facet, the mean over other fits of the best adjusted Rand index with one of their
     facets.
 
@@ -78,7 +79,7 @@ def stability(labels: np.ndarray, others: Sequence[SVIRunner], x: np.ndarray) ->
     """
     if not others:
         return np.full(labels.shape[1], np.nan)
-    found = [_clusters(runner, x) for runner in others]
+    found = [_clusters(guide, x) for guide in others]
     return np.array(
         [
             np.mean([max(adjusted_rand_score(facet, other) for other in each) for each in found])
@@ -100,15 +101,15 @@ def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:
     return list(found)
 
 
-def _clusters(runner: SVIRunner, x: np.ndarray) -> np.ndarray:
+def _clusters(guide: FacetGuide, x: np.ndarray) -> np.ndarray:
     """The most probable component of each mixture, at the means of the latents: ``[J, N]``."""
-    guide = runner.guide
+    device = guide.model.gates.device
 
     @torch.no_grad()
     def clusters(x: np.ndarray) -> np.ndarray:
         each = [
             guide.model.mixtures[name]
-            .log_joint(torch.as_tensor(z, device=runner.device))
+            .log_joint(torch.as_tensor(z, device=device))
             .argmax(-1)
             .cpu()
             .numpy()
