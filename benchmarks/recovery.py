@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pyro
+from matplotlib.figure import Figure
 from scipy.stats import ttest_rel, wilcoxon
 from sklearn.decomposition import FastICA
 from torch.nn.init import xavier_uniform_
@@ -44,6 +45,7 @@ from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide
 from inference import SVIRunner, elbo, fit_together
 from inference.callbacks import ReduceOnPlateau
+from inference.figures.comparisons import grouped_curves
 from inference.metrics import held_out_correlation, mean_correlation
 from ppl_models import IVAE, MLP, Normal
 
@@ -186,6 +188,25 @@ def table(lines: Iterable[dict[str, Any]], against: str) -> str:
     return "\n".join(rows)
 
 
+def figure(lines: Iterable[dict[str, Any]]) -> Figure:
+    """MCC by size, a panel for each protocol and a line for each model; means over mixings."""
+    found: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for line in lines:
+        sizes = found.setdefault(line["protocol"], {}).setdefault(line["model"], {})
+        sizes.setdefault(line["per_segment"], []).append(float(np.mean(line["mcc"])))
+    curves = {
+        protocol: {
+            model: (sorted(sizes), [float(np.mean(sizes[size])) for size in sorted(sizes)])
+            for model, sizes in models.items()
+        }
+        for protocol, models in found.items()
+    }
+    drawn = grouped_curves(curves, "rows a segment", "MCC with the true sources")
+    for ax in drawn.axes:
+        ax.set_xscale("log")
+    return drawn
+
+
 def beyond(scores: np.ndarray, others: np.ndarray) -> str:
     paired = ttest_rel(scores, others).confidence_interval()
     p = wilcoxon(scores, others).pvalue
@@ -214,15 +235,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--flow-layers", type=int, default=10)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
+    parser.add_argument("--figure", type=Path, help="where to draw all that the file has")
     args = parser.parse_args(argv)
     runs = itertools.product([args.protocol], args.per_segment, range(*args.mixings), args.models)
     names = ("protocol", "per_segment", "mixing", "model")
     told = ("seeds", "steps", "flow_steps", "flow_layers", "lr")
     settings = {name: getattr(args, name) for name in told}
     run_all(args.out, runs, names, settings, partial(train, args=args))
-    lines = map(json.loads, args.out.read_text().splitlines())
+    lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    alike = [line for line in lines if line["settings"] == settings]
     if args.mixings[1] - args.mixings[0] > 1:
-        print(table((line for line in lines if line["settings"] == settings), "VaDE"))
+        print(table(alike, "VaDE"))
+    if args.figure is not None:
+        figure(alike).savefig(args.figure, dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -604,6 +604,19 @@ def test_scores_are_compared_on_the_same_mixings() -> None:
     assert rows[3].endswith(f"{expected}, 7 mixings"), rows[3]
 
 
+def test_scores_are_drawn_by_size() -> None:
+    lines = [
+        {"protocol": protocol, "per_segment": size, "model": "x", "mcc": [size / 1000, k]}
+        for protocol in recovery.PROTOCOLS
+        for size in (300, 100)
+        for k in (0.2, 0.4)
+    ]
+    panels = recovery.figure(lines).axes
+    assert [ax.get_title() for ax in panels] == [*recovery.PROTOCOLS]
+    (line,) = panels[0].get_lines()
+    np.testing.assert_allclose(line.get_xydata(), [[100, 0.2], [300, 0.3]])
+
+
 def test_ivaes_differ_in_the_prior_and_in_what_the_encoder_reads() -> None:
     settings = recovery.Settings()
     for name, build in recovery.MODELS.items():
