@@ -11,7 +11,7 @@ import datetime
 import re
 import statistics
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
@@ -28,10 +28,13 @@ __all__ = [
     "Summary",
     "Table",
     "Written",
+    "build",
     "fill",
     "load",
     "load_all",
     "load_shared",
+    "markdown_table",
+    "parse",
     "round_to",
     "spell",
 ]
@@ -304,6 +307,13 @@ def used_in(texts: Iterable[Any]) -> set[str]:
     return {found["name"] for text in texts for found in PLACEHOLDER.finditer(str(text))}
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; empty cells are empty."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    spaced = [[f" {cell} " if cell else " " for cell in line] for line in lines]
+    return "\n".join(f"|{'|'.join(line)}|" for line in spaced)
+
+
 def load_all(root: Path = ROOT) -> list[Record]:
     """Every record under ``root``, in the order of the document."""
     shared = load_shared(root)
@@ -319,18 +329,18 @@ def load_all(root: Path = ROOT) -> list[Record]:
 def load_shared(root: Path = ROOT) -> Shared:
     """Dependency groups and machines; every pattern must match a file."""
     folder = root / "results"
-    groups = {key: tuple(each) for key, each in _parse(folder / DEPENDENCIES).items()}
+    groups = {key: tuple(each) for key, each in parse(folder / DEPENDENCIES).items()}
     for group, patterns in groups.items():
         for pattern in patterns:
             if not any(root.glob(pattern)):
                 raise RecordError(f"results/{DEPENDENCIES}: {group}: no file matches {pattern!r}")
-    return Shared(groups, _parse(folder / MACHINES))
+    return Shared(groups, parse(folder / MACHINES))
 
 
 def load(path: Path, shared: Shared) -> Record:
     """One record, checked."""
     where = f"results/{path.name}"
-    content = _parse(path)
+    content = parse(path)
     # TOML has singular headings, [[figure]] by [[figure]].
     for many, one, kind in (
         ("figures", "figure", _figure),
@@ -342,12 +352,12 @@ def load(path: Path, shared: Shared) -> Record:
         content[many] = tuple(map(kind, entries, places))
     if isinstance(content.get("command"), str):
         content["command"] = [content["command"]]
-    record = _build(Record, {"name": path.stem, **content}, where)
+    record = build(Record, {"name": path.stem, **content}, where)
     _check(record, shared, where)
     return record
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(), parse_float=Written)
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -364,7 +374,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _build(cls: type[Parsed], content: Mapping[str, Any], where: str) -> Parsed:
+def build(cls: type[Parsed], content: Mapping[str, Any], where: str) -> Parsed:
     """The dataclass from a TOML table: no key unknown, none missing, each of its type."""
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     if unknown := sorted(content.keys() - known.keys()):
@@ -398,8 +408,8 @@ def _figure(content: dict[str, Any], where: str) -> Figure:
     if "paper" in content:
         if not isinstance(content["paper"], dict):
             raise RecordError(f"{where}: paper: must be a table, got {content['paper']!r}")
-        content["paper"] = _build(Paper, content["paper"], f"{where}: paper")
-    figure = _build(Figure, content, where)
+        content["paper"] = build(Paper, content["paper"], f"{where}: paper")
+    figure = build(Figure, content, where)
     if not re.fullmatch(r"[a-z]\w*", figure.name) or figure.name in ("runs", "seed"):
         raise RecordError(f"{where}: name: letters, digits and underscores, got {figure.name!r}")
     given = [n for n in ("values", "mean", "value") if getattr(figure, n) not in (None, ())]
@@ -433,7 +443,7 @@ def compiled(pattern: str, where: str) -> re.Pattern[str]:
 
 
 def _table(content: dict[str, Any], where: str) -> Table:
-    table = _build(Table, content, where)
+    table = build(Table, content, where)
     for number, row in enumerate(table.rows):
         if len(row) != len(table.columns):
             raise RecordError(
@@ -443,7 +453,7 @@ def _table(content: dict[str, Any], where: str) -> Table:
 
 
 def _build_summary(content: dict[str, Any], where: str) -> Summary:
-    return _build(Summary, content, where)
+    return build(Summary, content, where)
 
 
 def _check(record: Record, shared: Shared, where: str) -> None:

@@ -1,4 +1,5 @@
-"""Write RESULTS.md, docs/results.md and the table of README.md from the records in results/.
+"""Write RESULTS.md, docs/results.md, docs/claims.md and the table of README.md from the records in
+results/.
 
     python -m benchmarks.write_results
     python -m benchmarks.write_results --check   # writes nothing; fails where a file differs
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.claims import claims_page, load_claims
 from benchmarks.records import (
     ROOT,
     Figure,
@@ -23,6 +25,7 @@ from benchmarks.records import (
     fill,
     load_all,
     load_shared,
+    markdown_table,
     spell,
     used_in,
 )
@@ -40,10 +43,15 @@ def documents(root: Path = ROOT) -> dict[Path, str]:
     """What each document should hold."""
     records, machines = load_all(root), load_shared(root).machines
     readme = root / "README.md"
-    introduction, short = (root / f"results/{name}.md" for name in ("introduction", "short"))
+    introduction, short, claims = (
+        root / f"results/{name}.md" for name in ("introduction", "short", "claims")
+    )
     return {
         root / "RESULTS.md": whole_page(records, machines, introduction.read_text()),
         root / "docs/results.md": short_page(records, short.read_text()),
+        root / "docs/claims.md": claims_page(
+            load_claims(records, root), records, f"{MADE}\n{claims.read_text()}"
+        ),
         readme: with_table(readme.read_text(), short_table(records, readme=True)),
     }
 
@@ -205,12 +213,6 @@ def with_table(text: str, table: str) -> str:
             f"README.md: needs the lines {BEGIN} and {END} around its table of results"
         )
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    spaced = [[f" {cell} " if cell else " " for cell in line] for line in lines]
-    return "\n".join(f"|{'|'.join(line)}|" for line in spaced)
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import reproduce, write_results
+from benchmarks.claims import claims_page, load_claims
 from benchmarks.records import Figure, RecordError, fill, load, load_all, load_shared, round_to
 from tests.pages import ROOT
 
@@ -116,7 +117,7 @@ def test_a_number_that_is_edited_in_a_document_is_found(
             copy = tmp_path / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.touch()
-    for name in ("README.md", "RESULTS.md", "docs/results.md"):
+    for name in ("README.md", "RESULTS.md", "docs/results.md", "docs/claims.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     assert write_results.write(write_results.documents(tmp_path), check=True) == 0
     edit(tmp_path / "README.md", "94.0 %", "92.7 %")
@@ -124,6 +125,52 @@ def test_a_number_that_is_edited_in_a_document_is_found(
     assert "README.md differs" in capsys.readouterr().out
     assert write_results.write(write_results.documents(tmp_path), check=False) == 0
     assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
+
+
+CLAIMS = """
+title = "A small paper"
+order = 1
+
+[[claim]]
+where = "Table 1"
+says = "ten"
+verdict = "agrees"
+found = "{score:mean.1}; half of it: {small.by_hand}"
+record = "small"
+"""
+
+
+def claims_of(root: Path, text: str) -> str:
+    (root / "results/claims").mkdir(exist_ok=True)
+    (root / "results/claims/small.toml").write_text(text)
+    records = load_all(root)
+    return claims_page(load_claims(records, root), records, "# Claims")
+
+
+def test_claims_have_the_figures_of_their_records(root: Path) -> None:
+    rows = claims_of(root, CLAIMS).splitlines()
+    assert "| agrees | 1 | what the paper says is found here |" in rows
+    assert rows[-1] == "| Table 1 | ten | agrees | 10.6; half of it: 0.50 (*A small record*) |"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('"agrees"', '"true"', "verdict: must be one of agrees, in part, .*, got 'true'"),
+        ('record = "small"', 'record = "other"', "there is no results/other.toml"),
+        ("{small.by_hand}", "{other.by_hand}", "there is no results/other.toml"),
+        ("{score:mean.1}", "{speed}", "small.toml: no figure for {speed}"),
+        ('where = "Table 1"', "", "claim 1: field 'where' is missing"),
+        ("found =", "seen =", "claim 1: unknown field 'seen'"),
+        ('found = "{score:mean.1}; half of it: {small.by_hand}"', "", "must say what was found"),
+    ],
+)
+def test_claims_that_cannot_be_used_are_refused(
+    root: Path, before: str, after: str, says: str
+) -> None:
+    assert before in CLAIMS
+    with pytest.raises(RecordError, match=says):
+        claims_of(root, CLAIMS.replace(before, after))
 
 
 # How numbers are written.
