@@ -28,15 +28,17 @@ __all__ = [
     "Column",
     "Counts",
     "Numbers",
+    "are_counts",
     "are_names",
     "column_of",
     "columns_of",
     "kinds_of",
-    "vary_as_counts",
 ]
 
 #: Whole numbers of at most so many values are no counts.
 FEW_VALUES = 10
+# Beyond it, not every whole number is a float.
+LARGEST = 2.0**53
 # More categories than rows over this are names, not groups, unless there are few.
 ROWS_PER_CATEGORY = 2
 
@@ -176,9 +178,13 @@ def kinds_of(likelihood: Likelihood) -> dict[str, str]:
     return {name: kind.kind for name, kind in kinds.items() if kind is not None}
 
 
-def vary_as_counts(values: np.ndarray) -> bool:
-    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable."""
-    return bool(values.min() >= 0 and values.var() >= values.mean())
+def are_counts(values: np.ndarray) -> bool:
+    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable, and are not all
+    multiples of some number, as a mass is that was read to 25 grams.
+    """
+    if values.min() < 0 or values.var() < values.mean() or values.max() > LARGEST:
+        return False
+    return int(np.gcd.reduce(values.astype(np.int64))) == 1
 
 
 def are_names(distinct: int, rows: int) -> bool:
@@ -277,7 +283,7 @@ def _kind_of_numbers(numbers: np.ndarray) -> str:
     there = numbers[~np.isnan(numbers)]
     whole = len(there) > 0 and bool((there == np.floor(there)).all())
     many = whole and len(np.unique(there)) > FEW_VALUES
-    return Counts.kind if many and vary_as_counts(there) else Numbers.kind
+    return Counts.kind if many and are_counts(there) else Numbers.kind
 
 
 def _categories(what: str, name: str, values: Any) -> Categories:

@@ -125,8 +125,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
     ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,
     bools, zeros and ones ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as
-    counts do, other numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says
-    which. A start sees such columns as numbers, standardised and in sum of the same weight for each
+    counts do and are not all multiples of a number, other numbers ``Normal()``, all in the user's
+    units; ``settings_["columns"]`` says which. A start sees such columns as numbers, standardised and in sum of the same weight for each
     degree of freedom; :meth:`sample` and :meth:`impute` return data frames like the user's. Rows
     are not left out of the fit.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from inference.describing.columns import FEW_VALUES, are_names, vary_as_counts
+from inference.describing.columns import FEW_VALUES, are_counts, are_names
 from inference.estimators.tables import is_frame
 from ppl_models import (
     Bernoulli,
@@ -301,7 +301,7 @@ def _of_words(name: str, values: Any, coded: bool) -> CodedColumn:
 
 def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
     """Counts vary at least as much as a Poisson variable; other whole numbers are numbers."""
-    return NegativeBinomial() if whole and vary_as_counts(values) else Normal()
+    return NegativeBinomial() if whole and are_counts(values) else Normal()
 
 
 def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:
