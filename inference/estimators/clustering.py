@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
@@ -21,6 +20,13 @@ from guides import FacetGuide, Refined
 from inference.checkpoints.card import write_card
 from inference.describing import FacetDescription, describe_clusters
 from inference.describing.columns import kinds_of
+from inference.estimators.assignment import (
+    by_size,
+    components,
+    log_joints,
+    predicted,
+    probabilities,
+)
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
 from inference.estimators.defaults import (
     default_dims,
@@ -126,9 +132,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,
     bools, zeros and ones ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as
     counts do and are not all multiples of a number, other numbers ``Normal()``, all in the user's
-    units; ``settings_["columns"]`` says which. A start sees such columns as numbers, standardised and in sum of the same weight for each
-    degree of freedom; :meth:`sample` and :meth:`impute` return data frames like the user's. Rows
-    are not left out of the fit.
+    units; ``settings_["columns"]`` says which. A start sees such columns as numbers, standardised
+    and in sum of the same weight for each degree of freedom; :meth:`sample` and :meth:`impute`
+    return data frames like the user's. Rows are not left out of the fit.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
         features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
@@ -312,7 +318,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             label={name: theirs[rows] for name, theirs in label.items()} or None,
         )
         self._check_trained(self.runner_, x[rows])
-        self.labels_ = self._marked(self._predicted(x), x)
+        self.labels_ = self._marked(predicted(self._precise(), self.clusters_, x), x)
         return self
 
     def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
@@ -385,14 +391,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         to be marked.
         """
         x = self._encoded(X)
-        return self._marked(self._predicted(x), x)
+        return self._marked(predicted(self._precise(), self.clusters_, x), x)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
         any facet; 0 for clusters that a facet does not have.
         """
         x = self._encoded(X)
-        return in_parts(self._probabilities(), x)
+        return probabilities(self._precise(), self.clusters_, x)
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
         """Fit, then return ``labels_``."""
@@ -521,8 +527,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         j = facet_index(self.facet_names_, facet)
         rows = self._seen_data(X)
         x = self.encoding_.encode(rows)
-        log_joints, name = self._log_joints(), self.facet_names_[j]
-        log_joint = in_parts(lambda part: log_joints(part)[name], x)[:, self.clusters_[j]]
+        guide, name = self._precise(), self.facet_names_[j]
+        log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
         left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
         found = clusters_found(name, log_joint, left_out, self.stability_[j])
         shown = shown_columns(X, rows, getattr(self, "feature_names_in_", None))
@@ -647,25 +653,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
         """Set ``clusters_``, the component of each cluster; returns the clusters ``[N, J]``."""
         self._say("assigns rows to clusters")
-        log_joints = self._log_joints()
-        found = in_parts(
-            lambda part: np.stack([each.argmax(-1) for each in log_joints(part).values()], 1),
-            x,
-            self._shown("rows"),
-        )
+        found = components(self._precise(), x, self._shown("rows"))
         self.clusters_ = []
         for (name, prior), component in zip(
             self.runner_.model.mixtures.items(), found.T, strict=True
         ):
-            sizes = np.bincount(component, minlength=prior.num_components)
-            order = (
-                np.arange(len(sizes))
-                if name in known
-                else np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
-            )
-            self.clusters_.append(order)
-            number = np.zeros(len(sizes), int)
-            number[order] = np.arange(len(order))
+            K = prior.num_components
+            self.clusters_.append(np.arange(K) if name in known else by_size(component))
+            number = np.zeros(K, int)
+            number[self.clusters_[-1]] = np.arange(len(self.clusters_[-1]))
             component[:] = number[component]
         return found
 
@@ -683,43 +679,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _precise(self) -> FacetGuide:
         return self._improved(super()._precise())
-
-    def _log_joints(self) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-        """What gives log p(c, z) of each facet's components at the means of its latents:
-        ``[N, K]``.
-        """
-        guide = self._precise()
-
-        @torch.no_grad()
-        def log_joints(x: np.ndarray) -> dict[str, np.ndarray]:
-            return {
-                name: guide.model.mixtures[name]
-                .log_joint(torch.as_tensor(z, device=self.runner_.device))
-                .cpu()
-                .numpy()
-                for name, z in guide.embed(x).items()
-                if name in guide.model.mixtures
-            }
-
-        return log_joints
-
-    def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
-        """What gives the probabilities among the components in use ``[N, J, K]``."""
-        log_joints = self._log_joints()
-        widest = max(map(len, self.clusters_))
-
-        def probabilities(x: np.ndarray) -> np.ndarray:
-            each = [
-                softmax(log_joint[:, ours], axis=-1)
-                for log_joint, ours in zip(log_joints(x).values(), self.clusters_, strict=True)
-            ]
-            return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
-
-        return probabilities
-
-    def _predicted(self, x: np.ndarray) -> np.ndarray:
-        probabilities = self._probabilities()
-        return in_parts(lambda part: probabilities(part).argmax(-1), x)
 
 
 def _own(x: np.ndarray) -> np.ndarray:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from guides import FacetGuide
+from inference.estimators.assignment import components
 from inference.estimators.merging import ClusterCount
-from inference.estimators.rows import in_parts
 from inference.estimators.strategies import FitStrategy
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
@@ -79,7 +78,7 @@ def stability(labels: np.ndarray, others: Sequence[FacetGuide], x: np.ndarray) -
     """
     if not others:
         return np.full(labels.shape[1], np.nan)
-    found = [_clusters(guide, x) for guide in others]
+    found = [components(guide, x).T for guide in others]
     return np.array(
         [
             np.mean([max(adjusted_rand_score(facet, other) for other in each) for each in found])
@@ -99,23 +98,3 @@ def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:
             stacklevel=3,
         )
     return list(found)
-
-
-def _clusters(guide: FacetGuide, x: np.ndarray) -> np.ndarray:
-    """The most probable component of each mixture, at the means of the latents: ``[J, N]``."""
-    device = guide.model.gates.device
-
-    @torch.no_grad()
-    def clusters(x: np.ndarray) -> np.ndarray:
-        each = [
-            guide.model.mixtures[name]
-            .log_joint(torch.as_tensor(z, device=device))
-            .argmax(-1)
-            .cpu()
-            .numpy()
-            for name, z in guide.embed(x).items()
-            if name in guide.model.mixtures
-        ]
-        return np.stack(each, 1)
-
-    return in_parts(clusters, x).T
