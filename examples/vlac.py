@@ -75,8 +75,8 @@ class Settings:
 
 SMOKE: dict[str, Any] = {
     "widths": (4, 4, 4, 4),
-    "train_rows": 150,
-    "batch_size": 25,
+    "train_rows": 80,
+    "batch_size": 16,
     "phases": (1, 1, 1, 1),
     "fade_steps": 5,
     "epochs": 1,
