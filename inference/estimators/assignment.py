@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from guides import FacetGuide
+from inference.estimators.gaps import Reads
 from inference.estimators.rows import in_parts
 
 __all__ = ["by_size", "components", "log_joints", "predicted", "probabilities"]
 
 
 @torch.no_grad()
-def log_joints(guide: FacetGuide, x: np.ndarray) -> dict[str, np.ndarray]:
+def log_joints(guide: Reads, x: np.ndarray) -> dict[str, np.ndarray]:
     """log p(c, z) of each facet's components at the means of its latents: ``{facet: [N, K]}``."""
     mixtures, device = guide.model.mixtures, guide.model.gates.device
     return {
@@ -27,7 +27,7 @@ def log_joints(guide: FacetGuide, x: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def components(guide: FacetGuide, x: np.ndarray, shown: str | None = None) -> np.ndarray:
+def components(guide: Reads, x: np.ndarray, shown: str | None = None) -> np.ndarray:
     """The most probable component of each facet's mixture: ``[N, J]``.
 
     :param shown: what to call it beside a progress bar; ``None`` for no bar.
@@ -45,7 +45,7 @@ def by_size(component: np.ndarray) -> np.ndarray:
     return np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
 
 
-def probabilities(guide: FacetGuide, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+def probabilities(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
     """Probabilities among the components in use ``[N, J, K]``; 0 beyond a facet's own.
 
     :param clusters: for each facet, the component of each cluster.
@@ -53,12 +53,12 @@ def probabilities(guide: FacetGuide, clusters: Sequence[np.ndarray], x: np.ndarr
     return in_parts(lambda part: _probabilities(guide, clusters, part), x)
 
 
-def predicted(guide: FacetGuide, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+def predicted(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
     """The most probable cluster of each facet ``[N, J]``."""
     return in_parts(lambda part: _probabilities(guide, clusters, part).argmax(-1), x)
 
 
-def _probabilities(guide: FacetGuide, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+def _probabilities(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
     found = zip(log_joints(guide, x).values(), clusters, strict=True)
     each = [softmax(log_joint[:, ours], axis=-1) for log_joint, ours in found]
     widest = max(map(len, clusters))

@@ -28,6 +28,7 @@ from inference.estimators.data import (
 )
 from inference.estimators.defaults import Lengths, default_batch_size, lengths
 from inference.estimators.divergence import check_trained
+from inference.estimators.gaps import Reads
 from inference.estimators.readers import Reader
 from inference.estimators.rows import has_missing, in_parts, is_missing, parts
 from inference.estimators.tables import real_numbers
@@ -259,7 +260,7 @@ class FacetEstimator(BaseEstimator):
         """What a progress bar is called, if one is to be shown."""
         return what if self.verbose else None
 
-    def _precise(self) -> FacetGuide:
+    def _double(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in
         the same call.
 
@@ -268,6 +269,10 @@ class FacetEstimator(BaseEstimator):
         """
         guide = self.runner_.guide
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
+
+    def _precise(self) -> Reads:
+        """What rows are read by, in float64."""
+        return self._double()
 
     def _export(
         self,

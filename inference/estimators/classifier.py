@@ -127,7 +127,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of ``classes_``: ``[N, L]``."""
         x = self._encoded(X)
-        return self._precise().predict_proba(x)["class"]
+        return self._double().predict_proba(x)["class"]
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`predict_proba`, with the means of the latents, as a program that runs

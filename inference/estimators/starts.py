@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from guides import FacetGuide
 from inference.estimators.assignment import components
+from inference.estimators.gaps import Reads
 from inference.estimators.merging import ClusterCount
 from inference.estimators.strategies import FitStrategy
 from inference.evaluation.bounds import elbo
@@ -68,7 +68,7 @@ def _bound(runner: SVIRunner, x: np.ndarray) -> float:
     return bound if np.isfinite(bound) else -np.inf
 
 
-def stability(labels: np.ndarray, others: Sequence[FacetGuide], x: np.ndarray) -> np.ndarray:
+def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.ndarray:
     """For each facet, the mean over other fits of the best adjusted Rand index with one of their
     facets.
 
