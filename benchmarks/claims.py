@@ -11,7 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.records import ROOT, Record, RecordError, build, fill, markdown_table, parse
+from benchmarks.records import (
+    PLACEHOLDER,
+    ROOT,
+    Record,
+    RecordError,
+    build,
+    fill,
+    markdown_table,
+    parse,
+)
 
 __all__ = ["VERDICTS", "Claim", "Claims", "claims_page", "load_claims"]
 
@@ -22,6 +31,8 @@ VERDICTS = {
     "not run": "it could be run here, and was not yet",
     "no data": "its data cannot be had offline; the command is ready where there is one",
 }
+# What nobody can say without a measurement.
+MEASURED = ("agrees", "in part", "differs")
 # A figure of another record.
 ELSEWHERE = re.compile(r"\{(?P<record>[a-z]\w*)\.(?P<figure>[a-z]\w*(?::[a-z_.\d]+)?)\}")
 COLUMNS = ("where", "what the paper says", "here", "what was found")
@@ -70,6 +81,7 @@ def load_claims(records: Sequence[Record], root: Path = ROOT) -> list[Claims]:
     papers = [_load(path) for path in sorted((root / "results/claims").glob("*.toml"))]
     names = {record.name for record in records}
     for paper in papers:
+        _check_named(paper.about, names, f"results/claims: {paper.title}, about")
         for claim in paper.claims:
             where = f"results/claims: {paper.title}, {claim.where}"
             if claim.verdict not in VERDICTS:
@@ -77,13 +89,24 @@ def load_claims(records: Sequence[Record], root: Path = ROOT) -> list[Claims]:
                 raise RecordError(
                     f"{where}: verdict: must be one of {known}, got {claim.verdict!r}"
                 )
-            named = {at["record"] for at in ELSEWHERE.finditer(claim.found)}
-            for name in named | ({claim.record} if claim.record else set()):
-                if name not in names:
-                    raise RecordError(f"{where}: record: there is no results/{name}.toml")
-            if claim.verdict in ("agrees", "in part", "differs") and not claim.found:
-                raise RecordError(f"{where}: found: must say what was found")
+            if claim.record and claim.record not in names:
+                raise RecordError(f"{where}: record: there is no results/{claim.record}.toml")
+            _check_named(claim.found, names, where)
+            if claim.verdict in MEASURED and not (claim.record or "`tests/" in claim.found):
+                raise RecordError(
+                    f"{where}: record: {claim.verdict!r} needs the record of what was measured, or "
+                    "the tests' file in `found`"
+                )
+            if not claim.record and PLACEHOLDER.search(claim.found):
+                raise RecordError(f"{where}: record: is needed, as `found` names a figure")
     return sorted(papers, key=lambda paper: paper.order)
+
+
+def _check_named(text: str, names: set[str], where: str) -> None:
+    """:raises RecordError: if a figure of a record is named that there is not."""
+    for at in ELSEWHERE.finditer(text):
+        if at["record"] not in names:
+            raise RecordError(f"{where}: there is no results/{at['record']}.toml")
 
 
 def _load(path: Path) -> Claims:
@@ -104,14 +127,20 @@ def claims_page(papers: Iterable[Claims], records: Sequence[Record], introductio
     blocks = [introduction.strip(), markdown_table(("here", "claims", "meaning"), counts)]
     for paper in papers:
         rows = [(c.where, c.says, c.verdict, _found(c, of)) for c in paper.claims]
-        blocks += [f"## {paper.title}", paper.about.strip(), markdown_table(COLUMNS, rows)]
+        about = _elsewhere(paper.about.strip(), of)
+        blocks += [f"## {paper.title}", about, markdown_table(COLUMNS, rows)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _found(claim: Claim, of: dict[str, Record]) -> str:
     """What was found, and the title of the record that has its figures."""
-    found = ELSEWHERE.sub(lambda at: fill(f"{{{at['figure']}}}", of[at["record"]]), claim.found)
+    found = _elsewhere(claim.found, of)
     if not claim.record:
         return found
     record = of[claim.record]
     return f"{fill(found, record)} (*{record.title}*)"
+
+
+def _elsewhere(text: str, of: dict[str, Record]) -> str:
+    """The text with figures that it names with their records."""
+    return ELSEWHERE.sub(lambda at: fill(f"{{{at['figure']}}}", of[at["record"]]), text)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -38,7 +37,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from benchmarks.summarize import print_table
 from examples.embeddings import DrawnEmbeddings, drawn_embeddings
 from inference import neighbor_clusters
@@ -216,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {"rows given": args.rows}
     names = ("level", "seed", "method")
     run_all(args.out, runs, names, settings, lambda **run: measure(**run, rows=args.rows))
-    lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    lines = [*whole_lines(args.out.read_text())]
     for level in args.levels:
         for method in args.methods:
             own = {"level": level, "method": method, "settings": settings}.items()

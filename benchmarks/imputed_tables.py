@@ -22,7 +22,6 @@ One line of JSON a table and share; those that the file has are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
 from benchmarks.mixed_tables import NUMBERS, MixedTable, mixed_table
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
 
@@ -247,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return {"scores": measure(args.table, args.rows, seed, share)}
 
     run_all(args.out, runs, ["seed", "share"], settings, measured)
-    lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    lines = [*whole_lines(args.out.read_text())]
     for share in args.shares:
         found = [
             line["scores"]

@@ -17,7 +17,6 @@ One line of JSON a table; tables that the file has are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import tempfile
@@ -31,7 +30,7 @@ import numpy as np
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import normalized_mutual_info_score
 
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from benchmarks.summarize import print_table
 from examples.sources import labellings
 from inference.estimators import MultiFacetClustering
@@ -182,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = {"rows": args.rows, "columns": args.columns, "epochs": args.epochs}
     seeds = [(seed,) for seed in range(*args.seeds)]
     run_all(args.out, seeds, ["seed"], sizes, lambda seed: {"found": measure(**sizes, seed=seed)})
-    lines = map(json.loads, args.out.read_text().splitlines())
+    lines = whole_lines(args.out.read_text())
     found = [line["found"] for line in lines if line["settings"] == sizes]
     for name in found[0]:
         print(name)

@@ -17,7 +17,6 @@ One line of JSON a table; tables that the file has are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
 
@@ -264,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seeds = [(seed,) for seed in range(*args.seeds)]
     settings = {"rows": args.rows}
     run_all(args.out, seeds, ["seed"], settings, lambda seed: {"scores": measure(args.rows, seed)})
-    lines = map(json.loads, args.out.read_text().splitlines())
+    lines = whole_lines(args.out.read_text())
     found = [line["scores"] for line in lines if line["settings"] == settings]
     for name in found[0]:
         print(name)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -39,7 +38,7 @@ from scipy.stats import ttest_rel, wilcoxon
 from sklearn.decomposition import FastICA
 from torch.nn.init import xavier_uniform_
 
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from examples.identifiability import DIM, NUM_SEGMENTS, Settings, flow, given, vade
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide
@@ -49,7 +48,7 @@ from inference.figures.comparisons import grouped_curves
 from inference.metrics import held_out_correlation, mean_correlation
 from ppl_models import IVAE, MLP, Normal
 
-HELD_OUT, BATCH = 200, 256
+HELD_OUT, BATCH, RATE = 200, 256, 1e-3
 
 
 def ivae(settings: Settings, means: bool, reads_label: bool) -> FacetGuide:
@@ -233,16 +232,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=15_000, help="of the VAEs")
     parser.add_argument("--flow-steps", type=int, default=5000)
     parser.add_argument("--flow-layers", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=RATE)
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
-    parser.add_argument("--figure", type=Path, help="where to draw all that the file has")
+    parser.add_argument("--figure", type=Path, help="where to draw all runs of these settings")
     args = parser.parse_args(argv)
     runs = itertools.product([args.protocol], args.per_segment, range(*args.mixings), args.models)
     names = ("protocol", "per_segment", "mixing", "model")
-    told = ("seeds", "steps", "flow_steps", "flow_layers", "lr")
+    told = ("seeds", "steps", "flow_steps", "flow_layers")
     settings = {name: getattr(args, name) for name in told}
+    if args.lr != RATE:
+        settings["lr"] = args.lr
     run_all(args.out, runs, names, settings, partial(train, args=args))
-    lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    lines = whole_lines(args.out.read_text())
     alike = [line for line in lines if line["settings"] == settings]
     if args.mixings[1] - args.mixings[0] > 1:
         print(table(alike, "VaDE"))

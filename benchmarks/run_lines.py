@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_all"]
+__all__ = ["run_all", "whole_lines"]
 
 
 def run_all(
@@ -27,7 +27,7 @@ def run_all(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = path.read_text() if path.exists() else ""
-    done = list(_whole(text.splitlines()))
+    done = list(whole_lines(text))
     if text and not text.endswith("\n"):  # stopped while it wrote
         path.write_text(text + "\n")
     for run in runs:
@@ -41,9 +41,9 @@ def run_all(
         print(json.dumps(shown), flush=True)
 
 
-def _whole(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+def whole_lines(text: str) -> Iterable[dict[str, Any]]:
     """The lines that were written to their end."""
-    for line in lines:
+    for line in text.splitlines():
         try:
             yield json.loads(line)
         except json.JSONDecodeError:

@@ -19,7 +19,6 @@ One line of JSON a drawn matrix; those that the file has are left out.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 
 from benchmarks.mixed_tables import scores_of
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from benchmarks.summarize import print_table
 from inference.estimators import MultiFacetClustering
 from ppl_models import DirichletMultinomial
@@ -169,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return {"scores": measure(args.rows, args.columns, kind, seed)}
 
     run_all(args.out, runs, ["kind", "seed"], settings, train)
-    lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    lines = [*whole_lines(args.out.read_text())]
     for kind in ("multinomial", "misfit"):
         found = [
             line["scores"]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from matplotlib.figure import Figure
 from pyro.infer import ELBO
 from torch.nn.init import xavier_uniform_
 
-from benchmarks.run_lines import run_all
+from benchmarks.run_lines import run_all, whole_lines
 from examples.identifiability import DIM, NUM_SEGMENTS
 from examples.sources import Segments, time_contrastive
 from guides import (
@@ -195,7 +194,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = {name: getattr(args, name) for name in names}
     run_all(args.out, runs, RUN, settings, partial(train, args=args))
     if args.figure is not None:
-        lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+        lines = [*whole_lines(args.out.read_text())]
         alike = [line for line in lines if line["settings"] == settings]
         figure(alike, args.ways).savefig(args.figure, dpi=150, bbox_inches="tight")
 

@@ -162,7 +162,9 @@ def test_claims_have_the_figures_of_their_records(root: Path) -> None:
         ("{score:mean.1}", "{speed}", "small.toml: no figure for {speed}"),
         ('where = "Table 1"', "", "claim 1: field 'where' is missing"),
         ("found =", "seen =", "claim 1: unknown field 'seen'"),
-        ('found = "{score:mean.1}; half of it: {small.by_hand}"', "", "must say what was found"),
+        ('record = "small"', "", "'agrees' needs the record of what was measured"),
+        ('record = "small"', "# `tests/", "'agrees' needs the record"),
+        ('half of it: {small.by_hand}"\nrecord = "small"', '`tests/x.py`"', "names a figure"),
     ],
 )
 def test_claims_that_cannot_be_used_are_refused(

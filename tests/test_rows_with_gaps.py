@@ -97,6 +97,7 @@ def test_one_of_an_earlier_version_reads_as_it_did(fitted: MultiFacetClustering)
     assert np.array_equal(earlier.transform(holed()), unrefined(fitted).transform(holed()))
 
 
+@pytest.mark.filterwarnings("ignore::inference.estimators.starts.UnstableFacetWarning")
 @pytest.mark.parametrize(
     "options",
     [{"n_init": 2}, {"network": MLPLadder((8, 8))}, {}],
