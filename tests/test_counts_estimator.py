@@ -131,6 +131,15 @@ def test_four_clusters_at_equal_distances_are_one_facet() -> None:
         assert adjusted_rand_score(label, group.tree.labels(u, facet)) > 0.95
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_four_clusters_that_overlap_are_one_facet(seed: int) -> None:
+    """Half of them are told from the other half with errors of 1, 4 and 7 %."""
+    rng = np.random.default_rng(seed)
+    corners = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+    z = corners[rng.integers(4, size=2000)] * [2.2, 1.8, 1.5] + rng.normal(size=(2000, 3))
+    assert number_of_facets((z - z.mean(0)) / z.std(0)).numbers == [4]
+
+
 # The estimator.
 
 
