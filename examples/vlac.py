@@ -1,5 +1,5 @@
-"""VLAC, its one-layer baseline GM-DGM, and MFCVAE on the same convolutional ladder (Willetts et
-al., 2019).
+"""VLAC, its one-layer baseline GM-DGM, VLAE without clusters, and MFCVAE on the same convolutional
+ladder (Willetts et al., 2019).
 
     python -m examples.vlac --model vlac --dataset colour-mnist --data-root DATA
 
@@ -42,7 +42,7 @@ from inference import (
     fit_neighbors,
     warm_start,
 )
-from ppl_models import GMDGM, MFCVAE, VLAC, ConvLadder, NeighborMixture, Normal
+from ppl_models import GMDGM, MFCVAE, VLAC, VLAE, ConvLadder, NeighborMixture, Normal
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,17 @@ def gmdgm(data: Dataset, s: Settings) -> FacetGuide:
     return LadderGuide(model, discrete=GumbelSoftmax(s.temperature))
 
 
+def vlae(data: Dataset, s: Settings) -> FacetGuide:
+    """VLAC with a standard normal prior in every layer (Zhao et al., 2017)."""
+    return LadderGuide(VLAE(data.image_shape, s.dim, Normal(s.scale), ConvLadder(s.widths)))
+
+
 def mfcvae(data: Dataset, s: Settings) -> FacetGuide:
     """VLAC's model with responsibilities as the clusters' posterior."""
     return VaDEGuide(ladder(data, s))
 
 
-MODELS = {"vlac": vlac, "gmdgm": gmdgm, "mfcvae": mfcvae}
+MODELS = {"vlac": vlac, "vlae": vlae, "gmdgm": gmdgm, "mfcvae": mfcvae}
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -149,7 +154,9 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         args.dataset = "colour-digits"
     settings = resolve(args, Settings(), replace(Settings(), **SMOKE))
     clustered = [f"layer_{n}" for n, K in enumerate(settings.num_components, 1) if K > 1]
-    if settings.neighbors and (args.model == "gmdgm" or settings.neighbors not in clustered):
+    if settings.neighbors and (
+        args.model in ("gmdgm", "vlae") or settings.neighbors not in clustered
+    ):
         parser.error(
             f"--neighbors {settings.neighbors} --model {args.model}: the layers with clusters are "
             f"{', '.join(clustered)}, of vlac and mfcvae"

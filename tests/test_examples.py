@@ -32,7 +32,9 @@ pytestmark = pytest.mark.slow(180)
 
 ROOT = Path(__file__).parents[1]
 RUNS = ["quickstart", "mfcvae", "vade", "vlac", "mlvae"]  # those that train one model
-VARIANTS = [[name] for name in RUNS] + [["vlac", "--model", "gmdgm"], ["vlac", "--model", "mfcvae"]]
+VARIANTS = [[name] for name in RUNS] + [
+    ["vlac", "--model", model] for model in ("vlae", "gmdgm", "mfcvae")
+]
 VARIANTS += [["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18"]]
 VARIANTS += [[*VARIANTS[-1], "--neighbors", "digit"]]
 VARIANTS += [["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"]]
@@ -141,7 +143,7 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
     if name in {"mfcvae", "vade", "vlac"}:
         start = json.loads((tmp_path / "run" / "start.json").read_text())
         assert all(value >= 1 for value in start.values())
-        assert len(start) >= 2
+        assert len(start) >= 2 or "vlae" in flags, "VLAE has no clusters"
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
     if "--held-out" in flags:  # every epoch, and the test split at times
         lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
