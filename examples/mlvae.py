@@ -46,7 +46,7 @@ from guides import (
 )
 from guides.evidence import product_of_normals
 from inference import Constant, CoolDown, Groups, Rows, SVIRunner
-from inference.callbacks import JSONLines
+from inference.callbacks import Evaluate, JSONLines
 from inference.figures.groups import (
     evidence_reconstructions,
     group_generations,
@@ -56,6 +56,7 @@ from inference.figures.groups import (
 from inference.figures.training import training_curves
 from inference.metrics import classifier_scores
 from inference.randomness import seeded
+from inference.run import Run
 from inference.schedules import Schedule
 from inference.training.batching import Batching
 from ppl_models import MLP, MLVAE, VAE, Bernoulli, HeteroscedasticNormal, Likelihood, StridedConvNet
@@ -88,6 +89,7 @@ class Settings:
     style_weight: float = (
         20.0  # of the style's KL in the first step; it falls to 1 over four fifths of the run
     )
+    evaluate_every: int = 10
     precision: str = "float32"
     evidence: tuple[int, ...] = (
         1,
@@ -100,7 +102,9 @@ class Settings:
 
 
 SHAPES = replace(Settings(), widths=(32, 64, 128), epochs=30, evidence=(1, 2, 5, 10, 50))
-SMOKE = replace(Settings(), widths=(32,), epochs=3, evidence=(1, 2, 5, 10), trials=2)
+SMOKE = replace(
+    Settings(), widths=(32,), epochs=3, evaluate_every=2, evidence=(1, 2, 5, 10), trials=2
+)
 
 
 def network(data: Dataset, settings: Settings) -> Architecture:
@@ -229,6 +233,19 @@ def evaluate(
     }
 
 
+def watch_labels(data: Dataset, factor: str, settings: Settings, seed: int) -> Evaluate:
+    """Adds to some records how well each latent tells the label, with evidence of K test images."""
+    look = replace(settings, evidence=settings.evidence[-1:], trials=1)
+
+    def accuracies(run: Run) -> dict[str, float]:
+        found = evaluate(run.guide, data.test, data.test_labels[factor], look, seed)
+        return {
+            f"accuracy_{name.split(',')[0]}": score["accuracy"] for name, score in found.items()
+        }
+
+    return Evaluate(accuracies, settings.evaluate_every)
+
+
 def _features(
     guide: FacetGuide, name: str, normals: tuple[Tensor, Tensor], rows: np.ndarray, k: int
 ) -> np.ndarray:
@@ -293,7 +310,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "epochs": {"help": "passes over the data"},
         "style_weight": {"help": "of the style's KL at first; 1 for none but the ELBO's"},
         "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS), "metavar": None},
-        **{name: flag for name, flag in TRAINING_FLAGS.items() if name != "evaluate_every"},
+        **TRAINING_FLAGS,
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
@@ -319,7 +336,10 @@ def main(argv: list[str] | None = None) -> None:
         precision=settings.precision,
     )
     group = {"group": seen.train_labels[factor]} if guide.takes else {}
-    callbacks = [JSONLines(out / "metrics.jsonl")]
+    callbacks = [
+        watch_labels(seen, factor, settings, args.seed),
+        JSONLines(out / "metrics.jsonl"),
+    ]
     runner.fit(
         seen.train,
         settings.epochs,

@@ -144,6 +144,9 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
         start = json.loads((tmp_path / "run" / "start.json").read_text())
         assert all(value >= 1 for value in start.values())
         assert len(start) >= 2 or "vlae" in flags, "VLAE has no clusters"
+    if name == "mlvae":
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert ["accuracy_" in line for line in lines] == [False, True, False]
     figures = list((tmp_path / "run" / "figures").glob("*.png"))
     if "--held-out" in flags:  # every epoch, and the test split at times
         lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
