@@ -132,7 +132,7 @@ def train(
         per_segment + HELD_OUT,
         NUM_SEGMENTS,
         DIM,
-        rules.num_layers,
+        args.layers or rules.num_layers,
         seed=mixing,
         bends_sources=rules.bends_sources,
     )
@@ -233,6 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--flow-steps", type=int, default=5000)
     parser.add_argument("--flow-layers", type=int, default=10)
     parser.add_argument("--lr", type=float, default=RATE)
+    parser.add_argument("--layers", type=int, help="that mix the sources, if not the protocol's")
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     parser.add_argument("--figure", type=Path, help="where to draw all runs of these settings")
     args = parser.parse_args(argv)
@@ -240,8 +241,10 @@ def main(argv: list[str] | None = None) -> None:
     names = ("protocol", "per_segment", "mixing", "model")
     told = ("seeds", "steps", "flow_steps", "flow_layers")
     settings = {name: getattr(args, name) for name in told}
-    if args.lr != RATE:
-        settings["lr"] = args.lr
+    others = {"lr": RATE, "layers": None}
+    settings |= {
+        name: getattr(args, name) for name in others if getattr(args, name) != others[name]
+    }
     run_all(args.out, runs, names, settings, partial(train, args=args))
     lines = whole_lines(args.out.read_text())
     alike = [line for line in lines if line["settings"] == settings]

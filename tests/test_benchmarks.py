@@ -589,6 +589,16 @@ def test_every_model_is_scored_on_the_same_mixing(protocol: str, tmp_path: Path)
         assert all(0.2 < score <= 1 for score in found[name]["mcc"]), name
 
 
+def test_a_linear_mixing_is_easier_than_four_layers(tmp_path: Path) -> None:
+    out = tmp_path / "recovery.jsonl"
+    flags = ["--models", "FastICA", "--mixings", "0", "1", "--out", str(out)]
+    for layers in ([], ["--layers", "1"], ["--layers", "1"]):
+        recovery.main([*flags, *layers])
+    four, one = map(json.loads, out.read_text().splitlines())
+    assert one["mcc"][0] > four["mcc"][0] + 0.1
+    assert "layers" not in four["settings"] and one["settings"]["layers"] == 1
+
+
 def test_scores_are_compared_on_the_same_mixings() -> None:
     """By hand: of mixings 0 to 5, which both have, one model is ahead by 0.1, 0.2, ..., 0.6."""
     lines = [
