@@ -49,6 +49,8 @@ from inference.figures.classes import (
     traversed,
 )
 from inference.figures.training import training_curves
+from inference.metrics import probe_accuracy
+from inference.randomness import seeded
 from ppl_models import CVAE, MLP, NVAE, VAE, StridedConvNet
 from ppl_models.networks import Architecture
 
@@ -62,6 +64,7 @@ CLASS_OF = {
 }
 OBJECTIVES = ("simplified", "dirichlet", "sampled")
 MODELS = ("nvae", "cvae", "vae")
+PROBED = 10_000  # images of a split, at most, whose latents a classifier reads
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,28 @@ def flat(x: np.ndarray) -> np.ndarray:
     return (x / 255 if x.dtype == np.uint8 else x).reshape(len(x), -1).astype(np.float32)
 
 
-def score(guide: FacetGuide, data: Dataset, of: str) -> dict[str, Any]:
+def class_told(guide: FacetGuide, data: Dataset, of: str, seed: int) -> float:
+    """How well a classifier tells the class from draws of the shared latents, or of a baseline's:
+    accuracy on test images, trained on ``PROBED`` of the others.
+    """
+    sets = [(data.train, data.train_labels[of]), (data.test, data.test_labels[of])]
+    read: list[np.ndarray] = []
+    with seeded(seed, guide.model.gates.device):
+        for x, label in ((x[:PROBED], label[:PROBED]) for x, label in sets):
+            q = guide.posterior(x, **beside(guide, label))
+            z = q.get("shared", next(iter(q.values()))).sample()
+            read += [z.cpu().numpy(), label]
+    return probe_accuracy(*read, seed=seed)
+
+
+def score(guide: FacetGuide, data: Dataset, of: str, seed: int) -> dict[str, Any]:
     """Test error, and nats of every latent: shared ones, those of the right class and those of the
     others.
     """
+    told = {"class_told_by_latents": class_told(guide, data, of, seed)}
     x, label = data.test, data.test_labels[of]
     if not isinstance(guide, ClassifierGuide):
-        return {
+        return told | {
             "kl": {
                 name: kl.mean(0).tolist()
                 for name, kl in kl_by_dimension(guide, x, **beside(guide, label)).items()
@@ -194,7 +212,7 @@ def score(guide: FacetGuide, data: Dataset, of: str) -> dict[str, Any]:
     kl, blocks = kl_by_dimension(guide, x), guide.model.blocks  # type: ignore[union-attr]
     by_block = kl["class"].reshape(len(x), blocks.num_components, blocks.block_dim)
     own = np.arange(blocks.num_components) == label[:, None]
-    return {
+    return told | {
         "error": float((guide.predict(x)["class"] != label).mean()),
         **traversals_keep_class(guide),
         "kl": {
@@ -299,6 +317,8 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     )
     flags = {
         "epochs": {"help": "passes over the data"},
+        "class_dim": {"help": "latents of each class"},
+        "shared_dim": {"help": "latents that all classes share; a baseline has as many as both"},
         "labels": {"help": "training images whose label is known (default: all)"},
         "label_weight": {"help": "of log q(y | x) where some labels are unknown"},
         "beta_c": {"help": "weight of the classes' latents"},
@@ -342,7 +362,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     first_goes_on()
     runner.save(out)
-    found = score(guide, data, of)
+    found = score(guide, data, of, args.seed)
     if settings.labels:
         alone = classifier_alone(data.train[labelled], label[labelled], settings, args.seed)
         found["error_of_a_classifier_alone"] = float(
