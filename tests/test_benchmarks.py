@@ -596,7 +596,8 @@ def test_a_linear_mixing_is_easier_than_four_layers(tmp_path: Path) -> None:
         recovery.main([*flags, *layers])
     four, one = map(json.loads, out.read_text().splitlines())
     assert one["mcc"][0] > four["mcc"][0] + 0.1
-    assert "layers" not in four["settings"] and one["settings"]["layers"] == 1
+    assert "layers" not in four["settings"]
+    assert one["settings"]["layers"] == 1
 
 
 def test_scores_are_compared_on_the_same_mixings() -> None:

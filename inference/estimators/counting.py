@@ -60,8 +60,8 @@ FREQUENCIES = (0.8, 1.6)
 DEPENDENCE, SIGNIFICANT = 0.08, 4.0
 # Information that facets share, in nats, from which on they are one: two, which may be labellings
 # that depend on each other, and three beyond what each two of them share. The three ways to halve
-# four clusters share 0.69, and 0.29 if each is wrong in one row of twenty; independent labellings of
-# drawn tables share up to 0.03 in twos and 0.09 in threes.
+# four clusters share 0.69, and 0.29 if each is wrong in one row of twenty; independent labellings
+# of drawn tables share up to 0.03 in twos and 0.09 in threes.
 JOINT, JOINT_THREE = 0.35, 0.2
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
