@@ -324,6 +324,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "grid_widths": {"help": "channels of the networks on a grid"},
         "seeds": {"help": "runs of each model, from --seed on"},
         "epochs": {"help": "passes over the data"},
+        "looks": {"help": "times that the latents are compared, over a run"},
         **{name: flag for name, flag in TRAINING_FLAGS.items() if name != "evaluate_every"},
     }
     add_setting_flags(parser, Settings(), **flags)
