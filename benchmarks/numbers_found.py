@@ -29,8 +29,9 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks.summarize import print_table
 from examples.sources import Labellings, labellings
+from inference.estimators.chance import principal_dimensions
 from inference.estimators.counting import FacetCount, number_of_facets
-from inference.estimators.defaults import likeliest_number, principal_dimensions
+from inference.estimators.defaults import likeliest_number
 from inference.estimators.merging import merge_tree
 from inference.estimators.subspaces import independent_subspaces
 

@@ -42,9 +42,10 @@ from inference.estimators import (
     starts,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
+from inference.estimators.chance import principal_dimensions, rank
 from inference.estimators.convergence import LOOKS, Convergence
 from inference.estimators.data import RESIDUAL_SHARE, encoding_of, residual_scale
-from inference.estimators.defaults import default_plain_network, lengths, principal_dimensions, rank
+from inference.estimators.defaults import default_plain_network, lengths
 from inference.estimators.outliers import Outliers
 from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
 from inference.randomness import seeded

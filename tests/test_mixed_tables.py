@@ -21,7 +21,7 @@ from inference.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from inference.estimators.counting import components_beyond_chance
+from inference.estimators.chance import components_beyond_chance
 from inference.estimators.filling import LinearFilling, linear_filling
 from inference.estimators.frames import is_mixed, read_table
 from inference.estimators.views import columns_view

@@ -10,10 +10,11 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from benchmarks.numbers_found import NONE, curved, linear, standardised, table
 from examples.sources import labellings
-from inference.estimators.counting import dip, dip_p_value, number_of_facets
+from inference.estimators.counting import number_of_facets
+from inference.estimators.dip import dip, dip_p_value
 from inference.estimators.merging import VALLEY, merge_tree, merged_number
 from inference.estimators.skewness import unskewed_if_better
-from inference.estimators.subspaces import independent_sources
+from inference.estimators.sources import independent_sources
 
 pytestmark = pytest.mark.slow(40)
 

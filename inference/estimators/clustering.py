@@ -26,11 +26,10 @@ from inference.estimators.assignment import (
     probabilities,
 )
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
+from inference.estimators.chance import principal_dimensions, rank
 from inference.estimators.defaults import (
     default_dims,
     default_network,
-    principal_dimensions,
-    rank,
 )
 from inference.estimators.describing import (
     card_figures,

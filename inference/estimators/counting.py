@@ -37,27 +37,30 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.mixture import GaussianMixture
 
-from inference.estimators.defaults import principal_dimensions, rank
+from inference.estimators.chance import (
+    NARROW,
+    components_beyond_chance,
+    principal_dimensions,
+    rank,
+)
+from inference.estimators.dip import dip_p_value
 from inference.estimators.merging import ClusterCount, MergeTree, merge_tree
-from inference.estimators.subspaces import Subspaces, independent_sources
+from inference.estimators.rows import thinned
+from inference.estimators.sources import (
+    dependent_groups,
+    farthest_from_normal,
+    independent_sources,
+)
+from inference.estimators.subspaces import Subspaces
 from inference.initialization.neighbors import neighbor_clusters
 from inference.threads import on_one_thread
 
-__all__ = ["FacetCount", "SubspaceEvidence", "dip", "dip_p_value", "number_of_facets"]
+__all__ = ["FacetCount", "SubspaceEvidence", "number_of_facets"]
 
-# Columns of a narrow table, and the most principal components of a wide one.
-NARROW = 15
-# Components are judged on at most so many rows, and hills on others.
+# Most rows whose neighbours are looked for.
 MAX_ROWS = 2000
-# How far a component exceeds the largest of the shuffled tables, and how many of these there are.
-EXCESS, SHUFFLES = 1.2, 5
 # Starts of ICA: a rotation that has not come apart makes one group of two.
 STARTS = 3
-# Frequencies of the sines and cosines, in one over the deviation of a coordinate.
-FREQUENCIES = (0.8, 1.6)
-# Two coordinates depend on each other if the sum of the squared canonical correlations is this far
-# above that of independent ones, and by so many standard deviations.
-DEPENDENCE, SIGNIFICANT = 0.08, 4.0
 # Information that facets share, in nats, from which on they are one: two, which may be labellings
 # that depend on each other, and three beyond what each two of them share. The three ways to halve
 # four clusters share 0.69, and 0.29 if each is wrong in one row of twenty; independent labellings
@@ -76,10 +79,6 @@ TURNS, SHRINKAGE, WEAK = 3, 0.02, 0.05
 CLEAR = 1 / 3
 # Fewest rows of a cluster whose dip is tested, and of a table whose neighbours are.
 FEWEST, FEWEST_NEIGHBORS = 5, 30
-# Root N times the dip of draws of a uniform distribution, and how often it is exceeded: from 7,774
-# draws of 500 values.
-DIPS = (0.2842, 0.3675, 0.4442, 0.4874, 0.5287, 0.5765, 0.61, 0.6347, 0.6646, 0.7101)
-DIP_LEVELS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 @dataclass(frozen=True)
@@ -318,14 +317,14 @@ def _independent(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Coordinates and the group of each ``[m]``: groups, sources, maps and the data's mean."""
     sources, turned, loc = independent_sources(x, dim, seed)
-    sources, turned = _farthest_from_normal(sources, turned)
+    sources, turned = farthest_from_normal(sources, turned)
     return dependent_groups(sources), sources, turned, loc
 
 
 def _clusters_of_neighbors(x: np.ndarray, seed: int) -> int:
     if len(x) < FEWEST_NEIGHBORS:
         return 1
-    return len(np.unique(neighbor_clusters(x[:: -(-len(x) // MAX_ROWS)], seed=seed)))
+    return len(np.unique(neighbor_clusters(thinned(x, MAX_ROWS), seed=seed)))
 
 
 def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCount:
@@ -335,88 +334,6 @@ def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCoun
     group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
     found = replace(group, is_facet=min(group.tree.hills, combined) > 1)
     return FacetCount([found], pca.mean_, maps, combined)
-
-
-def components_beyond_chance(x: np.ndarray, seed: int) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` to look for clusters in: all
-    if it varies in ``NARROW`` dimensions or fewer.
-
-    Removing k components leaves the same variance in fewer dimensions than a shuffled table has;
-    the chance spectrum is scaled by that ratio.
-    """
-    x = x[:: -(-len(x) // MAX_ROWS)]
-    u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
-    rank = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
-    if rank <= NARROW:
-        return rank
-    rng = np.random.default_rng(seed)
-    full, most = min(len(x) - 1, x.shape[1]), min(NARROW, rank)
-    for k in range(most):
-        rest = (u[:, k:] * s[k:]) @ vt[k:]
-        chance = max(_largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
-        if s[k] ** 2 <= EXCESS * chance * full / (rank - k):
-            return k
-    return most
-
-
-def _largest(x: np.ndarray) -> float:
-    """The largest squared singular value."""
-    product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
-    return float(np.linalg.eigvalsh(product)[-1])
-
-
-def _farthest_from_normal(
-    sources: np.ndarray, turned: np.ndarray, steps: int = 18, sweeps: int = 10
-) -> tuple[np.ndarray, np.ndarray]:
-    """Turn pairs of sources ``[N, m]``, and their maps ``[m, D]``, while that raises the sum of
-    their squared negentropy contrasts (log cosh; Hyvarinen, 1999, Eq. 6).
-    """
-    m = sources.shape[1]
-    rows = sources[:: -(-len(sources) // MAX_ROWS)]
-    rotation = np.eye(m)
-    angle = np.pi / 2 * np.arange(steps) / steps
-    cos, sin = np.cos(angle), np.sin(angle)
-    for _ in range(sweeps):
-        changed = False
-        for a, b in combinations(range(m), 2):
-            first, second = (rows @ rotation[each] for each in (a, b))
-            gain = _contrast(np.outer(first, cos) + np.outer(second, sin))
-            gain += _contrast(np.outer(second, cos) - np.outer(first, sin))
-            best = int(gain.argmax())
-            if gain[best] > 1.01 * gain[0] + 1e-6:
-                turn = np.array([[cos[best], sin[best]], [-sin[best], cos[best]]])
-                rotation[[a, b]] = turn @ rotation[[a, b]]
-                changed = True
-        if not changed:
-            break
-    return sources @ rotation.T, rotation @ turned
-
-
-def _contrast(s: np.ndarray) -> np.ndarray:
-    """Squared difference of E log cosh from that of a standard normal, 0.3746, for each column."""
-    return (np.log(np.cosh(s)).mean(0) - 0.37457) ** 2
-
-
-def dependent_groups(sources: np.ndarray) -> np.ndarray:
-    """The group of each source ``[m]``: sources of one group depend on each other.
-
-    The sum of squared canonical correlations of q with q functions has the mean q^2 / N and about
-    the deviation sqrt(2) q / N if the sources are independent.
-    """
-    n, m = sources.shape
-    waves = [_waves(column) for column in sources.T]
-    q = 2 * len(FREQUENCIES)
-    tied = np.zeros((m, m), bool)
-    least = max(DEPENDENCE, SIGNIFICANT * np.sqrt(2) * q / n)
-    for a, b in combinations(range(m), 2):
-        tied[a, b] = np.square(waves[a].T @ waves[b]).sum() - q**2 / n > least
-    return connected_components(tied, directed=False)[1]
-
-
-def _waves(column: np.ndarray) -> np.ndarray:
-    """Sines and cosines of a source, as orthonormal columns ``[N, q]`` with mean 0."""
-    waves = np.stack([f(w * column) for w in FREQUENCIES for f in (np.sin, np.cos)], 1)
-    return np.linalg.qr(waves - waves.mean(0))[0]
 
 
 def _evidence(z: np.ndarray, columns: np.ndarray, seed: int, groups: int) -> SubspaceEvidence:
@@ -437,66 +354,3 @@ def _dips(z: np.ndarray, tree: MergeTree) -> Iterator[float]:
             line = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-6)
             line.fit(z[rows], first[rows])
             yield dip_p_value(line.decision_function(z[rows]))
-
-
-def dip_p_value(values: np.ndarray) -> float:
-    """The probability of so large a dip in draws of a uniform distribution, the unimodal one that
-    is hardest to tell (Hartigan and Hartigan, 1985, section 3).
-
-    Its logarithm is interpolated, and continued, in the square of root N times the dip.
-    """
-    values = values[:: -(-len(values) // MAX_ROWS)]
-    size = len(values) * dip(values) ** 2
-    square, log_p = np.square(DIPS), np.log(DIP_LEVELS)
-    slope = (log_p[-1] - log_p[-2]) / (square[-1] - square[-2])
-    beyond = slope * max(0.0, size - square[-1])
-    return float(np.exp(np.interp(size, square, log_p) + beyond))
-
-
-def dip(values: np.ndarray) -> float:
-    """How far the empirical distribution of ``values`` ``[N]`` is from the nearest unimodal one:
-    the largest difference of the two distribution functions, between 1 / (2 N) and 1 / 4.
-
-    The greatest convex minorant and the least concave majorant of the distribution function are
-    compared on an interval, which shrinks to the mode (Hartigan and Hartigan, 1985, section 4).
-    Ranks take the place of the function's values.
-    """
-    x = np.sort(values)
-    if x[0] == x[-1]:
-        return 1 / (2 * len(x))
-    low, high, largest = 0, len(x) - 1, 1.0
-    while True:
-        convex, concave = _hull(x, low, high, 1), _hull(x, low, high, -1)
-        above = np.interp(x[convex], x[concave], concave.astype(float)) - convex + 1
-        below = concave - np.interp(x[concave], x[convex], convex.astype(float)) + 1
-        if above.max() >= below.max():
-            left = int(convex[above.argmax()])
-            right = max(left, int(concave[np.searchsorted(x[concave], x[left])]))
-        else:
-            right = int(concave[below.argmax()])
-            left = min(right, int(convex[np.searchsorted(x[convex], x[right], side="right") - 1]))
-        if max(above.max(), below.max()) <= largest:
-            break
-        before, after = np.arange(low, left + 1), np.arange(right, high + 1)
-        minorant = np.interp(x[before], x[convex], convex.astype(float))
-        majorant = np.interp(x[after], x[concave], concave.astype(float))
-        largest = max(
-            largest, (before - minorant + 1).max(initial=0), (majorant - after + 1).max(initial=0)
-        )
-        if left >= right or (left == low and right == high):
-            break
-        low, high = left, right
-    return float(largest / (2 * len(x)))
-
-
-def _hull(x: np.ndarray, low: int, high: int, sign: int) -> np.ndarray:
-    """Ranks at which the lower (``sign`` 1) or upper (-1) hull of the points (x, rank) bends."""
-    hull = [low]
-    for i in range(low + 1, high + 1):
-        while len(hull) > 1:
-            a, b = hull[-2], hull[-1]
-            if sign * (b - a) * (x[i] - x[a]) < sign * (i - a) * (x[b] - x[a]):
-                break
-            hull.pop()
-        hull.append(i)
-    return np.array(hull)

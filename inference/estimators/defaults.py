@@ -9,9 +9,9 @@ from math import ceil, log2, prod
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.impute import SimpleImputer
 from sklearn.mixture import GaussianMixture
 
+from inference.estimators.rows import thinned
 from inference.threads import on_one_thread
 from ppl_models import MLP, ConvLadder, MLPLadder
 from ppl_models.networks import Architecture
@@ -26,8 +26,6 @@ __all__ = [
     "epochs_of",
     "lengths",
     "likeliest_number",
-    "principal_dimensions",
-    "rank",
 ]
 
 # Share of a further facet's phase in which it is faded in.
@@ -138,7 +136,7 @@ def clarity(z: np.ndarray, seed: int) -> float:
 @on_one_thread
 def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     """BIC by number of clusters (scikit-learn's mixtures), from 1 on."""
-    z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
+    z = thinned(z, MAX_ROWS).astype(float)
     numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_CLUSTER)]
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -150,27 +148,3 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
             .bic(z)
             for k in numbers
         }
-
-
-def rank(x: np.ndarray) -> int:
-    """The number of dimensions in which data ``[N, D]`` vary, in single precision."""
-    rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
-    return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
-
-
-def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` exceed chance, within bounds.
-
-    A component counts if its variance exceeds the 95 % quantile over data sets whose columns are
-    shuffled independently (parallel analysis; Horn, 1965).
-    """
-    rows = SimpleImputer(keep_empty_features=True).fit_transform(x[:: -(-len(x) // MAX_ROWS)])
-    rng = np.random.default_rng(seed)
-    chance = np.quantile([_spectrum(rng.permuted(rows, axis=0)) for _ in range(20)], 0.95, axis=0)
-    more = _spectrum(rows) > chance
-    return int(np.clip(more.argmin() if not more.all() else len(more), at_least, at_most))
-
-
-def _spectrum(x: np.ndarray) -> np.ndarray:
-    """Variances of the principal components, largest first."""
-    return np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2

@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from inference.estimators.rows import thinned
 from inference.threads import on_one_thread
 
 __all__ = ["ClusterCount", "MergeTree", "likeliest_mixture", "merge_tree", "merged_number"]
@@ -157,7 +158,7 @@ def likeliest_mixture(z: np.ndarray, seed: int) -> GaussianMixture:
     """The mixture with the lowest BIC in ``[N, d]``, of any number of components and either kind of
     covariances.
     """
-    z = z[:: -(-len(z) // MAX_ROWS)].astype(float)
+    z = thinned(z, MAX_ROWS).astype(float)
     fitted = [each for kind in COVARIANCES for each in _mixtures(z, seed, kind)]
     return min(fitted, key=lambda each: each[0])[1]
 

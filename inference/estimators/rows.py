@@ -21,6 +21,7 @@ __all__ = [
     "parts",
     "some",
     "some_rows",
+    "thinned",
 ]
 
 #: Rows that are enough to find facets, clusters and scales in, and most rows that are computed at
@@ -38,6 +39,11 @@ def some(n: int, seed: int = 0) -> np.ndarray | slice:
 def some_rows(x: np.ndarray, seed: int = 0) -> np.ndarray:
     """At most ``MANY`` rows of ``x`` ``[N, ...]``, in order; ``x`` itself if it has no more."""
     return x[some(len(x), seed)]
+
+
+def thinned(x: np.ndarray, most: int) -> np.ndarray:
+    """Evenly spaced rows of ``x`` ``[N, ...]``, at most ``most``; all if there are no more."""
+    return x[:: -(-len(x) // most)]
 
 
 def labelled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:

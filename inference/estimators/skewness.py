@@ -12,8 +12,9 @@ import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import PowerTransformer
 
-from inference.estimators.defaults import principal_dimensions
+from inference.estimators.chance import principal_dimensions
 from inference.estimators.merging import likeliest_mixture
+from inference.estimators.rows import thinned
 
 __all__ = ["Unskewed", "unskewed_if_better"]
 
@@ -70,7 +71,7 @@ def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
     :param x: ``[N, D]``, standardised; NaN where missing.
     :returns: ``None`` if the columns are better as they are, or there are too few rows to tell.
     """
-    rows = x[:: -(-len(x) // MAX_ROWS)]
+    rows = thinned(x, MAX_ROWS)
     fitted = np.arange(len(rows)) % 3 < FITTED
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None

@@ -12,7 +12,6 @@ which shows neither clusters nor independence.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,8 +21,6 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
-from sklearn.decomposition import PCA, FastICA
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import mutual_info_regression
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -31,23 +28,21 @@ from tqdm.auto import tqdm
 from guides import FacetGuide
 from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
-from inference.estimators.rows import MANY
+from inference.estimators.rows import MANY, thinned
+from inference.estimators.sources import independent_sources
 from inference.randomness import seeded
 from ppl_models.data import Observed
 from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
 from ppl_models.turns import let_others_in
 
-__all__ = ["Subspaces", "independent_sources", "independent_subspaces", "teach"]
+__all__ = ["Subspaces", "independent_subspaces", "teach"]
 
 # Most rows that dependence is measured on.
 MAX_ROWS = 2000
 # Two coordinates depend on each other if their dependence exceeds that of independent ones by this
 # many standard deviations.
 SIGNIFICANT = 4.0
-# How far the products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
-# with one source that is a sum of others, in which a direction of the data is lost.
-NOT_ORTHOGONAL = 0.1
 # Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
 # Rate of the networks' training at its first epoch, in learning rates.
@@ -134,32 +129,6 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     return Subspaces(loc, [turned[rest], *(turned[group == g] for g in kept[::-1])])
 
 
-def independent_sources(
-    x: np.ndarray, dim: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ICA of ``dim`` principal components of ``x`` ``[N, D]``: the sources ``[N, dim]``, their maps
-    ``[dim, D]`` from data less their mean, and that mean ``[D]``.
-    """
-    pca = PCA(dim, random_state=seed, whiten=True).fit(x)
-    white = pca.transform(x)
-    ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # expected if only normal noise remains, which has no preferred rotation
-        sources = ica.fit_transform(white)
-    rotation = ica.components_
-    if np.abs(rotation @ rotation.T - np.eye(dim)).max() > NOT_ORTHOGONAL:
-        left, _, right = np.linalg.svd(rotation)
-        rotation = left @ right
-        sources = white @ rotation.T
-    whitening = (
-        pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None]
-    )
-    turned = rotation @ whitening
-    return sources, turned, pca.mean_
-
-
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
     """The group of each source ``[m]``, at least ``number`` groups; sources of one group depend on
     each other.
@@ -167,7 +136,7 @@ def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
     m = sources.shape[1]
     if m == number:
         return np.arange(m)
-    rows = sources[:: -(-len(sources) // MAX_ROWS)]
+    rows = thinned(sources, MAX_ROWS)
     dependence = _dependence(rows, rows, seed)
     shuffled = np.random.default_rng(seed).permuted(rows, axis=0)
     none = _dependence(rows, shuffled, seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from inference.estimators.data import residual_scale
 from inference.estimators.filling import LinearFilling, linear_filling
-from inference.estimators.rows import has_missing
+from inference.estimators.rows import has_missing, thinned
 from ppl_models import Columns
 from ppl_models.columns import numeric
 from ppl_models.configurable import from_config, to_config
@@ -187,7 +187,7 @@ def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
     chance.
     """
     rng = np.random.default_rng(0)
-    rows = [each[:: -(-len(each) // MAX_ROWS)] for each in white]
+    rows = [thinned(each, MAX_ROWS) for each in white]
     shuffled = [
         np.concatenate([rng.permutation(each) for each in rows], 1) for _ in range(SHUFFLES)
     ]
