@@ -7,22 +7,23 @@ python -m examples.mlvae --dataset shapes --factor object
 MNIST is grouped by digit. The drawn shapes are grouped by one of their factors, and about two
 fifths of its values are held out, so that their groups are never seen in training. Test images are
 then classified by content and by style, with evidence accumulated over k images (the paper's Fig.
-6c). --model vae is the paper's baseline, whose evidence is accumulated afterwards.
+6c). --model vae is the paper's baseline, whose evidence is accumulated afterwards; --model svi has
+no encoder in training: posteriors of test images are fitted to them (3.2), and then read by an
+encoder that learns from the model's own draws (SVI-Encode, supplement 8).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from statistics import mean
 from typing import Any
 
 import numpy as np
 import pyro
 import torch
-from torch import Tensor
 
+from examples.accumulation import Encoded, Inferred, Reader, evaluate
 from examples.common import (
     TRAINING_FLAGS,
     add_setting_flags,
@@ -42,10 +43,10 @@ from guides import (
     MixtureOfNormals,
     ProductOfNormals,
     SimilarContentGuide,
+    TableGuide,
     VaDEGuide,
 )
-from guides.evidence import product_of_normals
-from inference import Constant, CoolDown, Groups, Rows, SVIRunner
+from inference import Constant, CoolDown, Groups, Rows, SVIRunner, learn_to_encode
 from inference.callbacks import Evaluate, JSONLines
 from inference.figures.groups import (
     evidence_reconstructions,
@@ -54,7 +55,6 @@ from inference.figures.groups import (
     style_swaps,
 )
 from inference.figures.training import training_curves
-from inference.metrics import classifier_scores
 from inference.randomness import seeded
 from inference.run import Run
 from inference.schedules import Schedule
@@ -66,7 +66,6 @@ LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
     "normal": HeteroscedasticNormal,
     "bernoulli": Bernoulli,
 }
-MODELS = ("product", "mixture", "similar", "vae")
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,11 @@ class Settings:
     )
     evaluate_every: int = 10
     precision: str = "float32"
+    penalty: float = 1.0  # lambda of Eq. 18, of the model "similar"
+    # Of the model "svi": passes over the test images that posteriors are fitted in, and those of
+    # the encoder that learns from as many draws as there are training images.
+    inference_epochs: int = 500
+    encoder_epochs: int = 20
     evidence: tuple[int, ...] = (
         1,
         2,
@@ -103,7 +107,14 @@ class Settings:
 
 SHAPES = replace(Settings(), widths=(32, 64, 128), epochs=30, evidence=(1, 2, 5, 10, 50))
 SMOKE = replace(
-    Settings(), widths=(32,), epochs=3, evaluate_every=2, evidence=(1, 2, 5, 10), trials=2
+    Settings(),
+    widths=(32,),
+    epochs=3,
+    evaluate_every=2,
+    evidence=(1, 2, 5, 10),
+    trials=2,
+    inference_epochs=3,
+    encoder_epochs=2,
 )
 
 
@@ -113,35 +124,80 @@ def network(data: Dataset, settings: Settings) -> Architecture:
     return StridedConvNet(settings.widths, hidden=128)
 
 
-def build(model: str, data: Dataset, settings: Settings) -> FacetGuide:
-    likelihood, x_shape = LIKELIHOODS[settings.likelihood](), data.train.shape[1:]
-    if model == "vae":
-        return VaDEGuide(
-            VAE(
-                x_shape,
-                settings.content_dim + settings.style_dim,
-                likelihood,
-                network(data, settings),
-            )
-        )
-    grouped = MLVAE(
-        x_shape, settings.content_dim, settings.style_dim, likelihood, network(data, settings)
+def vae(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
+    likelihood, dim = LIKELIHOODS[settings.likelihood](), settings.content_dim + settings.style_dim
+    return VaDEGuide(VAE(data.train.shape[1:], dim, likelihood, network(data, settings)))
+
+
+def mlvae(data: Dataset, settings: Settings) -> MLVAE:
+    return MLVAE(
+        data.train.shape[1:],
+        settings.content_dim,
+        settings.style_dim,
+        LIKELIHOODS[settings.likelihood](),
+        network(data, settings),
     )
-    if model == "similar":
-        return SimilarContentGuide(grouped)
-    return GroupedGuide(
-        grouped, evidence=MixtureOfNormals() if model == "mixture" else ProductOfNormals()
+
+
+def parts(group: np.ndarray, most: int) -> np.ndarray:
+    """Groups of at most ``most`` rows, drawn at random from those of ``group`` ``[N]``, as batches
+    of the other models have; once, since each has a content of its own.
+    """
+    part, rng, number = np.zeros(len(group), int), np.random.default_rng(0), 0
+    for each in np.unique(group):
+        rows = rng.permutation(np.flatnonzero(group == each))
+        for some in np.array_split(rows, -(-len(rows) // most)):
+            part[some], number = number, number + 1
+    return part
+
+
+def product(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
+    return GroupedGuide(mlvae(data, settings), evidence=ProductOfNormals())
+
+
+def mixture(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
+    return GroupedGuide(mlvae(data, settings), evidence=MixtureOfNormals())
+
+
+def similar(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
+    return SimilarContentGuide(mlvae(data, settings), penalty=settings.penalty)
+
+
+def tables(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
+    return TableGuide(mlvae(data, settings), parts(group, settings.max_members))
+
+
+MODELS: dict[str, Callable[[Dataset, Settings, np.ndarray], FacetGuide]] = {
+    "product": product,
+    "mixture": mixture,
+    "similar": similar,
+    "vae": vae,
+    "svi": tables,
+}
+
+
+def encoder_for(guide: TableGuide, settings: Settings, seed: int) -> GroupedGuide:
+    """SVI-Encode: an encoder for a model that was trained without one."""
+    with seeded(seed, torch.device("cpu")):
+        reads = GroupedGuide(guide.model)
+    learn_to_encode(
+        reads,
+        len(guide.group_of_row),
+        settings.encoder_epochs,
+        settings.lr,
+        seed,
+        batch_size=settings.batch_size,
     )
+    return reads
 
 
 def schedule(
-    guide: FacetGuide, data: Dataset, settings: Settings, batches: Batching, factor: str
+    guide: FacetGuide, x: np.ndarray, given: Mapping, settings: Settings, batches: Batching
 ) -> Schedule:
     """The style's cooling, for models that have one."""
     if not guide.takes or settings.style_weight == 1:
         return Constant()
-    rows = guide.observed(data.train, {"group": data.train_labels[factor]})
-    steps = settings.epochs * batches.steps(rows, settings.batch_size)
+    steps = settings.epochs * batches.steps(guide.observed(x, given), settings.batch_size)
     return CoolDown({"z_style": settings.style_weight}, max(1, 4 * steps // 5))
 
 
@@ -166,79 +222,19 @@ def held_out(data: Dataset, factor: str) -> tuple[Dataset, Dataset]:
     return part(train, rows(data.test_labels, True)), part(train, rows(data.test_labels, False))
 
 
-def latents(guide: FacetGuide, x: np.ndarray) -> dict[str, tuple[Tensor, Tensor]]:
-    """What each row says alone: mean and log-variance of each latent, ``[N, d]``."""
-    beside = {"group": np.arange(len(x))} if guide.takes else {}
-    alone = {
-        name: (q.mean, 2 * q.stddev.log())
-        for name, q in _alone(guide).posterior(x, **beside).items()
-    }
-    return alone if guide.takes else {"latent": next(iter(alone.values()))}
-
-
-def _alone(guide: FacetGuide) -> FacetGuide:
-    """The same encoder, with Normals for posteriors whatever the rule for groups is."""
-    if not isinstance(guide, GroupedGuide):
-        return guide
-    twin = GroupedGuide(guide.model)
-    twin.encoder = guide.encoder
-    return twin
-
-
-def evaluate(
-    guide: FacetGuide, x: np.ndarray, label: np.ndarray, settings: Settings, seed: int
-) -> dict[str, dict[str, float]]:
-    """Accuracy and conditional entropy of the label, by latent and k (supplement 3): means over
-    trials.
-
-    A trial takes 2 K images of each class: with K the classifier is trained, all of a class as one
-    group; the others are tested in groups of k. Every image has a draw of its own from its group's
-    posterior: by the guide's rule of evidence where it has one, else (the VAE, and rows with
-    contents of their own) by the product, after the fact.
-
-    :raises ValueError: if a k does not divide K.
-    """
-    if any(settings.evidence[-1] % k for k in settings.evidence):
-        raise ValueError(
-            "every k must divide the last one, K, so that no group has two classes: "
-            f"{settings.evidence}"
-        )
-    classes, K = np.unique(label), settings.evidence[-1]
-    said = latents(guide, x)
-    found: dict[str, list[tuple[float, float]]] = {}
-    for trial in range(settings.trials):
-        rng = np.random.default_rng([seed, trial])
-        chosen = np.stack(
-            [rng.choice(np.flatnonzero(label == c), 2 * K, replace=False) for c in classes]
-        )
-        train, test = chosen[:, :K].ravel(), chosen[:, K:].ravel()
-        for name, normals in said.items():
-            with seeded(seed + trial, torch.device("cpu")):
-                train_z = _features(guide, name, normals, train, K)
-                tests = [
-                    (_features(guide, name, normals, test, k), label[test])
-                    for k in settings.evidence
-                ]
-            scores = classifier_scores(train_z, label[train], tests, seed + trial)
-            for k, score in zip(settings.evidence, scores, strict=True):
-                found.setdefault(f"{name}, {k}", []).append(
-                    (score.accuracy, score.conditional_entropy)
-                )
-    return {
-        name: {
-            "accuracy": mean(a for a, _ in values),
-            "conditional_entropy": mean(h for _, h in values),
-        }
-        for name, values in found.items()
-    }
+def reader(guide: FacetGuide, x: np.ndarray, settings: Settings, seed: int) -> Reader:
+    """What a guide says of test images; one of tables is fitted to them."""
+    if isinstance(guide, TableGuide):
+        return Inferred(guide.model, x, settings.inference_epochs, seed)
+    return Encoded(guide, x)
 
 
 def watch_labels(data: Dataset, factor: str, settings: Settings, seed: int) -> Evaluate:
     """Adds to some records how well each latent tells the label, with evidence of K test images."""
-    look = replace(settings, evidence=settings.evidence[-1:], trials=1)
 
     def accuracies(run: Run) -> dict[str, float]:
-        found = evaluate(run.guide, data.test, data.test_labels[factor], look, seed)
+        known = reader(run.guide, data.test, settings, seed)
+        found = evaluate(known, data.test_labels[factor], settings.evidence[-1:], 1, seed)
         return {
             f"accuracy_{name.split(',')[0]}": score["accuracy"] for name, score in found.items()
         }
@@ -246,26 +242,12 @@ def watch_labels(data: Dataset, factor: str, settings: Settings, seed: int) -> E
     return Evaluate(accuracies, settings.evaluate_every)
 
 
-def _features(
-    guide: FacetGuide, name: str, normals: tuple[Tensor, Tensor], rows: np.ndarray, k: int
-) -> np.ndarray:
-    """A draw for each of these rows, in groups of k one after the other."""
-    loc, log_variance = (part[rows].cpu() for part in normals)
-    if name == "style":
-        k = 1
-    group = torch.arange(len(rows)) // k
-    if isinstance(guide, GroupedGuide) and name == "content" and guide.content != "untied":
-        return guide.evidence.by_member(loc, log_variance, group).sample().numpy()
-    loc, log_variance = (part[group] for part in product_of_normals(loc, log_variance, group))
-    return (loc + (0.5 * log_variance).exp() * torch.randn_like(loc)).numpy()
-
-
 def format_table(scores: dict[str, dict[str, dict[str, float]]]) -> str:
-    lines = [f"{'images of':18s}{'latent, k':16s}{'accuracy':>10s}{'entropy, bits':>16s}"]
+    lines = [f"{'images of':24s}{'latent, k':16s}{'accuracy':>10s}{'entropy, bits':>16s}"]
     for split, of in scores.items():
         for name, score in of.items():
             lines.append(
-                f"{split:18s}{name:16s}{score['accuracy']:10.3f}"
+                f"{split:24s}{name:16s}{score['accuracy']:10.3f}"
                 f"{score['conditional_entropy']:16.3f}"
             )
     return "\n".join(lines)
@@ -302,14 +284,16 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     )
     parser.add_argument(
         "--model",
-        choices=MODELS,
+        choices=tuple(MODELS),
         default="product",
-        help="how evidence is combined, or the baseline",
+        help="how evidence is combined, or a baseline",
     )
     flags = {
         "epochs": {"help": "passes over the data"},
         "style_weight": {"help": "of the style's KL at first; 1 for none but the ELBO's"},
         "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS), "metavar": None},
+        "penalty": {"help": "lambda of --model similar, on contents that differ in a group"},
+        "inference_epochs": {"help": "of --model svi, over the test images"},
         **TRAINING_FLAGS,
     }
     add_setting_flags(parser, Settings(), **flags)
@@ -324,18 +308,21 @@ def main(argv: list[str] | None = None) -> None:
     seen, unseen = (data, None) if factor == "digit" else held_out(data, factor)
     out = open_run_folder(args, settings, seen)
     pyro.set_rng_seed(args.seed)
-    guide = build(args.model, seen, settings)
+    label = seen.train_labels[factor]
+    guide = MODELS[args.model](seen, settings, label)
+    given = {"group": label} if guide.takes else {}
+    if isinstance(guide, TableGuide):
+        given = {"group": guide.group_of_row.numpy()}
     batches: Batching = Groups(settings.max_members) if guide.takes else Rows()
     runner = SVIRunner(
         guide.model,
         guide,
         lr=settings.lr,
-        schedule=schedule(guide, seen, settings, batches, factor),
+        schedule=schedule(guide, seen.train, given, settings, batches),
         seed=args.seed,
         device=args.device,
         precision=settings.precision,
     )
-    group = {"group": seen.train_labels[factor]} if guide.takes else {}
     callbacks = [
         watch_labels(seen, factor, settings, args.seed),
         JSONLines(out / "metrics.jsonl"),
@@ -348,14 +335,24 @@ def main(argv: list[str] | None = None) -> None:
         batches=batches,
         checkpoints=checkpointing(out),
         fabric=fabric_on(runner.device.type),
-        **group,
+        **given,
     )
     first_goes_on()
     runner.save(out)
+    read_by = {"": guide}
+    if isinstance(guide, TableGuide):
+        read_by["encoder"] = encoder_for(guide, settings, args.seed)
     splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})
     scores = {
-        name: evaluate(guide, part.test, part.test_labels[factor], settings, args.seed)
+        f"{name}, {how}" if how else name: evaluate(
+            reader(by, part.test, settings, args.seed),
+            part.test_labels[factor],
+            settings.evidence,
+            settings.trials,
+            args.seed,
+        )
         for name, part in splits.items()
+        for how, by in read_by.items()
     }
     write_json(out / "scores.json", scores)
     print(format_table(scores))
@@ -364,11 +361,10 @@ def main(argv: list[str] | None = None) -> None:
     training_curves(runner.history, list(guide.model.priors)).savefig(
         figures / "training.png", dpi=130
     )
-    if (
-        isinstance(guide, GroupedGuide) and guide.content != "untied"
-    ):  # which has no evidence to draw
+    *_, encoder = read_by.values()
+    if isinstance(encoder, GroupedGuide) and encoder.content != "untied":  # with evidence to draw
         last = list(splits.values())[-1]
-        draw(guide, last, last.test_labels[factor], figures)
+        draw(encoder, last, last.test_labels[factor], figures)
 
 
 if __name__ == "__main__":

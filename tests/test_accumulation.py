@@ -4,24 +4,24 @@ are held out.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from examples.accumulation import Encoded, Inferred, evaluate
 from examples.datasets import drawn_shapes
-from examples.mlvae import Settings, evaluate, held_out
+from examples.mlvae import held_out, parts
 from guides import GroupedGuide, VaDEGuide
-from ppl_models import MLP, MLVAE, VAE
+from ppl_models import MLP, MLVAE, VAE, Normal
 from ppl_models.networks import Encoder
 
 pytestmark = pytest.mark.slow(20)
 
 CLASSES = 4
-SETTINGS = replace(Settings(), evidence=(1, 5, 25), trials=2)
+EVIDENCE, TRIALS = (1, 5, 25), 2
 
 
 class Planted(Encoder):
@@ -51,9 +51,10 @@ def test_content_tells_more_with_more_images_and_style_tells_nothing() -> None:
     guide = GroupedGuide(MLVAE((6,), 2, 2, network=MLP((4,))))
     guide.encoder = Planted(2)
     guide.model.likelihood.support = (-100.0, 100.0)
-    scores = evaluate(guide, *data(), SETTINGS, seed=0)
-    content = [scores[f"content, {k}"] for k in SETTINGS.evidence]
-    style = [scores[f"style, {k}"] for k in SETTINGS.evidence]
+    x, label = data()
+    scores = evaluate(Encoded(guide, x), label, EVIDENCE, TRIALS, seed=0)
+    content = [scores[f"content, {k}"] for k in EVIDENCE]
+    style = [scores[f"style, {k}"] for k in EVIDENCE]
     accuracy = [score["accuracy"] for score in content]
     # A deviation of 2 / sqrt(25) = 0.4 around labels one apart, and as much again of the draw.
     assert accuracy[0] < accuracy[1] < accuracy[2]
@@ -72,16 +73,50 @@ def test_the_baselines_evidence_adds_up_in_the_same_way() -> None:
     guide = VaDEGuide(VAE((6,), 2, network=MLP((4,))))
     guide.encoder = Planted(1)
     guide.model.likelihood.support = (-100.0, 100.0)
-    scores = evaluate(guide, *data(), SETTINGS, seed=0)
-    assert set(scores) == {f"latent, {k}" for k in SETTINGS.evidence}
-    accuracy = [scores[f"latent, {k}"]["accuracy"] for k in SETTINGS.evidence]
+    x, label = data()
+    scores = evaluate(Encoded(guide, x), label, EVIDENCE, TRIALS, seed=0)
+    assert set(scores) == {f"latent, {k}" for k in EVIDENCE}
+    accuracy = [scores[f"latent, {k}"]["accuracy"] for k in EVIDENCE]
     assert accuracy[0] < accuracy[1] < accuracy[2]
+
+
+def test_groups_are_parted_at_random_into_equal_parts() -> None:
+    label = np.repeat([7, 3], [20, 9])
+    part = parts(label, 6)
+    sizes = {each: np.bincount(part[label == each]) for each in (7, 3)}
+    assert [size for size in sizes[7] if size] == [5, 5, 5, 5]
+    assert [size for size in sizes[3] if size] == [5, 4]
+    assert len(np.unique(part)) == 6
+    assert (np.diff(part[label == 7]) != 0).sum() > 6, "they are not blocks of rows"
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")  # a classifier of a hundred rows
+def test_posteriors_that_are_fitted_to_images_tell_the_label_by_their_content() -> None:
+    """A decoder x = (2 content, style), four contents 1.5 apart and noise of 0.3: an image tells
+    its content, 3 apart in x, within 0.3, and its style nothing of it.
+    """
+    model = MLVAE((2,), 1, 1, Normal(0.3), MLP((4,), "relu", dropout=0))
+    hidden, out = (part for part in model.decoder.modules() if isinstance(part, nn.Linear))
+    with torch.no_grad():  # each latent is the difference of two rectified ones
+        hidden.weight.copy_(torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1]]))
+        out.weight.copy_(torch.tensor([[0, 0, 2.0, -2], [1, -1, 0, 0]]))
+        hidden.bias.zero_(), out.bias.zero_()
+    label = np.repeat(np.arange(CLASSES), 50)
+    rng = np.random.default_rng(0)
+    truth = np.stack([2 * (1.5 * label - 2.25), rng.normal(size=200)], 1)
+    x = (truth + 0.3 * rng.normal(size=truth.shape)).astype(np.float32)
+    scores = evaluate(Inferred(model, x, epochs=200, seed=0), label, (1, 25), 1, seed=0)
+    assert all(scores[f"content, {k}"]["accuracy"] > 0.95 for k in (1, 25))
+    # Chance is 1 / 4 of 100 test rows: a deviation of 0.043.
+    assert all(abs(scores[f"style, {k}"]["accuracy"] - 0.25) < 0.2 for k in (1, 25))
 
 
 def test_groups_that_would_mix_classes_are_refused() -> None:
     guide = GroupedGuide(MLVAE((6,), 2, 2, network=MLP((4,))))
+    guide.model.likelihood.support = (-100.0, 100.0)
+    x, label = data()
     with pytest.raises(ValueError, match="every k must divide the last one"):
-        evaluate(guide, *data(), replace(SETTINGS, evidence=(2, 25)), seed=0)
+        evaluate(Encoded(guide, x), label, (2, 25), TRIALS, seed=0)
 
 
 @pytest.mark.parametrize(

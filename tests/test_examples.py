@@ -42,7 +42,7 @@ VARIANTS += [["mfcvae", "--loss", "alternate"]]
 VARIANTS += [["vlac", "--model", "mfcvae", "--neighbors", "layer_3"]]
 VARIANTS += [["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"]]
 VARIANTS += [["vade", "--pretrain-epochs", "2"]]
-VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae")]
+VARIANTS += [["mlvae", "--model", model] for model in ("mixture", "similar", "vae", "svi")]
 EXAMPLES = [
     *RUNS,
     "nvae",
@@ -66,6 +66,7 @@ VIEWERS = {"explore"}
 # Modules that examples share; they are not run.
 HELPERS = {
     "__init__",
+    "accumulation",
     "cifar",
     "common",
     "datasets",
@@ -369,6 +370,8 @@ def test_smoke_sets_sizes_only(name: str) -> None:
         "epochs",
         "fade_steps",
         "evaluate_every",
+        "inference_epochs",
+        "encoder_epochs",
         "repeats",
         "importance_draws",
         "gradient_draws",

@@ -104,6 +104,13 @@ class Groups(Batching):
     def check(self, data: Observed) -> None:
         if "group" not in data.given:
             raise ValueError("Groups needs data in groups, but none were given: leave batches= out")
+        most = int(data.given["group"].bincount().max())
+        if "row" in data.given and self.max_members is not None and self.max_members < most:
+            raise ValueError(
+                f"max_members={self.max_members} would split groups of up to {most} rows, but a "
+                "guide of tables has one content for each: build the guide with smaller groups, or "
+                "leave max_members out"
+            )
 
     def steps(self, data: Observed, batch_size: int) -> int:
         sizes = self.parts(data.given["group"].bincount())

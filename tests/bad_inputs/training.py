@@ -99,6 +99,7 @@ from tests.bad_inputs.shared import (
     of,
     one_facet,
     runner,
+    tables,
     taught,
     vae,
 )
@@ -455,6 +456,11 @@ RUNS = [
         ("missing: group", lambda: fit(batches=Groups()), "none were given: leave batches= out"),
         ("range: members", lambda: Groups(0), f"max_members {COUNT}, got 0"),
         ("type: members", lambda: Groups(2.5), f"max_members {COUNT}, got 2.5"),
+        (
+            "misfit: tables",
+            lambda: fit(tables, group=[0, 0, 1, 1, 1], batches=Groups(2)),
+            "max_members=2 would split groups of up to 3 rows, but a guide of tables has one",
+        ),
     ),
     *of(
         "Guard",
