@@ -100,6 +100,24 @@ class Inferred:
         return dict(fitted.posterior(x, group=group))
 
 
+def check_evidence(label: np.ndarray, evidence: Sequence[int]) -> int:
+    """K, the last value of k.
+
+    :raises ValueError: if a k does not divide K, or a class has fewer than 2 K rows.
+    """
+    K = evidence[-1]
+    if any(K % k for k in evidence):
+        raise ValueError(
+            f"every k must divide the last one, K, so that no group has two classes: {evidence}"
+        )
+    if (fewest := np.unique(label, return_counts=True)[1].min()) < 2 * K:
+        raise ValueError(
+            f"evidence={evidence} needs {2 * K} images of each class, half of them to train the "
+            f"classifier, but one has {fewest}: give smaller k, or more images"
+        )
+    return K
+
+
 def evaluate(
     reader: Reader, label: np.ndarray, evidence: Sequence[int], trials: int, seed: int
 ) -> dict[str, dict[str, float]]:
@@ -111,13 +129,9 @@ def evaluate(
 
     :param label: ``[N]``, of the reader's rows.
     :param evidence: values of k; the last one is K.
-    :raises ValueError: if a k does not divide K.
+    :raises ValueError: if a k does not divide K, or a class has fewer than 2 K rows.
     """
-    K = evidence[-1]
-    if any(K % k for k in evidence):
-        raise ValueError(
-            f"every k must divide the last one, K, so that no group has two classes: {evidence}"
-        )
+    K = check_evidence(label, evidence)
     found: dict[str, list[tuple[float, float]]] = {}
     for trial in range(trials):
         train, test = _rows(label, K, np.random.default_rng([seed, trial]))

@@ -23,7 +23,7 @@ import numpy as np
 import pyro
 import torch
 
-from examples.accumulation import Encoded, Inferred, Reader, evaluate
+from examples.accumulation import Encoded, Inferred, Reader, check_evidence, evaluate
 from examples.common import (
     TRAINING_FLAGS,
     add_setting_flags,
@@ -105,7 +105,11 @@ class Settings:
     trials: int = 5
 
 
-SHAPES = replace(Settings(), widths=(32, 64, 128), epochs=30, evidence=(1, 2, 5, 10, 50))
+SETTINGS = {
+    "mnist": Settings(),
+    "shapes": replace(Settings(), widths=(32, 64, 128), epochs=30, evidence=(1, 2, 5, 10, 50)),
+    "digits": replace(Settings(), evidence=(1, 2, 5, 10)),
+}
 SMOKE = replace(
     Settings(),
     widths=(32,),
@@ -275,7 +279,7 @@ def draw(guide: GroupedGuide, data: Dataset, label: np.ndarray, out: Any) -> Non
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "mlvae")
-    parser.add_argument("--dataset", choices=("mnist", "shapes", "digits"), default="mnist")
+    parser.add_argument("--dataset", choices=tuple(SETTINGS), default="mnist")
     parser.add_argument(
         "--factor",
         choices=tuple(FACTORS),
@@ -298,7 +302,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
-    return args, resolve(args, SHAPES if args.dataset == "shapes" else Settings(), SMOKE)
+    return args, resolve(args, SETTINGS[args.dataset], SMOKE)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -306,6 +310,9 @@ def main(argv: list[str] | None = None) -> None:
     data = load("digits" if args.smoke else args.dataset, args.data_root)
     factor = "digit" if "digit" in data.train_labels else args.factor
     seen, unseen = (data, None) if factor == "digit" else held_out(data, factor)
+    splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})
+    for part in splits.values():
+        check_evidence(part.test_labels[factor], settings.evidence)
     out = open_run_folder(args, settings, seen)
     pyro.set_rng_seed(args.seed)
     label = seen.train_labels[factor]
@@ -342,7 +349,6 @@ def main(argv: list[str] | None = None) -> None:
     read_by = {"": guide}
     if isinstance(guide, TableGuide):
         read_by["encoder"] = encoder_for(guide, settings, args.seed)
-    splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})
     scores = {
         f"{name}, {how}" if how else name: evaluate(
             reader(by, part.test, settings, args.seed),

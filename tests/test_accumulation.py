@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.accumulation import Encoded, Inferred, evaluate
+from examples.accumulation import Encoded, Inferred, check_evidence, evaluate
 from examples.datasets import drawn_shapes
 from examples.mlvae import held_out, parts
 from guides import GroupedGuide, VaDEGuide
@@ -111,12 +111,13 @@ def test_posteriors_that_are_fitted_to_images_tell_the_label_by_their_content() 
     assert all(abs(scores[f"style, {k}"]["accuracy"] - 0.25) < 0.2 for k in (1, 25))
 
 
-def test_groups_that_would_mix_classes_are_refused() -> None:
-    guide = GroupedGuide(MLVAE((6,), 2, 2, network=MLP((4,))))
-    guide.model.likelihood.support = (-100.0, 100.0)
-    x, label = data()
+def test_groups_that_would_mix_classes_or_have_too_few_images_are_refused() -> None:
+    label = data()[1]
     with pytest.raises(ValueError, match="every k must divide the last one"):
-        evaluate(Encoded(guide, x), label, (2, 25), TRIALS, seed=0)
+        check_evidence(label, (2, 25))
+    with pytest.raises(ValueError, match=r"needs 62 images of each class, .* but one has 60"):
+        check_evidence(label, (1, 31))
+    assert check_evidence(label, (1, 30)) == 30
 
 
 @pytest.mark.parametrize(
