@@ -4,17 +4,19 @@ python -m examples.augmentation --dataset mnist --data-root DATA
 
 N-VAE and a conditional VAE are trained; then a classifier, with a share of its images replaced by
 generated ones of the same class, whose latents are drawn with a standard deviation of 1 or more.
-The report is its error on the test images, mean and sample deviation over repeats, each with its
-own generative model. Results already in the run folder, made with the same settings, are reused.
+Which ones, and by what, is drawn anew in every epoch (the paper has "probabilities of
+substituting"), or once. The report is its error on the test images, mean and sample deviation over
+repeats, each with its own generative model. Results already in the run folder, made with the same
+settings, are reused.
 """
 
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from functools import partial
+from itertools import product, repeat
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -22,7 +24,6 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from examples import nvae
@@ -40,10 +41,13 @@ from examples.datasets import Dataset, load
 from inference import SVIRunner
 from inference.callbacks import JSONLines
 from inference.figures.comparisons import grouped_means
-from inference.randomness import seeded
+from inference.randomness import derive_seed, seeded
 from ppl_models import CVAE, NVAE
 
 MODELS = ("nvae", "cvae")
+
+# Images to train a classifier on, from a seed.
+Mix = Callable[[int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,10 @@ class Settings:
     repeats: int = 3
     epochs: int = 40  # of the generative models
     precision: str = "float32"
+    substitution: str = "anew"
     classifier_widths: tuple[int, ...] = (256,)
     classifier_epochs: int = 10
+    classifier_rows: int = 0  # training images of the classifier, the first ones; 0 for all
 
 
 SMOKE = replace(
@@ -111,18 +117,34 @@ def mixed(
     return made
 
 
+def unmixed(x: np.ndarray, seed: int) -> np.ndarray:
+    return x
+
+
+def once_mixed(mix: Mix, seed: int, epochs: int) -> Iterator[np.ndarray]:
+    return repeat(mix(seed), epochs)
+
+
+def mixed_anew(mix: Mix, seed: int, epochs: int) -> Iterator[np.ndarray]:
+    return (mix(derive_seed(seed, epoch)) for epoch in range(epochs))
+
+
+# From what replaces images, by seed, to the images of each epoch.
+SUBSTITUTIONS: dict[str, Callable[[Mix, int, int], Iterator[np.ndarray]]] = {
+    "anew": mixed_anew,
+    "once": once_mixed,
+}
+
+
 def error(
-    x: np.ndarray, label: np.ndarray, data: Dataset, of: str, settings: Settings, seed: int
+    mix: Mix, label: np.ndarray, data: Dataset, of: str, settings: Settings, seed: int
 ) -> float:
-    """Test error of a classifier that was trained on ``x``."""
-    network = MLPClassifier(
-        settings.classifier_widths, max_iter=settings.classifier_epochs, random_state=seed
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # it trains for as many epochs as it was given
-        network.fit(x, label)
+    """Test error of a classifier that was trained on the images of ``mix``."""
+    stream = np.random.RandomState(seed)  # a number would order the images alike in every epoch
+    network = MLPClassifier(settings.classifier_widths, random_state=stream)
+    substitute = SUBSTITUTIONS[settings.substitution]
+    for x in substitute(mix, seed, settings.classifier_epochs):
+        network.partial_fit(x, label, classes=np.unique(label))
     return float(1 - network.score(nvae.flat(data.test), data.test_labels[of]))
 
 
@@ -135,41 +157,25 @@ def cells(settings: Settings) -> Iterator[tuple[str, float, float]]:
 def measure(
     data: Dataset, of: str, settings: Settings, first_seed: int, device: str, out: Path
 ) -> dict[tuple, list[float]]:
-    x, label = nvae.flat(data.train), data.train_labels[of]
+    rows = slice(settings.classifier_rows or None)
+    x, label = nvae.flat(data.train)[rows], data.train_labels[of][rows]
+    varied = {"scales", "shares", "repeats"}
+    sizes = {name: value for name, value in asdict(settings).items() if name not in varied}
     found: dict[tuple, list[float]] = {cell: [] for cell in cells(settings)}
+
+    def make(model: str, share: float, scale: float, seed: int) -> dict[str, float]:
+        mix: Mix = partial(unmixed, x)
+        if model != "baseline":
+            made_by = generator(model, data, of, settings, seed, device, out)
+            mix = partial(mixed, x, label, made_by, share, scale)
+        return {"error": error(mix, label, data, of, settings, seed)}
+
     for seed in range(first_seed, first_seed + settings.repeats):
         for model, share, scale in found:
-
-            def make(
-                model: str = model, share: float = share, scale: float = scale, seed: int = seed
-            ) -> dict:
-                if model == "baseline":
-                    return {"error": error(x, label, data, of, settings, seed)}
-                made = mixed(
-                    x,
-                    label,
-                    generator(model, data, of, settings, seed, device, out),
-                    share,
-                    scale,
-                    seed,
-                )
-                return {"error": error(made, label, data, of, settings, seed)}
-
-            sizes = {
-                name: value
-                for name, value in asdict(settings).items()
-                if name not in ("scales", "shares", "repeats")
-            }
             place = out / "cells" / f"{model}-{share:g}-{scale:g}-{seed}.json"
-            cell = {
-                "data": data.name,
-                "model": model,
-                "share": share,
-                "scale": scale,
-                "seed": seed,
-                **sizes,
-            }
-            found[model, share, scale].append(once(place, cell, make)["error"])
+            cell = {"model": model, "share": share, "scale": scale, "seed": seed}
+            kept = once(place, {"data": data.name, **cell, **sizes}, partial(make, **cell))
+            found[model, share, scale].append(kept["error"])
     return found
 
 
@@ -196,7 +202,14 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "choices": ("float32", "bf16"),
             "metavar": None,
         },
+        "substitution": {
+            "help": "when images are replaced: anew in every epoch, or once",
+            "choices": tuple(SUBSTITUTIONS),
+            "metavar": None,
+        },
+        "classifier_widths": {"help": "of the classifiers' hidden layers"},
         "classifier_epochs": {"help": "of the classifiers"},
+        "classifier_rows": {"help": "their training images, the first ones (default: all)"},
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)

@@ -20,7 +20,7 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from examples import common, scoring
+from examples import augmentation, common, scoring
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
@@ -274,6 +274,17 @@ def test_too_few_labels_are_refused_before_anything_is_written(tmp_path: Path) -
     )
     assert "--labels is for --model nvae" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_images_are_replaced_anew_in_every_epoch_or_once() -> None:
+    def draw(seed: int) -> np.ndarray:
+        return np.random.default_rng(seed).random(3)
+
+    anew = list(augmentation.SUBSTITUTIONS["anew"](draw, 0, 4))
+    assert len(np.unique(anew, axis=0)) == 4
+    once = list(augmentation.SUBSTITUTIONS["once"](draw, 0, 4))
+    assert len(once) == 4
+    assert len(np.unique(once, axis=0)) == 1
 
 
 def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
