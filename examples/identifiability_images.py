@@ -336,7 +336,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         settings = replace(
             settings, seeds=max(10, settings.seeds), epochs=max(200, settings.epochs)
         )
-    return args, resolve(args, settings, replace(settings, **SMOKE))
+    settings = resolve(args, settings, replace(settings, **SMOKE))
+    if settings.seeds < 2:
+        parser.error(f"--seeds {settings.seeds}: two runs or more are compared with each other")
+    return args, settings
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -259,3 +259,9 @@ def test_the_authors_runs_leave_latents_scores_and_figures(
         "pairs.png",
         "training.png",
     }
+
+
+def test_a_single_run_is_refused_before_it_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        images.parse(["--seeds", "1"])
+    assert "--seeds 1: two runs or more are compared with each other" in capsys.readouterr().err
