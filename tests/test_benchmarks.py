@@ -19,6 +19,7 @@ from torch import Tensor
 
 from benchmarks import (
     draw_curves,
+    few_labels,
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
@@ -639,3 +640,26 @@ def test_ivaes_differ_in_the_prior_and_in_what_the_encoder_reads() -> None:
         loc = guide.model.priors["source"].loc
         assert (loc == 0).all() == ("mean 0" in name)
         assert loc.requires_grad != ("mean 0" in name)
+
+
+@pytest.mark.slow(10)
+def test_few_labels_are_measured_once_and_their_weight_is_chosen_without_test_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two weights the one with the lower error on held-out training images is taken, and on a
+    tie the larger.
+    """
+    errors = iter([0.2, 0.2, 0.3])
+
+    def planned(guide: FacetGuide, x: np.ndarray, label: np.ndarray) -> float:
+        return next(errors) if len(x) == 4 else 0.5
+
+    monkeypatch.setattr(few_labels, "error", planned)
+    flags = ["--dataset", "digits", "--labels", "20", "--weights", "9", "1", "30"]
+    flags += ["--epochs", "1", "--seeds", "0", "--out", str(tmp_path)]
+    few_labels.main(flags)
+    first = capsys.readouterr().out
+    assert "20 labels, seed 0: weight 9, error_cold 0.5" in first
+    monkeypatch.setattr(few_labels, "trained", None)
+    few_labels.main(flags)
+    assert first.splitlines()[-1] == capsys.readouterr().out.splitlines()[-1]
