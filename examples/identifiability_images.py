@@ -271,14 +271,18 @@ def report(
     aligned = {name: {m.split(", ")[1]: scores[m] for m in shown} for name, scores in last.items()}
     label = "MCC of two seeds, aligned"
     grouped_boxes(aligned, "test images", label).savefig(folder / "pairs.png", dpi=150)
+    held_out = [m for m in measures if m.endswith("out of sample")]
     curves = {
         name: {
-            m: ([int(epoch) for epoch in of], [median(scores[m]) for scores in of.values()])
-            for m in measures
+            m.split(", ")[0]: (
+                [int(epoch) for epoch in of],
+                [median(scores[m]) for scores in of.values()],
+            )
+            for m in held_out
         }
         for name, of in results.items()
     }
-    grouped_curves(curves, "epochs", "median MCC of two seeds").savefig(
+    grouped_curves(curves, "epochs", "median MCC of two seeds, out of sample").savefig(
         folder / "training.png", dpi=150
     )
 
