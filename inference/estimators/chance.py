@@ -9,7 +9,7 @@ from inference.estimators.rows import thinned
 
 __all__ = ["NARROW", "components_beyond_chance", "principal_dimensions", "rank"]
 
-# Columns of a narrow table, and the most principal components of a wide one.
+#: Columns of a narrow table, and the most principal components of a wide one.
 NARROW = 15
 # Most rows that components are judged on: all together, and one after the other.
 MAX_ROWS, MAX_ROWS_BEYOND = 5000, 2000
