@@ -4,8 +4,8 @@ python -m benchmarks.few_labels --data-root DATA --labels 100 --seeds 0 1 2 --ou
 
 For each number of labels and each seed: N-VAE is trained with four fifths of the labels and each
 weight of log q(y given x); the weight with the lowest error on the other fifth (on a tie the
-largest) is taken with all labels. The same is trained on from a model that has seen all 60,000
-labels: if it stays there with the better bound, what is missing from the other is a start; if it
+largest) is taken with all labels. The same is trained on from a model that has seen all labels:
+if it stays there with the better bound, what is missing from the other is a start; if it
 goes, the objective does not want it. Finished parts are read from the folder, and a stopped run
 goes on.
 """

@@ -233,6 +233,22 @@ def reader(guide: FacetGuide, x: np.ndarray, settings: Settings, seed: int) -> R
     return Encoded(guide, x)
 
 
+def scored(
+    guide: FacetGuide, splits: Mapping[str, Dataset], factor: str, settings: Settings, seed: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """What :func:`~examples.accumulation.evaluate` finds in each split's test images."""
+    return {
+        name: evaluate(
+            reader(guide, part.test, settings, seed),
+            part.test_labels[factor],
+            settings.evidence,
+            settings.trials,
+            seed,
+        )
+        for name, part in splits.items()
+    }
+
+
 def watch_labels(data: Dataset, factor: str, settings: Settings, seed: int) -> Evaluate:
     """Adds to some records how well each latent tells the label, with evidence of K test images."""
 
@@ -346,20 +362,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     first_goes_on()
     runner.save(out)
-    read_by = {"": guide}
+    scores, encoder = scored(guide, splits, factor, settings, args.seed), guide
     if isinstance(guide, TableGuide):
-        read_by["encoder"] = encoder_for(guide, settings, args.seed)
-    scores = {
-        f"{name}, {how}" if how else name: evaluate(
-            reader(by, part.test, settings, args.seed),
-            part.test_labels[factor],
-            settings.evidence,
-            settings.trials,
-            args.seed,
-        )
-        for name, part in splits.items()
-        for how, by in read_by.items()
-    }
+        encoder = encoder_for(guide, settings, args.seed)
+        found = scored(encoder, splits, factor, settings, args.seed)
+        scores |= {f"{name}, encoder": score for name, score in found.items()}
     write_json(out / "scores.json", scores)
     print(format_table(scores))
     figures = out / "figures"
@@ -367,7 +374,6 @@ def main(argv: list[str] | None = None) -> None:
     training_curves(runner.history, list(guide.model.priors)).savefig(
         figures / "training.png", dpi=130
     )
-    *_, encoder = read_by.values()
     if isinstance(encoder, GroupedGuide) and encoder.content != "untied":  # with evidence to draw
         last = list(splits.values())[-1]
         draw(encoder, last, last.test_labels[factor], figures)

@@ -50,15 +50,15 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     """
     x = thinned(x, MAX_ROWS_BEYOND)
     u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
-    rank = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
-    if rank <= NARROW:
-        return rank
+    dims = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
+    if dims <= NARROW:
+        return dims
     rng = np.random.default_rng(seed)
-    full, most = min(len(x) - 1, x.shape[1]), min(NARROW, rank)
+    full, most = min(len(x) - 1, x.shape[1]), min(NARROW, dims)
     for k in range(most):
         rest = (u[:, k:] * s[k:]) @ vt[k:]
         chance = max(_largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
-        if s[k] ** 2 <= EXCESS * chance * full / (rank - k):
+        if s[k] ** 2 <= EXCESS * chance * full / (dims - k):
             return k
     return most
 

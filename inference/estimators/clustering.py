@@ -27,10 +27,7 @@ from inference.estimators.assignment import (
 )
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
 from inference.estimators.chance import principal_dimensions, rank
-from inference.estimators.defaults import (
-    default_dims,
-    default_network,
-)
+from inference.estimators.defaults import default_dims, default_network
 from inference.estimators.describing import (
     card_figures,
     card_sections,
