@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+
+from examples.image_files import image_paths, read_image
 
 __all__ = ["read_cifar10"]
 
@@ -80,13 +81,7 @@ def _records(path: Path) -> Split:
 
 
 def _folders(root: Path) -> tuple[Split, Split]:
-    found = {split: sorted((root / split).glob("*/*.png")) for split in ("train", "test")}
-    for split, paths in found.items():
-        if not paths:
-            raise FileNotFoundError(
-                f"no images in {root / split}: a folder for each class is needed, as in "
-                f"{split}/airplane/0001.png"
-            )
+    found = {split: image_paths(root / split) for split in ("train", "test")}
     names = {split: sorted({path.parent.name for path in paths}) for split, paths in found.items()}
     if names["train"] != names["test"]:
         raise ValueError(
@@ -105,11 +100,7 @@ def _folders(root: Path) -> tuple[Split, Split]:
 
 
 def _image(path: Path) -> np.ndarray:
-    try:
-        with Image.open(path) as image:
-            x = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if x.shape != (32, 32, 3):
-        raise ValueError(f"{path} has {x.shape[1]} x {x.shape[0]} pixels, CIFAR-10's have 32 x 32")
-    return np.moveaxis(x, -1, 0)
+    x = read_image(path, "RGB")
+    if x.shape != SHAPE:
+        raise ValueError(f"{path} has {x.shape[2]} x {x.shape[1]} pixels, CIFAR-10's have 32 x 32")
+    return x

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from examples.image_files import read_image
+
 __all__ = ["read_faces"]
 
 # The light's azimuth and elevation, degrees, in a file's name.
@@ -42,12 +44,8 @@ def read_faces(folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     paths, azimuth, elevation = zip(*lit, strict=True)
     person = np.unique([path.parent.name for path in paths], return_inverse=True)[1]
     labels = {"person": person, "azimuth": np.array(azimuth), "elevation": np.array(elevation)}
-    return np.stack([_read(path) for path in paths])[:, None], labels
+    return np.stack([read_image(path, "L", small) for path in paths]), labels
 
 
-def _read(path: Path) -> np.ndarray:
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+def small(image: Image.Image) -> Image.Image:
+    return image.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS)

@@ -3,13 +3,15 @@
 
 python -m examples.mlvae --dataset mnist --data-root DATA
 python -m examples.mlvae --dataset shapes --factor object
+python -m examples.mlvae --dataset folders --data-root FOLDER --evidence 1 2
 
-MNIST is grouped by digit. The drawn shapes are grouped by one of their factors, and about two
-fifths of its values are held out, so that their groups are never seen in training. Test images are
-then classified by content and by style, with evidence accumulated over k images (the paper's Fig.
-6c). --model vae is the paper's baseline, whose evidence is accumulated afterwards; --model svi has
-no encoder in training: posteriors of test images are fitted to them (3.2), and then read by an
-encoder that learns from the model's own draws (SVI-Encode, supplement 8).
+MNIST is grouped by digit, the drawn shapes by one of their factors, and images of your own by the
+folder that they are in, one for each person or object. Of shapes and folders about two fifths of
+the groups are held out, so that they are never seen in training. Test images are then classified by
+content and by style, with evidence accumulated over k images (the paper's Fig. 6c). --model vae is
+the paper's baseline, whose evidence is accumulated afterwards; --model svi has no encoder in
+training: posteriors of test images are fitted to them (3.2), and then read by an encoder that
+learns from the model's own draws (SVI-Encode, supplement 8).
 """
 
 from __future__ import annotations
@@ -108,6 +110,7 @@ class Settings:
 SETTINGS = {
     "mnist": Settings(),
     "shapes": replace(Settings(), widths=(32, 64, 128), epochs=30, evidence=(1, 2, 5, 10, 50)),
+    "folders": replace(Settings(), widths=(32, 64, 128), epochs=30, evidence=(1, 2)),
     "digits": replace(Settings(), evidence=(1, 2, 5, 10)),
 }
 SMOKE = replace(
@@ -208,7 +211,14 @@ def schedule(
 def held_out(data: Dataset, factor: str) -> tuple[Dataset, Dataset]:
     """The data whose factor has a value that is seen, and the test data of all others: of five
     values, two between.
+
+    :raises ValueError: if it has fewer than four values, so that one of both would have a single
+        group, which nothing could be told from.
     """
+    if (count := len(np.unique(data.train_labels[factor]))) < 4:
+        raise ValueError(
+            f"{data.name} has {count} groups, but 4 or more are needed, so that two can be held out"
+        )
 
     def rows(labels: dict[str, np.ndarray], seen: bool) -> np.ndarray:
         return np.isin(labels[factor] % 5, (0, 2, 4)) == seen
@@ -274,20 +284,21 @@ def format_table(scores: dict[str, dict[str, dict[str, float]]]) -> str:
 
 
 def draw(guide: GroupedGuide, data: Dataset, label: np.ndarray, out: Any) -> None:
-    """The figures of Fig. 4 to 6, with evidence of ten images where it is accumulated."""
+    """The figures of Fig. 4 to 6, with evidence of ten images, where a group has so many."""
     rng = np.random.default_rng(0)
-    classes = np.unique(label)[:10]
+    classes, sizes = np.unique(label, return_counts=True)
+    count = min(10, *sizes[:10])
     rows = np.concatenate(
-        [rng.choice(np.flatnonzero(label == c), 10, replace=False) for c in classes]
+        [rng.choice(np.flatnonzero(label == c), count, replace=False) for c in classes[:10]]
     )
     x, group = data.test[rows], label[rows]
-    styles = data.test[rng.choice(len(data.test), 8, replace=False)]
+    styles = data.test[rng.choice(len(data.test), min(8, len(data.test)), replace=False)]
     pair = data.test[rng.choice(len(data.test), 2, replace=False)]
     figures = {
         "swaps": style_swaps(guide, styles, x, group, data.image_shape),
         "interpolation": latent_interpolation(guide, pair, data.image_shape),
         "generation": group_generations(guide, x, group, data.image_shape),
-        "evidence": evidence_reconstructions(guide, x[group == classes[-1]], data.image_shape),
+        "evidence": evidence_reconstructions(guide, x[group == group[-1]], data.image_shape),
     }
     for name, figure in figures.items():
         figure.savefig(out / f"{name}.png", dpi=130)
@@ -314,6 +325,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS), "metavar": None},
         "penalty": {"help": "lambda of --model similar, on contents that differ in a group"},
         "inference_epochs": {"help": "of --model svi, over the test images"},
+        "evidence": {
+            "help": "images k of a group that are read together; each divides the last",
+            "nargs": "+",
+        },
         **TRAINING_FLAGS,
     }
     add_setting_flags(parser, Settings(), **flags)
@@ -324,7 +339,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = load("digits" if args.smoke else args.dataset, args.data_root)
-    factor = "digit" if "digit" in data.train_labels else args.factor
+    factor = args.factor if args.factor in data.train_labels else next(iter(data.train_labels))
     seen, unseen = (data, None) if factor == "digit" else held_out(data, factor)
     splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})
     for part in splits.values():

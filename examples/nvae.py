@@ -61,6 +61,7 @@ CLASS_OF = {
     "shapes": "shape",
     "fashion-mnist": "article",
     "yale": "person",
+    "folders": "group",
 }
 OBJECTIVES = ("simplified", "dirichlet", "sampled")
 MODELS = ("nvae", "cvae", "vae")
@@ -92,6 +93,7 @@ class Settings:
 
 
 IMAGES = replace(Settings(), widths=(32, 64, 128), epochs=20)
+LARGER = dict.fromkeys(("shapes", "yale", "folders"), IMAGES)
 SMOKE = replace(Settings(), widths=(32,), epochs=3, class_dim=2, shared_dim=2)
 
 
@@ -327,7 +329,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
-    settings = resolve(args, IMAGES if args.dataset in ("shapes", "yale") else Settings(), SMOKE)
+    settings = resolve(args, LARGER.get(args.dataset, Settings()), SMOKE)
     if settings.labels and args.model != "nvae":
         parser.error("--labels is for --model nvae: the baselines are given all labels, or none")
     if args.model != "nvae" and (args.no_class_bias or args.objective != "simplified"):

@@ -4,16 +4,19 @@ are held out.
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from examples.accumulation import Encoded, Inferred, check_evidence, evaluate
 from examples.datasets import drawn_shapes
-from examples.mlvae import held_out, parts
+from examples.mlvae import held_out, main, parts
 from guides import GroupedGuide, VaDEGuide
 from ppl_models import MLP, MLVAE, VAE, Normal
 from ppl_models.networks import Encoder
@@ -136,3 +139,28 @@ def test_held_out_values_are_never_trained_on(
         assert not set(np.unique(part[factor])) & values
     assert len(seen.test) + len(unseen.test) == len(shapes.test)
     assert len(seen.train) == len(seen.train_labels[factor])
+
+
+def test_folders_of_images_are_read_and_two_fifths_of_them_held_out(tmp_path: Path) -> None:
+    """Five hues, 20 images in a folder each: --dataset folders, as for photographs of persons."""
+    rng = np.random.default_rng(0)
+    for hue in range(5):
+        (tmp_path / "data" / f"{hue}").mkdir(parents=True)
+        for i in range(20):
+            x = np.zeros((80, 64, 3), np.uint8)
+            top, left = rng.integers(0, 40, size=2)
+            x[top : top + 20, left : left + 20, hue % 3] = 250 - 20 * hue
+            Image.fromarray(x).save(tmp_path / "data" / f"{hue}" / f"{i}.png")
+    out, where = tmp_path / "run", ["--dataset", "folders", "--data-root", str(tmp_path / "data")]
+    main([*where, "--evidence", "1", "2", "--epochs", "1", "--out", str(out)])
+    scores = json.loads((out / "scores.json").read_text())
+    assert set(scores) == {"seen groups", "unseen groups"}
+    assert set(scores["unseen groups"]) == {"content, 1", "content, 2", "style, 1", "style, 2"}
+    assert len(list((out / "figures").glob("*.png"))) == 5
+    with pytest.raises(ValueError, match=r"needs 10 images of each class, .* but one has 4"):
+        main([*where, "--evidence", "1", "5", "--out", str(tmp_path / "none")])
+    shutil.rmtree(tmp_path / "data" / "4")
+    shutil.rmtree(tmp_path / "data" / "3")
+    with pytest.raises(ValueError, match="folders has 3 groups, but 4 or more are needed"):
+        main([*where, "--evidence", "1", "2", "--out", str(tmp_path / "none")])
+    assert not (tmp_path / "none").exists()

@@ -269,7 +269,7 @@ def test_what_is_not_cifar_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"1.png has 32 x 31 pixels"):
         load("cifar-10", folders)
     (folders / "cifar-10/train/cat/1.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no images in .*train: a folder for each class"):
+    with pytest.raises(FileNotFoundError, match=r"no images in .*train: a folder for each group"):
         load("cifar-10", folders)
 
 
@@ -298,6 +298,45 @@ def test_fashion_mnist_is_read_where_it_is_found(tmp_path: Path) -> None:
     assert (data.name, data.train.shape, data.test.shape) == ("fashion-mnist", (4, 784), (2, 784))
     np.testing.assert_array_equal(data.train_labels["article"], range(4))
     np.testing.assert_array_equal(data.train[0], np.arange(784, dtype=np.uint8))
+
+
+def test_folders_of_images_are_groups(tmp_path: Path) -> None:
+    """Of 10, 3 and 1 images: the last has none to test with; hidden and other files are left out.
+    A wide image is cut to its middle, one whose camera was turned is turned back.
+    """
+    counts = {"ann": 10, "bob": 3, "one": 1}
+    for name, count in counts.items():
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            Image.new("RGB", (80, 80), (len(name), 10 * i, 0)).save(tmp_path / name / f"{i}.png")
+    (tmp_path / "ann" / ".hidden.png").write_bytes(b"")
+    (tmp_path / "ann" / "notes.txt").write_bytes(b"")
+    (tmp_path / ".thumbnails").mkdir()
+    (tmp_path / ".thumbnails" / "0.png").write_bytes(b"")
+    wide = Image.new("RGB", (192, 64), (0, 0, 255))
+    wide.paste((200, 100, 50), (64, 0, 128, 64))
+    wide.save(tmp_path / "bob" / "2.png")
+    turned = Image.new("RGB", (64, 64), (0, 0, 0))
+    turned.paste((255, 255, 255), (0, 0, 32, 64))  # its left half
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees, clockwise
+    turned.save(tmp_path / "bob" / "1.PNG", exif=exif)
+    (tmp_path / "bob" / "1.png").unlink()
+    data = load("folders", tmp_path)
+    assert (data.name, data.image_shape, data.train.dtype) == ("folders", (3, 64, 64), np.uint8)
+    assert data.train.shape == (10, 3, 64, 64)
+    assert np.bincount(data.train_labels["group"]).tolist() == [8, 2]
+    assert np.bincount(data.test_labels["group"]).tolist() == [2, 1]
+    x = np.concatenate([data.train, data.test])
+    group = np.concatenate([data.train_labels["group"], data.test_labels["group"]])
+    greens = x[group == 0, 1]
+    assert sorted(greens[:, 0, 0]) == list(range(0, 100, 10))
+    assert (greens == greens[:, :1, :1]).all()
+    plain, cut, upright = sorted(x[group == 1], key=lambda image: int(image.max()))
+    assert (plain[0] == 3).all()
+    assert (cut == np.array([200, 100, 50])[:, None, None]).all()
+    assert (upright[:, :32] == 255).all()  # left is up
+    assert (upright[:, 32:] == 0).all()
 
 
 def test_faces_are_read_where_they_are_found(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ HELPERS = {
     "explore_requests",
     "explore_views",
     "faces",
+    "image_files",
     "image_protocols",
     "neighbors",
     "scoring",

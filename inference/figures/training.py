@@ -35,9 +35,10 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
         raise ValueError("the history is empty: fit first, and give runner.history")
     epochs, series = training_series(history, facets)
     figure, axes = new_figure(10, 3.2, 1, 3)
+    point = "o" if len(epochs) == 1 else None  # a line of one epoch cannot be seen
     for ax, (label, lines) in zip(axes.flat, series.items(), strict=True):
         for name, values in lines.items():
-            ax.plot(epochs, values, label=name, linewidth=1.2)
+            ax.plot(epochs, values, label=name, linewidth=1.2, marker=point)
         label_axes(ax, "epoch", label)
         if lines:
             ax.legend(fontsize=7, frameon=False)
@@ -69,9 +70,8 @@ def training_series(
 def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Limits of an axis that shows the ELBO without the lowest values of the first steps."""
     elbo = np.array(_column(history, "elbo"))
-    return float(np.quantile(elbo, 0.1) - 0.05 * np.ptp(elbo)), float(
-        elbo.max() + 0.1 * np.ptp(elbo)
-    )
+    spread = np.ptp(elbo) or 1.0  # an axis has a length, also of a single epoch
+    return float(np.quantile(elbo, 0.1) - 0.05 * spread), float(elbo.max() + 0.1 * spread)
 
 
 def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:

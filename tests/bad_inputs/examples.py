@@ -34,6 +34,11 @@ def damaged_images(run: Path) -> None:
         write(f"cifar-10/{split}/cat/0001.png", b"no image")(run)
 
 
+def two_damaged(run: Path) -> None:
+    for name in ("0001", "0002"):
+        write(f"someone/{name}.png", b"no image")(run)
+
+
 EXAMPLES = [
     Row(
         "mnist",
@@ -105,6 +110,27 @@ EXAMPLES = [
         data.yale_faces,
         r"yaleB01_P00A\+000E\+00.pgm cannot be read",
         damage=write("CroppedYale/yaleB01/yaleB01_P00A+000E+00.pgm", b"P5"),
+    ),
+    Row(
+        "folders",
+        "missing: images",
+        lambda run: data.folders(run / "nowhere"),
+        r"no images in .*nowhere: a folder for each group is needed",
+        FileNotFoundError,
+    ),
+    Row(
+        "folders",
+        "file: no image",
+        data.folders,
+        "0001.png cannot be read",
+        damage=two_damaged,
+    ),
+    Row(
+        "folders",
+        "groups: of one image",
+        data.folders,
+        "1 folders with one image each: groups of 2 or more are needed",
+        damage=write("someone/0001.png", b"no image"),
     ),
     Row(
         "shapes3d",
