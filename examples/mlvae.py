@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
+from pyro.optim import Adam as PyroAdam
+from pyro.optim import PyroOptim
 
 from examples.accumulation import Encoded, Inferred, Reader, check_evidence, evaluate
 from examples.common import (
@@ -93,8 +95,11 @@ class Settings:
     evaluate_every: int = 10
     precision: str = "float32"
     penalty: float = 1.0  # lambda of Eq. 18, of the model "similar"
-    # Of the model "svi": passes over the test images that posteriors are fitted in, and those of
-    # the encoder that learns from as many draws as there are training images.
+    # Of the model "svi": Adam's rate for the tables. Each row of them has one gradient in a pass,
+    # and moves on by its momentum in the steps between.
+    table_lr: float = 5e-3
+    # Its passes over the test images that posteriors are fitted in, and those of the encoder that
+    # learns from as many draws as there are training images.
     inference_epochs: int = 500
     encoder_epochs: int = 20
     evidence: tuple[int, ...] = (
@@ -196,6 +201,17 @@ def encoder_for(guide: TableGuide, settings: Settings, seed: int) -> GroupedGuid
         batch_size=settings.batch_size,
     )
     return reads
+
+
+def rates(guide: FacetGuide, settings: Settings) -> PyroOptim | None:
+    """An optimiser with a rate of their own for tables."""
+    if not isinstance(guide, TableGuide):
+        return None
+
+    def arguments(module: str, name: str) -> dict[str, Any]:
+        return {"lr": settings.table_lr if "tables" in name else settings.lr, "fused": True}
+
+    return PyroAdam(arguments)
 
 
 def schedule(
@@ -324,6 +340,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "style_weight": {"help": "of the style's KL at first; 1 for none but the ELBO's"},
         "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS), "metavar": None},
         "penalty": {"help": "lambda of --model similar, on contents that differ in a group"},
+        "table_lr": {"help": "Adam's rate for the tables of --model svi"},
         "inference_epochs": {"help": "of --model svi, over the test images"},
         "evidence": {
             "help": "images k of a group that are read together; each divides the last",
@@ -360,6 +377,7 @@ def main(argv: list[str] | None = None) -> None:
         seed=args.seed,
         device=args.device,
         precision=settings.precision,
+        optimizer=rates(guide, settings),
     )
     callbacks = [
         watch_labels(seen, factor, settings, args.seed),
