@@ -97,7 +97,7 @@ class Settings:
     penalty: float = 1.0  # lambda of Eq. 18, of the model "similar"
     # Of the model "svi": Adam's rate for the tables. Each row of them has one gradient in a pass,
     # and moves on by its momentum in the steps between.
-    table_lr: float = 5e-3
+    table_lr: float = 0.02
     # Its passes over the test images that posteriors are fitted in, and those of the encoder that
     # learns from as many draws as there are training images.
     inference_epochs: int = 500
