@@ -127,7 +127,7 @@ EXAMPLES = [
     ),
     Row(
         "folders",
-        "groups: of one image",
+        "misfit: groups of one image",
         data.folders,
         "1 folders with one image each: groups of 2 or more are needed",
         damage=write("someone/0001.png", b"no image"),
