@@ -34,6 +34,7 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ from benchmarks.model_steps import (
     CLOCKS,
     VARIANTS,
     FitSteps,
+    begin,
     check_same_objective,
-    first_step,
     in_turns,
     interleaved_medians,
     library_step,
@@ -110,9 +111,9 @@ def memory_of_model(case: Case, settings: Settings) -> dict[str, int]:
     }
 
 
-# SVIRunner's compile=, by name.
-MODES = {"handlers": None, "replay": "replay"}
-MODE_BATCH, MODE_BATCHES, MODE_TURN = 64, 8, 5
+# SVIRunner's compile=, by name; XLA takes the steps of a pass at once, so a turn is a pass.
+MODES = {"handlers": None, "replay": "replay", "xla": "xla"}
+MODE_BATCH, MODE_BATCHES = 64, 8
 
 
 def guide_and_data(case: Case, settings: Settings, batch: int) -> tuple[FacetGuide, Observed]:
@@ -131,17 +132,27 @@ def mode_step(case: Case, settings: Settings, mode: str | None, rows: int = MODE
 
 
 def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
-    """Seconds of a step, of the first one, and their ratio; or why there is no recorded one."""
-    steps = {name: mode_step(case, settings, mode) for name, mode in MODES.items()}
-    first = {name: first_step(step) for name, step in steps.items()}
-    if (reason := steps["replay"].refusal) is not None:
-        del steps["replay"], first["replay"]
-    length = min(MODE_TURN, settings.steps)
-    times = in_turns(steps, settings.steps // length, length, CLOCKS[settings.clock])
-    found = {"seconds": {name: spread(of) for name, of in times.items()}, "first_step": first}
-    if reason is not None:
-        return found | {"not_recorded": reason}
-    return found | {"replay / handlers": ratios(times["replay"], times["handlers"])}
+    """Seconds of a step, of the first one, and what they are of those through Pyro's handlers; of
+    modes that are not to be had, why.
+    """
+    steps, first, refused = {}, {}, {}
+    for name, mode in MODES.items():
+        step = mode_step(case, settings, mode)
+        seconds = begin(step)
+        if step.refusal is None:
+            steps[name], first[name] = step, seconds
+        else:
+            refused[name] = step.refusal
+    turns = -(-settings.steps // MODE_BATCHES)
+    times = in_turns(steps, turns, MODE_BATCHES, CLOCKS[settings.clock])
+    return {
+        "seconds": {name: spread(of) for name, of in times.items()},
+        "first_step": first,
+        "ratios": {
+            name: ratios(of, times["handlers"]) for name, of in times.items() if name != "handlers"
+        },
+        "refused": refused,
+    }
 
 
 @dataclass(frozen=True)
@@ -247,22 +258,24 @@ def report_memory(names: Sequence[str], settings: Settings) -> dict[str, dict[st
 
 
 def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
-    headings, found = ["", *MODES, "replay / handlers", "its quartiles"], {}
+    ways = [name for name in MODES if name != "handlers"]
+    headings = ["", *MODES, *(f"{way} / handlers" for way in ways)]
+    found = {}
     print(
         f"Milliseconds of a whole step of {settings.size.rows(MODE_BATCH)} rows, "
         f"{settings.clock} clock\n" + line(headings, headings)
     )
     for name in names:
         found[name] = of = seconds_by_mode(CASES[name], settings)
-        cells = [f"{1e3 * seconds['median']:.2f}" for seconds in of["seconds"].values()]
-        if ratio := of.get("replay / handlers"):
-            cells += [f"{ratio['median']:.3f}", f"{ratio['low']:.3f}-{ratio['high']:.3f}"]
-        cells += [""] * (len(headings) - 1 - len(cells))
+        medians = [of["seconds"].get(way) for way in MODES]
+        ratio = [of["ratios"].get(way) for way in ways]
+        cells = ["" if m is None else f"{1e3 * m['median']:.2f}" for m in medians]
+        cells += ["" if r is None else f"{r['median']:.3f}" for r in ratio]
         print(line([name, *cells], headings), flush=True)
         gc.collect()
-    for name in names:
-        if "not_recorded" in found[name]:
-            print(f"{name} is not recorded: {found[name]['not_recorded']}")
+    for name, way in product(names, ways):
+        if (reason := found[name]["refused"].get(way)) is not None:
+            print(f"{name} is not had by {way}: {reason}")
     print()
     return found
 

@@ -41,6 +41,7 @@ __all__ = [
     "PlainSteps",
     "Step",
     "at_precision",
+    "begin",
     "check_same_objective",
     "first_step",
     "in_turns",
@@ -77,6 +78,8 @@ def steps_of_a_run(runner: SVIRunner, data: Observed, batch_size: int | None = N
 class FitSteps:
     """The steps of ``SVIRunner.fit``'s loop, one for each call, so that other programs can take
     theirs in between: a call gathers the next batch, in passes over the data, and takes its step.
+    Where the loop takes several steps at once, the first of their calls does so, and the others
+    have nothing left to do.
 
     :param batch_size: which the number of rows is a multiple of.
     """
@@ -86,21 +89,25 @@ class FitSteps:
         self.steps = steps_of_a_run(runner, data, batch_size)
         self.number = torch.zeros_like(runner.model.gates[0])
         self.total_loss = torch.zeros_like(self.number)
-        self.rest: Iterator[Observed] = iter(())
+        self.rest: Iterator[list[Observed]] = iter(())
+        self.ahead = 0
         runner.loss.train()
 
     def __call__(self) -> None:
+        if self.ahead:
+            self.ahead -= 1
+            return
         precision = PRECISIONS[self.runner.precision]
         with network_precision(precision), pyro.validation_enabled(False):
-            batch = next(self.rest, None) or self.next_pass()
-            self.total_loss += self.steps(batch, self.number)
-        self.number += 1
-        self.runner.step += 1
+            turn = next(self.rest, None) or self.next_pass()
+            self.steps.take(turn, self.number, self.total_loss)
+        self.runner.step += len(turn)
+        self.ahead = len(turn) - 1
         let_others_in()
 
-    def next_pass(self) -> Observed:
+    def next_pass(self) -> list[Observed]:
         self.runner.epoch += 1
-        self.rest = self.steps.batches()
+        self.rest = self.steps.turns(0)
         return next(self.rest)
 
     def wait(self) -> None:
@@ -108,11 +115,14 @@ class FitSteps:
         synchronize(self.runner.device)
 
     def settle(self) -> None:
-        """Take the steps after which none is recorded anew: a CUDA graph waits for the optimiser's
-        moments, which are there from the second pass on, and then takes a few steps without.
+        """Take the steps after which none is recorded anew: XLA's program waits for the optimiser's
+        moments, which the first step makes; a CUDA graph begins a pass with them, and takes a few
+        steps without.
 
         :raises RuntimeError: if there is no graph then.
         """
+        if self.runner.compile == "xla":
+            self()
         if not isinstance(self.steps, CUDAGraphStep):
             return
         for _ in range(self.steps.source.steps + WARM_UP + 1):
@@ -123,6 +133,8 @@ class FitSteps:
     @property
     def refusal(self) -> str | None:
         """Why steps that were to be recorded are not, if they are not."""
+        if self.runner.compile == "xla":
+            return getattr(self.steps, "refused", "JAX is not installed")
         recorder = self.steps.recorder
         if recorder is None or recorder.programs:
             return None
@@ -143,7 +155,8 @@ class PlainSteps:
         self.source = data_source_for(guide, self.device, data.x, data.given, batch_size, None)
         self.optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
         self.epoch = 0
-        self.rest: Iterator[Observed] = iter(())
+        self.rest: Iterator[list[Observed]] = iter(())
+        self.ahead = 0
 
     def __call__(self) -> None:
         batch = next(self.rest, None) or self.next_pass()
@@ -259,6 +272,16 @@ def first_step(step: Step) -> float:
     """
     with pyro.validation_enabled(False):
         return _turn(step, 1, time.perf_counter)
+
+
+def begin(step: Step) -> float:
+    """Seconds of a program's first step, and of those that its compiler waits for."""
+    seconds = first_step(step)
+    if isinstance(step, FitSteps):
+        started = time.perf_counter()
+        step.settle()
+        seconds += time.perf_counter() - started
+    return seconds
 
 
 def in_turns(

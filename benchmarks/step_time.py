@@ -45,7 +45,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from benchmarks.model_steps import CLOCKS, FitSteps, Step, first_step, in_turns, ratios, spread
+from benchmarks.model_steps import CLOCKS, FitSteps, Step, begin, in_turns, ratios, spread
 from benchmarks.plain_objectives import HALF_LOG_2PI, draw, log_joint, normal
 from examples import quickstart
 from examples.datasets import digits
@@ -305,6 +305,7 @@ VARIANTS: dict[str, Callable[[Size, str], Step]] = {
     "plain loop, torch.compile": compiled_loop,
     "ours": ours,
     "ours, replay": partial(ours, mode="replay"),
+    "ours, xla": partial(ours, mode="xla"),
     "ours, inductor": partial(ours, mode="inductor"),
     "ours, cuda graph": partial(ours, mode="cuda graph"),
     "NumPyro": numpyro_loop,
@@ -315,15 +316,14 @@ OPTIONAL = (*COMPILED, "ours, cuda graph")
 
 
 def begun(variant: str, size: Size, precision: str) -> tuple[Step, float]:
-    """A variant after its first step, and the seconds that this took.
+    """A variant after its first step, and those that its compiler waits for, and the seconds that
+    these took.
 
     :raises Unavailable: if it cannot be had here.
     """
     try:
         step = VARIANTS[variant](size, precision)
-        seconds = first_step(step)
-        if isinstance(step, FitSteps):
-            step.settle()
+        seconds = begin(step)
     except (RuntimeError, ValueError) as error:
         if variant not in OPTIONAL:
             raise

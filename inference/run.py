@@ -32,9 +32,9 @@ __all__ = [
     "restored_settings",
 ]
 
-#: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, compiled or
-#: as a CUDA graph; or Pyro's own handlers in every step.
-COMPILE = ("auto", "replay", "inductor", "cuda graph", None)
+#: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, compiled, by
+#: XLA for many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
+COMPILE = ("auto", "replay", "inductor", "xla", "cuda graph", None)
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
 # Parts of a run that a saved run describes: the type of each, and an example.
 PARTS: dict[str, tuple[type, str]] = {

@@ -33,6 +33,7 @@ from inference.records import as_line
 from inference.run import Callback, Run, check_part, check_precision, check_settings
 from inference.schedules import Schedule
 from inference.training.batching import Batching
+from inference.training.compiled import warn_of_refusal
 from inference.training.cuda_graph import CUDAGraphStep
 from inference.training.data_source import data_source_for
 from inference.training.loop import DeadFacetWarning, train
@@ -197,6 +198,8 @@ class SVIRunner(Run):
         )
 
     def _step_type(self, fabric: Fabric | None) -> type[SingleRunStep]:
+        if self.compile == "xla" and fabric is None:
+            return _xla_step()
         if self.compile != "cuda graph":
             return SingleRunStep
         if self.device.type != "cuda" or fabric is not None:
@@ -323,3 +326,13 @@ def _check_state(
         raise ValueError(
             f"the weights in {folder} are damaged: NaN, infinite or of another type in {wrong[:5]}"
         )
+
+
+def _xla_step() -> type[SingleRunStep]:
+    try:
+        from inference.training.xla import XLAStep
+    except ModuleNotFoundError as error:
+        how = "replayed; pip install 'facetvae[xla]'"
+        warn_of_refusal("xla", f"{error.name} is not installed", how)
+        return SingleRunStep
+    return XLAStep

@@ -32,6 +32,7 @@ __all__ = [
     "Recording",
     "RecordingWarning",
     "settings",
+    "warn_of_refusal",
 ]
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
@@ -39,8 +40,8 @@ Gradient = tuple[Tensor, Sequence[Tensor | None]]
 #: Computes objectives from parameters and buffers by name, the step, and a batch.
 Objectives = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Observed], Tensor]
 
-#: What runs a recorded program, by name.
-EXECUTORS = {"replay": replay, "inductor": inductor}
+#: What runs a recorded program, by name; with XLA, of the steps that it does not take itself.
+EXECUTORS = {"replay": replay, "inductor": inductor, "xla": replay}
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ class RecordingWarning(UserWarning):
     """Steps cannot be recorded, so that they are computed through Pyro's handlers."""
 
 
+def warn_of_refusal(executor: str | None, why: str, instead: str) -> None:
+    """:param instead: how the steps are computed, and what to do."""
+    warnings.warn(
+        f"the steps cannot be recorded for {executor!r} ({why}): they are {instead}",
+        RecordingWarning,
+        stacklevel=3,
+    )
+
+
 class Recorder:
     """Computes objectives and gradients by recorded programs, one for each shape of a batch.
 
@@ -78,6 +88,8 @@ class Recorder:
     :param parameters: by name; those that learn, and others.
     :param recording: names the executor.
 
+    :ivar tensors: the parameters, those that learn first, and the buffers.
+    :ivar learning: how many learn.
     :ivar refused: why the function cannot be recorded, if it cannot.
     """
 
@@ -113,18 +125,15 @@ class Recorder:
     def _refuse(self, why: str) -> None:
         self.refused = why
         if self.recording.asked_for:
-            warnings.warn(
-                f"the steps cannot be recorded for {self.recording.executor!r} ({why}): they are "
+            warn_of_refusal(
+                self.recording.executor,
+                why,
                 "computed through Pyro's handlers; leave compile= out, or choose an objective that "
                 "reads no values, such as the guide's default",
-                RecordingWarning,
-                stacklevel=2,
             )
 
     def _program(self, inputs: Sequence[Tensor], batch: Observed) -> Callable[..., Gradient]:
-        def objectives(*tensors: Tensor) -> Tensor:
-            return self._objectives(tensors, batch)
-
+        objectives = self.function_of(batch)
         has: list[bool] = []
         function = with_gradient(objectives, self.learning, has)
         examples = [*self.tensors, *inputs]
@@ -162,16 +171,23 @@ class Recorder:
                 failure = error
         raise failure
 
-    def _objectives(self, tensors: Sequence[Tensor], batch: Observed) -> Tensor:
-        """:param batch: like the one in ``tensors``, for what is not a tensor."""
+    def function_of(self, batch: Observed) -> Callable[..., Tensor]:
+        """The objectives as a function of :attr:`tensors`, the step, x, and what is given.
+
+        :param batch: one like those in the tensors, for what is not a tensor.
+        """
         P, B = len(self.names), len(self.buffers)
-        step, x, *rest = tensors[P + B :]
-        return self.objectives(
-            dict(zip(self.names, tensors[:P], strict=True)),
-            dict(zip(self.buffers, tensors[P : P + B], strict=True)),
-            step,
-            Observed(x, dict(zip(batch.given, rest, strict=True)), batch.size),
-        )
+
+        def objectives(*tensors: Tensor) -> Tensor:
+            step, x, *rest = tensors[P + B :]
+            return self.objectives(
+                dict(zip(self.names, tensors[:P], strict=True)),
+                dict(zip(self.buffers, tensors[P : P + B], strict=True)),
+                step,
+                Observed(x, dict(zip(batch.given, rest, strict=True)), batch.size),
+            )
+
+        return objectives
 
 
 def settings(module: nn.Module) -> list[Any]:

@@ -4,7 +4,7 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,6 +46,10 @@ class CUDAGraphStep(SingleRunStep):
             )
         self.warm = 0
         self.replay: Callable[[], None] | None = None
+
+    def ordered(self) -> Iterator[Observed]:
+        self.look_again = True  # the first steps make the optimiser's moments
+        return super().ordered()
 
     def record_anew(self) -> None:
         super().record_anew()

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from itertools import islice
 from math import nan
 from typing import Any
 
@@ -148,14 +147,13 @@ def _loop(
     while at.epoch < plan.epochs and not at.stopped:
         for run in runs:
             run.loss.train()
-        for batch in islice(steps.batches(), at.batches, None):
-            at.total_loss += steps(batch, step)
-            step += 1
-            at.batches += 1
+        for batches in steps.turns(at.batches):
+            steps.take(batches, step, at.total_loss)
+            at.batches += len(batches)
             for run in runs:
-                run.step += 1
+                run.step += len(batches)
             writer.after_step(at, steps.trackers)
-            bar.update()
+            bar.update(len(batches))
             let_others_in()
         at.epoch, at.batches = at.epoch + 1, 0
         for run in runs:
@@ -165,6 +163,7 @@ def _loop(
                 ScheduledLoss(run.loss, steps.weights).set(step - 1)
             progress = {"epoch": lead.epoch, "step": lead.step, "seconds": at.seconds}
             yield [progress | objective for objective in _objectives(steps, at)]
+            steps.look_again = True
             at.logged = lead.step
             at.total_loss.zero_()
             at.stopped = all(run.should_stop for run in runs)

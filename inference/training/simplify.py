@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-__all__ = ["has_an_effect", "mutates", "shares_memory", "simplify"]
+__all__ = ["has_an_effect", "is_random", "mutates", "shares_memory", "simplify"]
 
 aten = torch.ops.aten
 # Give back their argument: the program is not differentiated any more.
@@ -63,7 +63,7 @@ def simplify(program: GraphModule, differentiated: bool = False) -> None:
 
 def has_an_effect(node: Node) -> bool:
     """Whether an operation matters though its result is not used: draws move the random stream."""
-    return node.is_impure() or _is_random(node)
+    return node.is_impure() or is_random(node)
 
 
 def _operations(program: GraphModule, fixed: set[Node]) -> Iterator[Node]:
@@ -105,7 +105,8 @@ def shares_memory(node: Node) -> bool:
     return any(result.alias_info is not None for result in target._schema.returns)
 
 
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """Whether an operation draws random numbers."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
@@ -123,7 +124,7 @@ def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
         if node.op == "get_attr" and node not in fixed
     }
     for node in _operations(program, fixed):
-        if not _is_random(node) and (known := _value(node, values)) is not None:
+        if not is_random(node) and (known := _value(node, values)) is not None:
             values[node] = known
     for node, value in values.items():
         if node.op == "call_function" and isinstance(value, Tensor):
@@ -246,7 +247,7 @@ def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
     for node in list(program.graph.nodes):
         if node.op not in ("call_function", "get_attr") or node in fixed:
             continue
-        if mutates(node) or _is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
+        if mutates(node) or is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
             continue
         if (same := seen.setdefault(_key(node), node)) is not node:
             _replace(node, same)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class Steps(ABC):
     :param processes: the processes that take part.
     :param recording: which steps are computed by recorded programs; the others run through Pyro's
         handlers.
+
+    :ivar look_again: whether callbacks ran since the last pass began, which may change anything.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Steps(ABC):
         programs: Programs | None = None if self.recording.executor is None else {}
         self.updates = [Update(tracker, programs) for tracker in trackers]
         self.recorded_for: Any = None
+        self.look_again = True
         self.prepare()
 
     @abstractmethod
@@ -70,11 +74,13 @@ class Steps(ABC):
 
         What was recorded is recorded anew if a callback has changed what it depends on.
         """
-        if (now := self.fixed()) != self.recorded_for:
-            self.recorded_for = now
-            self.record_anew()
-        for update in self.updates:
-            update.prepare()
+        if self.look_again:
+            self.look_again = False
+            if (now := self.fixed()) != self.recorded_for:
+                self.recorded_for = now
+                self.record_anew()
+            for update in self.updates:
+                update.prepare()
         return self.ordered()
 
     @abstractmethod
@@ -94,6 +100,24 @@ class Steps(ABC):
         batch: Observed,
     ) -> Tensor:
         """The objectives, ``[S]`` or a scalar, as a pure function."""
+
+    def turns(self, skip: int) -> Iterator[list[Observed]]:
+        """The batches of the next pass, those whose steps are taken in one call together: here one
+        at a time.
+
+        :param skip: number of batches whose steps were taken before.
+        """
+        return ([batch] for batch in islice(self.batches(), skip, None))
+
+    def take(self, batches: Sequence[Observed], step: Tensor, total: Tensor) -> None:
+        """Take a step on each batch.
+
+        :param step: the number of the first one, which is counted on.
+        :param total: of the objectives, ``[S]``, which are added to it.
+        """
+        for batch in batches:
+            total += self(batch, step)
+            step += 1
 
     @abstractmethod
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:

@@ -69,12 +69,12 @@ class Update:
         has = tuple(gradient is not None for gradient in gradients)
         given = [gradient for gradient in gradients if gradient is not None]
         beside = [loss, step, *self.tracker.state, *self.buffers, *self.before]
-        state = self._state_of(has)
+        state = self.state_of(has)
         if state is None:
             kept, skipping = self._looked(has, given, *beside)
             self._step(skipping)
             return kept
-        inputs = [*beside, self._rate(), *given, *state]
+        inputs = [*beside, self.rate_now(), *given, *state]
         return self._program(has, inputs)(*inputs)[0]
 
     @property
@@ -91,9 +91,7 @@ class Update:
         loss, step, *rest = beside
         state, both = rest[:3], rest[3:]
         buffers, before = both[: len(both) // 2], both[len(both) // 2 :]
-        guard, none = self.run.guard, torch.zeros_like(loss)
-        found = iter(_norms(list(gradients)))
-        norms = torch.stack([next(found) if each else none for each in has])
+        guard, norms = self.run.guard, _norms(list(gradients), has, torch.zeros_like(loss))
         fault = guard.is_faulty(loss, norms)
         guard.clip(gradients, norms)
         skipping = self.tracker.note(fault, norms, step, *state)
@@ -117,14 +115,14 @@ class Update:
 
     # Recorded updates.
 
-    def _rate(self) -> Tensor:
+    def rate_now(self) -> Tensor:
         """The learning rate, which a program is given, as callbacks may change it."""
         rate = self.run.optimizer.param_groups[0]["lr"]
         if rate != self.rate:
             self.rate, self.rate_tensor = rate, torch.tensor(rate, dtype=torch.float64)
         return self.rate_tensor
 
-    def _state_of(self, has: tuple[bool, ...]) -> list[Tensor] | None:
+    def state_of(self, has: tuple[bool, ...]) -> list[Tensor] | None:
         """Numbers of steps of the parameters with a gradient, these, and their moments; ``None`` if
         the update is not recorded, as the first one, before which there are no moments.
         """
@@ -142,21 +140,28 @@ class Update:
             self.state[has] = [counts, *(p.detach() for p in parameters), *moments]
         return self.state[has]
 
-    def _program(self, has: tuple[bool, ...], inputs: Sequence[Tensor]) -> Program:
-        assert self.programs is not None
+    def settings(self) -> Hashable:
+        """What a recorded update has fixed, besides which parameters have a gradient."""
         assert self.options is not None
         guard = self.run.guard
-        key = (has, tuple(self.options.items()), guard.action, guard.max_norm)
+        return (*self.options.items(), guard.action, guard.max_norm)
+
+    def _program(self, has: tuple[bool, ...], inputs: Sequence[Tensor]) -> Program:
+        assert self.programs is not None
+        key = (has, self.settings())
         if key not in self.programs:
-            function = self._function(has, dict(self.options))
+            function = self.function(has)
             with seeded(0, inputs[0].device):
                 program = replay(record(function, inputs), inputs)
                 self.programs[key] = program if agree(function, program, inputs) else function
         return self.programs[key]
 
-    def _function(
-        self, has: tuple[bool, ...], options: dict[str, Any]
-    ) -> Callable[..., Sequence[Tensor]]:
+    def function(self, has: tuple[bool, ...]) -> Callable[..., Sequence[Tensor]]:
+        """The update as a function that changes its tensors: objective, step, the tracker's state,
+        buffers, these before the step, rate, gradients, and what :meth:`state_of` gives.
+        """
+        assert self.options is not None
+        options: dict[str, Any] = dict(self.options)
         beside = 2 + len(self.tracker.state) + 2 * len(self.changing)
         P = sum(has)
 
@@ -178,12 +183,18 @@ class Update:
         return update
 
 
-def _norms(gradients: list[Tensor]) -> Sequence[Tensor]:
-    """2-norms: on a CPU, by products with themselves, which take half the time."""
-    if not gradients or gradients[0].device.type != "cpu":
-        return torch._foreach_norm(gradients) if gradients else ()
-    flat = [gradient.reshape(-1) for gradient in gradients]
-    return [each.dot(each).sqrt() for each in flat]
+def _norms(gradients: list[Tensor], has: Sequence[bool], none: Tensor) -> Tensor:
+    """2-norms, ``none`` of the parameters without a gradient: on a CPU, by products with
+    themselves, which take half the time.
+    """
+    if not gradients:
+        return none.expand(len(has))
+    if gradients[0].device.type != "cpu":
+        found = iter(torch._foreach_norm(gradients))
+        return torch.stack([next(found) if each else none for each in has])
+    flat = (gradient.reshape(-1) for gradient in gradients)
+    squares = (each.dot(each) for each in flat)
+    return torch.stack([next(squares) if each else none for each in has]).sqrt()
 
 
 def _options(optimizer: Optimizer) -> dict[str, float] | None:

@@ -1,0 +1,411 @@
+"""Steps that XLA takes, many in one call, against steps through Pyro."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from guides import FacetGuide, VaDEGuide
+from inference import Checkpoints, Guard, ProgressiveFadeIn, SVIRunner, WarmUp
+from inference.schedules import Schedule
+from inference.training.compiled import RecordingWarning
+from tests import catalogue
+from tests.test_recorded_steps import (
+    SIZES,
+    X,
+    assert_same,
+    assert_same_weights,
+    numbers,
+    small,
+    start,
+    trained,
+)
+
+pytest.importorskip("jax")
+import jax
+import jax.numpy as jnp
+
+from inference.training import xla
+from inference.training.lowering import OPERATIONS
+from inference.training.steps import SingleRunStep
+from inference.training.xla_program import LOOPS
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
+from ppl_models.data import Observed
+
+aten = torch.ops.aten
+# With draws, groups, labels, gaps, and from every family; FACETVAE_EVERY_MODEL=1 takes all models.
+SOME = [
+    catalogue.flow_posterior_two_draws,
+    catalogue.columns,
+    catalogue.mlvae,
+    catalogue.ivae,
+    catalogue.cvae,
+]
+# What XLA cannot have, or takes slower.
+REFUSED = {
+    "aten.convolution": "has no form in JAX",
+    "aten.threshold_backward": "has no form in JAX",
+    "parameters": "what it draws depends on parameters",
+}
+
+
+@pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
+@pytest.mark.slow(30)
+@pytest.mark.parametrize("build", SOME, ids=lambda build: build.__name__)
+def test_a_run_ends_as_one_through_pyro(build: Callable[[], FacetGuide]) -> None:
+    """The same draws, up to rounding."""
+    assert_same(trained(build, None, None), trained(build, None, "xla"))
+
+
+@pytest.mark.skipif("FACETVAE_EVERY_MODEL" not in os.environ, reason="takes five minutes")
+@pytest.mark.parametrize("build", catalogue.BUILDERS, ids=lambda build: build.__name__)
+def test_every_model(build: Callable[[], FacetGuide]) -> None:
+    """Those that XLA cannot have are replayed, with a word."""
+    with pytest.MonkeyPatch.context() as patch:
+        said: list[str] = []
+        patch.setattr(xla, "warn_of_refusal", lambda executor, why, instead: said.append(why))
+        other = trained(build, None, "xla")
+    assert_same(trained(build, None, None), other)
+    assert all(any(known in why for known in REFUSED.values()) for why in said), said
+
+
+@pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
+@pytest.mark.parametrize(
+    "schedule", [WarmUp(5), ProgressiveFadeIn((1, 2), 4)], ids=["warm-up", "fade-in"]
+)
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+def test_weights_move(schedule: Schedule) -> None:
+    a, b = (double(mode, schedule=schedule).fit(X, 4, **SIZES) for mode in (None, "xla"))
+    assert_same(a, b)
+
+
+def double(mode: str | None, **options: Any) -> SVIRunner:
+    """In double precision, as Adam makes whole steps of rounding."""
+    return start(lambda: catalogue.two_facets().double(), None, compile=mode, **options)
+
+
+@pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
+def test_how_many_steps_a_call_takes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, with a smaller last batch, and with one loop for runs of equal models."""
+    x = X.repeat(5, 1)  # eleven whole batches and four rows
+    whole, loops = small("xla").fit(x, 3, **SIZES), len(LOOPS)
+    for room in (1, 4):
+        turns = cut_turns(monkeypatch, room)
+        other = small("xla").fit(x, 3, **SIZES)
+        assert max(turns) == room
+        assert sum(turns) == 36
+        for (name, a), b in zip(numbers(whole).items(), numbers(other).values(), strict=True):
+            assert torch.equal(a, b), name
+    assert len(LOOPS) == loops
+
+
+def cut_turns(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
+    """Let a call take ``room`` steps at most; returns what calls take, filled as they do."""
+    original, taken = SingleRunStep.turns, []
+
+    def turns(self: xla.XLAStep, skip: int) -> Iterator[list[Observed]]:
+        waiting: list[Observed] = []
+        for (batch,) in original(self, skip):
+            if waiting and (len(waiting) == room or len(batch) != len(waiting[0])):
+                taken.append(len(waiting))
+                yield waiting
+                waiting = []
+            waiting.append(batch)
+            if not self.run.optimizer.state:
+                taken.append(1)
+                yield waiting
+                waiting = []
+        taken.append(len(waiting))
+        yield waiting
+
+    monkeypatch.setattr(xla.XLAStep, "turns", turns)
+    return taken
+
+
+def test_a_run_resumes_bit_for_bit_within_a_pass(tmp_path: Path) -> None:
+    x = X.repeat(10, 1)
+    whole = small("xla").fit(x, 3, **SIZES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(xla, "STEPS", 5)
+        cut = xla.XLAStep.take
+        taken = []
+
+        def stop(self: xla.XLAStep, *arguments: Any) -> None:
+            if len(taken) == 9:
+                raise KeyboardInterrupt
+            taken.append(cut(self, *arguments))
+
+        patch.setattr(xla.XLAStep, "take", stop)
+        every = Checkpoints(tmp_path, seconds=1e-9)
+        with pytest.raises(KeyboardInterrupt):
+            small("xla").fit(x, 3, checkpoints=every, **SIZES)
+    resumed = small("xla").fit(x, 3, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
+    assert resumed.history[0]["step"] == whole.history[0]["step"]
+    for (name, a), b in zip(numbers(whole).items(), numbers(resumed).values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
+def test_a_guard_sees_the_steps_of_a_call() -> None:
+    """Entries that overflow in the objective are skipped, counted and learned nothing from; or the
+    run stops with the same words at the same step, its parameters as before it.
+    """
+    x = X.repeat(5, 1)
+    x[3] = 1e30
+
+    def run(mode: str | None, guard: Guard) -> SVIRunner:
+        pyro.set_rng_seed(0)
+        facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
+        model = MFCVAE((6,), facets, Normal(0.3), MLPLadder((8, 9)))
+        return SVIRunner(model, VaDEGuide(model), guard=guard, compile=mode)
+
+    one, other = (run(mode, Guard("skip")).fit(x, 4, **SIZES) for mode in (None, "xla"))
+    assert [record["skipped"] for record in other.history] == [1, 1, 1, 1]
+    assert_same_weights(one, other)
+    one, other = (run(mode, Guard()) for mode in (None, "xla"))
+    words = []
+    for runner in (one, other):
+        with pytest.raises(FloatingPointError, match="not finite at step") as caught:
+            runner.fit(x, 4, **SIZES)
+        words.append(str(caught.value))
+    assert words[0] == words[1]
+    assert_same_weights(one, other)
+
+
+def test_what_a_callback_changes() -> None:
+    """A rate, moments' decay, and a parameter that no longer learns."""
+
+    def change(run: Any, record: dict[str, Any]) -> None:
+        (group,) = run.optimizer.param_groups
+        group["lr"] *= 0.7
+        group["betas"] = (0.8, 0.99) if record["epoch"] == 2 else group["betas"]
+        if record["epoch"] == 3:
+            run.model.facets["digit"].loc.requires_grad_(False)
+
+    one, other = (double(mode).fit(X, 5, callbacks=[change], **SIZES) for mode in (None, "xla"))
+    assert_same(one, other)
+
+
+# Where XLA does not take the steps.
+
+
+def test_a_wrong_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exponential that is a thousandth too large moves the gradient by more than a hundredth."""
+    monkeypatch.setitem(OPERATIONS, aten.exp.default, lambda x: 1.1 * jnp.exp(x))
+    monkeypatch.setattr("inference.training.xla_program.LOOPS", type(LOOPS)())
+    with pytest.warns(RecordingWarning, match="XLA's results differ .*replayed"):
+        other = small("xla").fit(X, 3, **SIZES)
+    assert_same(small(None).fit(X, 3, **SIZES), other)
+
+
+def test_draws_that_depend_on_parameters_are_replayed() -> None:
+    with pytest.warns(RecordingWarning, match="what it draws depends on parameters.*replayed"):
+        trained(catalogue.nvae_dirichlet_without_bias, None, "xla")
+
+
+def test_a_loader_is_replayed() -> None:
+    """And read in the order of steps, no batch ahead."""
+    loader = DataLoader(TensorDataset(X), batch_size=7)
+    with pytest.warns(RecordingWarning, match="data come from a loader"):
+        other = small("xla").fit(loader, 3, progress=False)
+    assert_same(small(None).fit(loader, 3, progress=False), other)
+
+
+def test_another_optimiser_is_used() -> None:
+    with pytest.warns(RecordingWarning, match="not fused Adam"):
+        other = small("xla", optimizer=torch.optim.SGD).fit(X, 3, **SIZES)
+    assert_same(small(None, optimizer=torch.optim.SGD).fit(X, 3, **SIZES), other)
+
+
+# Operations by themselves, against PyTorch's.
+
+A = torch.linspace(-2.0, 3.0, 24, dtype=torch.float64).reshape(4, 6)
+B = torch.linspace(1.5, -1.0, 24, dtype=torch.float64).reshape(4, 6)
+P, Y = A.abs() + 0.3, (B > 0).double()
+ROWS, PLACES = torch.tensor([2, 0]), torch.tensor([[0, 1, 3, 3, 2, 0]])
+S = torch.eye(4, dtype=torch.float64) + torch.tril(A[:, :4] / 9)
+CASES: dict[Any, list[tuple[Any, ...]]] = {
+    aten.abs.default: [(A,)],
+    aten.add.Scalar: [(A, 2.0)],
+    aten.add.Tensor: [(A, B)],
+    aten.bitwise_and.Tensor: [(A > 0, B > 0)],
+    aten.bitwise_not.default: [(A > 0,)],
+    aten.bitwise_or.Tensor: [(A > 0, B > 0)],
+    aten.clamp.default: [(A, -1.0, 1.0), (A, None, 0.5), (A, float(A[0, 1]))],
+    aten.clamp_max.Tensor: [(A, B)],
+    aten.clamp_max.default: [(A, 0.5)],
+    aten.clamp_min.default: [(A, 0.0)],
+    aten.digamma.default: [(P,)],
+    aten.div.Scalar: [(A, 3.0)],
+    aten.div.Tensor: [(A, P)],
+    aten.elu.default: [(A,), (A, 0.5)],
+    aten.eq.Scalar: [(A, -2.0)],
+    aten.eq.Tensor: [(A, A)],
+    aten.exp.default: [(A,)],
+    aten.expm1.default: [(A,)],
+    aten.fill.Scalar: [(A, 2.0)],
+    aten.floor.default: [(A,)],
+    aten.ge.Tensor: [(A, B)],
+    aten.ge.Scalar: [(A, 0.0)],
+    aten.gt.Tensor: [(A, B)],
+    aten.gt.Scalar: [(A, 0.0)],
+    aten.isnan.default: [(A.log(),)],
+    aten.le.Tensor: [(A, B)],
+    aten.le.Scalar: [(A, 0.0)],
+    aten.leaky_relu.default: [(A,), (A, 0.2)],
+    aten.lgamma.default: [(P,)],
+    aten.log.default: [(P,)],
+    aten.log1p.default: [(P,)],
+    aten.log_sigmoid_forward.default: [(A,)],
+    aten.logical_and.default: [(A > 0, B > 0)],
+    aten.lt.Tensor: [(A, B)],
+    aten.lt.Scalar: [(A, 0.0)],
+    aten.masked_fill.Scalar: [(A, B > 0, 7.0)],
+    aten.maximum.default: [(A, B)],
+    aten.minimum.default: [(A, B)],
+    aten.mul.Scalar: [(A, 3.0)],
+    aten.mul.Tensor: [(A, B), (A > 0, -3.0)],
+    aten.nan_to_num.default: [(A.log(),), (A.log(), 1.0)],
+    aten.ne.Tensor: [(A, B)],
+    aten.ne.Scalar: [(A, -2.0)],
+    aten.neg.default: [(A,)],
+    aten.pow.Tensor_Scalar: [(P, 2), (P, 0.5)],
+    aten.reciprocal.default: [(P,)],
+    aten.relu.default: [(A,), (A * 0,)],
+    aten.remainder.Scalar: [(A, 2)],
+    aten.sgn.default: [(A,)],
+    aten.sigmoid.default: [(A,)],
+    aten.softplus.default: [(A,), (300 * A, 10.0)],
+    aten.sqrt.default: [(P,)],
+    aten.sub.Tensor: [(A, B)],
+    aten.tanh.default: [(A,)],
+    aten.where.self: [(A > 0, A, B)],
+    aten._log_softmax.default: [(A, -1, False), (A, 0, False)],
+    aten._softmax.default: [(A, -1, False)],
+    aten.all.default: [(A > 0,)],
+    aten.argmax.default: [(A, -1), (A, 0, True), (A,)],
+    aten.cumsum.default: [(A, 1)],
+    aten.linalg_vector_norm.default: [(A, 2, [1], True), (A * 0,)],
+    aten.logsumexp.default: [(A, [1]), (A, [0, 1], True)],
+    aten.mean.default: [(A,)],
+    aten.mean.dim: [(A, [0], True)],
+    aten.sort.stable: [],
+    aten.sum.default: [(A,)],
+    aten.sum.dim_IntList: [(A, [1]), (A, [0, 1], True), (A, [])],
+    aten.binary_cross_entropy_with_logits.default: [(A, Y, None, None, n) for n in range(3)],
+    aten.mse_loss.default: [(A, B), (A, B, 0), (A, B, 2)],
+    aten.addmm.default: [(A[0, :4], A, B.T.contiguous())],
+    aten.bmm.default: [(A.reshape(2, 2, 6), B.reshape(2, 6, 2))],
+    aten.diag_embed.default: [(A,)],
+    aten.diagonal.default: [(A,), (A.reshape(2, 3, 4), 0, -2, -1)],
+    aten.dot.default: [(A[0], B[0])],
+    aten.mm.default: [(A, B.T.contiguous())],
+    aten.t.default: [(A,)],
+    aten.transpose.int: [(A, 0, 1)],
+    aten.tril.default: [(A,), (A, -1)],
+    aten.triu.default: [(A,), (A, 1)],
+    aten._unsafe_view.default: [(A, [6, 4])],
+    aten.cat.default: [([A, B], 1), ([A, B],)],
+    aten.expand.default: [(A, [3, 4, 6]), (A[:, None], [-1, 5, -1])],
+    aten.permute.default: [(A, [1, 0])],
+    aten.select.int: [(A, 1, 2), (A, 0, -1)],
+    aten.slice.Tensor: [(A, 1, 1, 5, 2), (A, 0, -3, 9223372036854775807), (A,)],
+    aten.split.Tensor: [(A, 4, 1), (A, 2)],
+    aten.split_with_sizes.default: [(A, [1, 3, 2], 1)],
+    aten.squeeze.dim: [(A[:, None], 1), (A, 0)],
+    aten.stack.default: [([A, B], 1), ([A, B],)],
+    aten.unbind.int: [(A,), (A, 1)],
+    aten.unsqueeze.default: [(A, 0), (A, -1), (A, -2)],
+    aten.view.default: [(A, [2, -1])],
+    aten.gather.default: [(A, 0, PLACES), (A, 1, PLACES[:, :4].T)],
+    aten.index.Tensor: [(A, [ROWS]), (A, [None, ROWS]), (A, [ROWS, ROWS])],
+    aten.index_add.default: [(A, 0, torch.tensor([2, 2]), B[:2]), (A, 1, ROWS, B[:, :2])],
+    aten.index_copy.default: [(A, 0, ROWS, B[:2]), (A, 1, ROWS, B[:, :2])],
+    aten.index_put.default: [(A, [ROWS], B[:2]), (A, [torch.tensor([2, 2])], B[:2], True)],
+    aten.index_select.default: [(A, 0, ROWS), (A, 1, ROWS)],
+    aten.scatter_add.default: [(A, 0, PLACES, B[:1])],
+    aten.scatter_reduce.two: [(A, 0, PLACES, B[:1], how) for how in ("amax", "amin", "sum")],
+    aten._to_copy.default: [],
+    aten.alias.default: [(A,)],
+    aten.clone.default: [(A,)],
+    aten.detach.default: [(A,)],
+    aten.new_zeros.default: [(A, [2, 3])],
+}
+# With arguments by keyword, whose values do not matter, or that change their arguments.
+KEYWORDS: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    aten.linalg_solve_triangular.default: [
+        ((S, B), {"upper": False}),
+        ((S.T.contiguous(), B), {"upper": True}),
+    ],
+    aten.sort.stable: [((A * B,), {"stable": True, "dim": 1, "descending": True})],
+    aten._to_copy.default: [((A,), {"dtype": torch.float32}), ((A > 0,), {"dtype": torch.float64})],
+}
+ELSEWHERE = {aten.copy.default, aten.empty_like.default, aten._fused_adam_.tensor_lr}
+EACH = [(op, args, {}) for op, of in CASES.items() for args in of] + [
+    (op, args, options) for op, of in KEYWORDS.items() for args, options in of
+]
+
+
+def test_every_operation_has_a_case() -> None:
+    named = {op for op in OPERATIONS if isinstance(op, torch._ops.OpOverload)}
+    assert named - ELSEWHERE == {op for op, _, _ in EACH}
+
+
+def results(found: Any) -> list[Any]:
+    several = found if isinstance(found, list | tuple) else [found]
+    return [each for each in several if each is not None]
+
+
+@pytest.mark.parametrize(("op", "args", "options"), EACH, ids=lambda each: str(each)[:40])
+def test_an_operation(op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Values and derivatives, in double precision."""
+    flat, rebuild = jax.tree.flatten(args, is_leaf=lambda each: each is None)
+    is_real = [isinstance(each, Tensor) and each.is_floating_point() for each in flat]
+    leaves = [each.clone().requires_grad_() for each, r in zip(flat, is_real, strict=True) if r]
+    others = [_to_jax(each) for each in flat]
+
+    def call(operation: Any, flat: list[Any], moved: Any) -> list[Any]:
+        rest = iter(moved)
+        new = [next(rest) if real else each for each, real in zip(flat, is_real, strict=True)]
+        return results(operation(*jax.tree.unflatten(rebuild, new), **options))
+
+    expected = call(op, flat, leaves)
+    with jax.enable_x64(True):
+        found = call(OPERATIONS[op], others, map(_to_jax, leaves))
+        for now, then in zip(found, expected, strict=False):  # PyTorch keeps more for its gradient
+            assert np.allclose(np.asarray(now), then.detach().numpy(), equal_nan=True)
+            assert now.shape == then.shape
+        learned = [i for i, each in enumerate(expected[: len(found)]) if each.requires_grad]
+        if not learned:
+            return
+
+        def value(*moved: Any) -> Any:
+            new = call(OPERATIONS[op], others, moved)
+            return sum((new[i].reshape(-1) * jnp.arange(1, 1 + new[i].size)).sum() for i in learned)
+
+        slopes = jax.grad(value, argnums=tuple(range(len(leaves))))(*map(_to_jax, leaves))
+    wanted = torch.autograd.grad(
+        sum(
+            (expected[i].flatten() * torch.arange(1, 1 + expected[i].numel())).sum()
+            for i in learned
+        ),
+        leaves,
+        allow_unused=True,
+    )
+    for now, then in zip(slopes, wanted, strict=True):
+        assert np.allclose(
+            np.asarray(now), 0 if then is None else then.numpy(force=True), equal_nan=True
+        )
+
+
+def _to_jax(value: Any) -> Any:
+    return jnp.asarray(value.detach().numpy()) if isinstance(value, Tensor) else value
