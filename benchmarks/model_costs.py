@@ -32,6 +32,7 @@ import gc
 import json
 import math
 import platform
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -59,6 +60,7 @@ from benchmarks.model_steps import (
 )
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner
+from inference.training.compiled import RecordingWarning
 from ppl_models import MFCVAE, MLPLadder
 from ppl_models.data import Observed
 
@@ -138,7 +140,9 @@ def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
     steps, first, refused = {}, {}, {}
     for name, mode in MODES.items():
         step = mode_step(case, settings, mode)
-        seconds = begin(step)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecordingWarning)  # it is told below
+            seconds = begin(step)
         if step.refusal is None:
             steps[name], first[name] = step, seconds
         else:

@@ -83,7 +83,7 @@ from ppl_models.data import Observed
 
 NAME = "on_a_card"
 WAYS: dict[str, str | None] = {
-    **model_costs.MODES,
+    **{way: mode for way, mode in model_costs.MODES.items() if mode != "xla"},  # a processor's
     "inductor": "inductor",
     "cuda graph": "cuda graph",
 }

@@ -11,8 +11,8 @@ step, all from the same weights:
 - networks alone: encoder, decoder and their backward pass
 - plain loop: the objective written by hand, eager, with fused Adam, as this library has it; with
   Adam's defaults; and with torch.compile around the objective
-- ours: the steps of SVIRunner.fit's loop, with compile=None; "replay"; "inductor"; and, on a
-  graphics card, "cuda graph"
+- ours: the steps of SVIRunner.fit's loop, with compile=None; "replay"; "xla", which takes all steps
+  of a pass in one call; "inductor"; and, on a graphics card, "cuda graph"
 - NumPyro: the marginal form of the model, jax.jit around SVI.update and the gathering
 
 They take turns in one process: --turn steps each, after one that is not timed. Medians over the
@@ -119,11 +119,11 @@ SIZES = {
     ),
     "quickstart": Size(
         64, QUICKSTART.widths, QUICKSTART.num_components, (QUICKSTART.dim, QUICKSTART.dim),
-        batch=QUICKSTART.batch_size, batches=22, steps=400, turn=20, lr=QUICKSTART.lr,
+        batch=QUICKSTART.batch_size, batches=22, steps=880, turn=88, lr=QUICKSTART.lr,
         scale=QUICKSTART.scale, label_weight=30.0,
     ),
     "table": Size(
-        6, (16, 16), (3, 4), (2, 3), batch=16, batches=16, steps=2000, turn=50, scale=0.5
+        6, (16, 16), (3, 4), (2, 3), batch=16, batches=16, steps=2000, turn=80, scale=0.5
     ),
 }  # fmt: skip
 

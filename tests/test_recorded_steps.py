@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,18 @@ def test_runs_that_are_trained_together() -> None:
 
     for one, other in zip(group(None), group("replay"), strict=True):
         assert_same(one, other)
+
+
+def test_without_jax_steps_are_replayed(
+    monkeypatch: pytest.MonkeyPatch, recorders: list[Recorder]
+) -> None:
+    monkeypatch.delitem(sys.modules, "inference.training.xla", raising=False)
+    monkeypatch.delitem(sys.modules, "inference.training.xla_program", raising=False)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.warns(RecordingWarning, match=r"jax is not installed.*replayed; pip install"):
+        other = small("xla").fit(X, 3, **SIZES)
+    assert_same(small(None).fit(X, 3, **SIZES), other)
+    assert len(recorders[-1].programs) == 2
 
 
 @pytest.mark.slow(40)

@@ -76,6 +76,8 @@ class XLAStep(SingleRunStep):
     def _unsuitable(self) -> str | None:
         if not isinstance(self.source, InMemorySource):
             return "its data come from a loader"
+        if self.source.full is None:
+            return "batches of groups of many sizes"
         if self.run.device.type != "cpu":
             return f"its device is {self.run.device}"
         if self.updates[0].options is None:
@@ -84,7 +86,7 @@ class XLAStep(SingleRunStep):
 
     def _refuse(self, why: str) -> None:
         self.refused = why
-        warn_of_refusal("xla", why, "replayed")
+        warn_of_refusal("xla", why, "replayed where they can be")
 
     def _takes(self, batch: Observed) -> bool:
         """Whether a step is one for a program, if there is one."""
