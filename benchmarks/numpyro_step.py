@@ -9,7 +9,6 @@ compiled epoch. NumPyro's checks are off, as Pyro's are in a fit: they would rej
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,17 +19,9 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import SVI, Trace_ELBO
 
-__all__ = ["NumPyroSteps", "limit_threads"]
+__all__ = ["NumPyroSteps"]
 
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
-
-
-def limit_threads(threads: int) -> None:
-    """Use so many threads; only before the first computation of JAX in this process."""
-    os.environ["NPROC"] = str(threads)
-    if threads == 1:
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false"
 
 
 class NumPyroSteps:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -273,12 +274,11 @@ def numpyro_loop(size: Size, precision: str, guide: VaDEGuide | None = None) -> 
     if size.device != "cpu":
         raise Unavailable("NumPyro is measured on the CPU alone")
     try:
-        from benchmarks.numpyro_step import NumPyroSteps, limit_threads
+        from benchmarks.numpyro_step import NumPyroSteps
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"{error.name} is not installed: pip install 'facetvae[benchmarks]'"
         ) from error
-    limit_threads(torch.get_num_threads())
     x, label = size.data()
     return NumPyroSteps(
         numpyro_weights(plain_copy(guide or size.guide(), size)),
@@ -335,6 +335,14 @@ def begun(variant: str, size: Size, precision: str) -> tuple[Step, float]:
 
 def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def limit_jax(threads: int) -> None:
+    """Use so many threads in JAX, too; only before its first computation in this process."""
+    os.environ["NPROC"] = str(threads)
+    if threads == 1:
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false"
 
 
 # Measuring and printing.
@@ -460,6 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = settings_of(args)
     if threads := args.threads or settings.size.threads:
         torch.set_num_threads(threads)
+    limit_jax(torch.get_num_threads())
     described = about(args.size, settings)
     print(", ".join(f"{name} {value}" for name, value in described.items()), flush=True)
     with ExitStack() as stack:
