@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import Array, lax, nn
@@ -17,7 +18,7 @@ from jax.scipy.linalg import solve_triangular
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from inference.training.simplify import mutates, shares_memory
+from inference.training.simplify import attribute, mutates, shares_memory
 
 __all__ = ["Lowered", "NotLoweredError", "lower", "written"]
 
@@ -78,10 +79,7 @@ def _check(node: Node) -> None:
 
 
 def _constant(program: GraphModule, node: Node) -> Array:
-    value: Any = program
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return jnp.asarray(value.detach().cpu().numpy())
+    return jax.dlpack.from_dlpack(attribute(program, node).detach().contiguous())
 
 
 def _operation(target: Any) -> Callable[..., Any] | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-__all__ = ["has_an_effect", "is_random", "mutates", "shares_memory", "simplify"]
+__all__ = ["attribute", "has_an_effect", "is_random", "mutates", "shares_memory", "simplify"]
 
 aten = torch.ops.aten
 # Give back their argument: the program is not differentiated any more.
@@ -119,7 +119,7 @@ def is_random(node: Node) -> bool:
 def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
     """Compute once what depends on no tensor that the program is given."""
     values: dict[Node, Any] = {
-        node: _attribute(program, node)
+        node: attribute(program, node)
         for node in program.graph.nodes
         if node.op == "get_attr" and node not in fixed
     }
@@ -131,7 +131,8 @@ def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
             _keep(program, node, value)
 
 
-def _attribute(program: GraphModule, node: Node) -> Tensor:
+def attribute(program: GraphModule, node: Node) -> Tensor:
+    """The constant that a node stands for."""
     value = program
     for name in str(node.target).split("."):
         value = getattr(value, name)
@@ -206,7 +207,7 @@ def _is_one(program: GraphModule, value: Any) -> bool:
             return _is_one(program, value.args[0])
         if value.op != "get_attr" or not str(value.target).startswith("constant_"):
             return False
-        constant = _attribute(program, value)
+        constant = attribute(program, value)
         return bool((constant == 1).all())
     return isinstance(value, int | float) and not isinstance(value, bool) and value == 1
 

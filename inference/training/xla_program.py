@@ -27,7 +27,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from inference.training.lowering import Lowered, NotLoweredError, lower, written
 from inference.training.recording import replay
-from inference.training.simplify import is_random
+from inference.training.simplify import attribute, is_random
 
 __all__ = ["Layout", "StepsProgram"]
 
@@ -297,12 +297,9 @@ def _cpu() -> jax.Device:
 
 def _text(program: GraphModule) -> Hashable:
     """Equal for equal programs."""
-    constants = [
-        getattr(program, str(node.target)).numpy().tobytes()
-        for node in program.graph.nodes
-        if node.op == "get_attr"
-    ]
-    return program.code, *constants
+    constants = [attribute(program, n) for n in program.graph.nodes if n.op == "get_attr"]
+    each = (value.detach().flatten().view(torch.uint8).numpy().tobytes() for value in constants)
+    return program.code, *each
 
 
 def _described(tensors: Sequence[Tensor]) -> Hashable:
