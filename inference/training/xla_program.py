@@ -148,13 +148,13 @@ class StepsProgram:
         still = sorted(set(range(len(state))) - set(moving))
         self.moving, self.still = (Packing([state[i] for i in of], of) for of in (moving, still))
         key = (*map(_text, (objective, update)), layout, *map(_described, (state, batch)), room)
-        if key not in LOOPS:
-            step = _step(lower(objective, set(random)), lower(update, set()), layout)
-            LOOPS[key] = jax.jit(_loop(step, self.moving, self.still, len(batch)))
-        LOOPS.move_to_end(key)
-        while len(LOOPS) > KEPT:
-            LOOPS.popitem(last=False)
-        self.loop = LOOPS[key]
+
+        def build() -> Loop:
+            with _jax():  # constants keep their types
+                step = _step(lower(objective, set(random)), lower(update, set()), layout)
+            return jax.jit(_loop(step, self.moving, self.still, len(batch)))
+
+        self.loop = _kept(key, build)
 
     def __call__(self, state: Sequence[Tensor], batches: Sequence[Sequence[Tensor]]) -> None:
         """Take the steps, and change the state in place.
@@ -181,6 +181,16 @@ class StepsProgram:
         for column, values in zip(self.columns, zip(*rows, strict=True), strict=True):
             torch.stack(values, out=column[: len(rows)])
         return self.columns
+
+
+def _kept(key: Hashable, build: Callable[[], Loop]) -> Loop:
+    """The loop of an equal program, if it is among the last ones."""
+    if key not in LOOPS:
+        LOOPS[key] = build()
+    LOOPS.move_to_end(key)
+    if len(LOOPS) > KEPT:
+        LOOPS.popitem(last=False)
+    return LOOPS[key]
 
 
 def _loop(step: Step, moving: Packing, still: Packing, inputs: int) -> Loop:
