@@ -67,7 +67,7 @@ class Recording:
 
 
 class RecordingWarning(UserWarning):
-    """Steps cannot be recorded, so that they are computed through Pyro's handlers."""
+    """Steps cannot be recorded as was asked: they are replayed, or run through Pyro's handlers."""
 
 
 def warn_of_refusal(executor: str | None, why: str, instead: str) -> None:
