@@ -95,11 +95,13 @@ def kill_once(
     return (written[-1].name if written else "before the first checkpoint"), unfinished
 
 
-def finish(name: str, folder: Path | None, mode: str | None) -> str:
+def finish(name: str, folder: Path | None, mode: str | None) -> tuple[str, float]:
+    """What the run ends with, and the seconds of its training."""
     process, said = child(name, folder, mode)
+    began = time.perf_counter()
     digest = said.recv()
     process.join()
-    return digest
+    return digest, time.perf_counter() - began
 
 
 def main() -> None:
@@ -118,16 +120,15 @@ def main() -> None:
     same = unfinished = 0
     for i in range(args.kills):
         name = names[i % len(names)]
-        began = time.perf_counter()
         # Not in this process: JAX would leave threads in it, beside which it must not be forked.
-        wanted = finish(name, None, args.compile)
-        length = 2 * (time.perf_counter() - began)  # about, with checkpoints
+        wanted, seconds = finish(name, None, args.compile)
+        length = 2 * seconds  # about, with checkpoints
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "checkpoints"
             stood, writing = kill_once(
                 name, folder, args.compile, moments.uniform(0, length), while_writing=i % 2 == 1
             )
-            identical = finish(name, folder, args.compile) == wanted
+            identical = finish(name, folder, args.compile)[0] == wanted
         same, unfinished = same + identical, unfinished + writing
         how = f"killed at {stood}{', writing' if writing else ''}"
         print(f"{i + 1:3d} {name:45s} {how}: {'the same' if identical else 'OTHER'}", flush=True)
