@@ -155,8 +155,7 @@ class PlainSteps:
         self.source = data_source_for(guide, self.device, data.x, data.given, batch_size, None)
         self.optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
         self.epoch = 0
-        self.rest: Iterator[list[Observed]] = iter(())
-        self.ahead = 0
+        self.rest: Iterator[Observed] = iter(())
 
     def __call__(self) -> None:
         batch = next(self.rest, None) or self.next_pass()

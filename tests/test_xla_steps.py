@@ -58,7 +58,7 @@ def test_a_run_ends_as_one_through_pyro(build: Callable[[], FacetGuide]) -> None
     assert_same(trained(build, None, None), trained(build, None, "xla"))
 
 
-@pytest.mark.skipif("FACETVAE_EVERY_MODEL" not in os.environ, reason="takes five minutes")
+@pytest.mark.skipif("FACETVAE_EVERY_MODEL" not in os.environ, reason="takes two minutes")
 @pytest.mark.parametrize("build", catalogue.BUILDERS, ids=lambda build: build.__name__)
 def test_every_model(build: Callable[[], FacetGuide]) -> None:
     """Those that XLA cannot have are replayed, with a word."""
@@ -186,7 +186,7 @@ def test_what_a_callback_changes() -> None:
 
 
 def test_a_wrong_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exponential that is a thousandth too large moves the gradient by more than a hundredth."""
+    """An exponential that is a tenth too large."""
     monkeypatch.setitem(OPERATIONS, aten.exp.default, lambda x: 1.1 * jnp.exp(x))
     monkeypatch.setattr("inference.training.xla_program.LOOPS", type(LOOPS)())
     with pytest.warns(RecordingWarning, match="XLA's results differ .*replayed"):
