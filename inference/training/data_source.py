@@ -98,7 +98,7 @@ class InMemorySource(DataSource):
 
     def batches(self, seed: int) -> Iterator[Observed]:
         batches = self.batching.batches(self.data, self.batch_size, self.generator(seed))
-        return (batch.to(self.device) for batch in batches)
+        return (batch.to(self.device) for batch in batches) if self.mapped else batches
 
     def subset(self, at_most: int) -> Observed:
         return self.batching.subset(self.data, at_most).to(self.device)

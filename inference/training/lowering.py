@@ -315,7 +315,7 @@ def _adam(
     assert not amsgrad
     assert not maximize
     steps = jnp.stack(counts).astype(lr.dtype)  # in double precision, as 1 - beta2 cancels
-    sizes, roots = lr / (1 - beta1**steps), jnp.sqrt(1 - beta2**steps)
+    sizes, roots = lr / (1 - beta1**steps), 1 / jnp.sqrt(1 - beta2**steps)
 
     def kept(new: Array, old: Array) -> Array:
         return new if found_inf is None else jnp.where(found_inf > 0, old, new)
@@ -328,7 +328,7 @@ def _adam(
         # The moments are finished first, or XLA would keep copies of the old ones.
         m_new, v_new = lax.optimization_barrier((m_new, v_new))
         size, root = sizes[i].astype(p.dtype), roots[i].astype(p.dtype)
-        new.append((kept(p - size * m_new / (jnp.sqrt(v_new) / root + eps), p), m_new, v_new))
+        new.append((kept(p - size * m_new / (jnp.sqrt(v_new) * root + eps), p), m_new, v_new))
     moved, moments, squares = ([*each] for each in zip(*new, strict=True))
     return None, *moved, *gradients, *moments, *squares
 
@@ -336,7 +336,7 @@ def _adam(
 #: Names of options that say where a result lies.
 LAYOUT = {"memory_format", "layout", "device", "pin_memory"}
 #: Their results end with what they change.
-SEVERAL_CHANGES = {aten._fused_adam_.tensor_lr}
+SEVERAL_CHANGES = {aten._foreach_mul_.Tensor, aten._fused_adam_.tensor_lr}
 OPERATIONS: dict[Any, Callable[..., Any]] = {
     operator.getitem: operator.getitem,
     # number by number
@@ -449,5 +449,6 @@ OPERATIONS: dict[Any, Callable[..., Any]] = {
     aten.empty_like.default: jnp.zeros_like,
     aten.new_zeros.default: _new,
     # the update
+    aten._foreach_mul_.Tensor: lambda of, factor: [each * factor for each in of],
     aten._fused_adam_.tensor_lr: _adam,
 }

@@ -71,7 +71,7 @@ class Update:
         beside = [loss, step, *self.tracker.state, *self.buffers, *self.before]
         state = self.state_of(has)
         if state is None:
-            kept, skipping = self._looked(has, given, *beside)
+            kept, skipping = self._looked(_norms(*given), has, given, *beside)
             self._step(skipping)
             return kept
         inputs = [*beside, self.rate_now(), *given, *state]
@@ -82,16 +82,17 @@ class Update:
         return [getattr(module, name) for module, name in self.changing]
 
     def _looked(
-        self, has: Sequence[bool], gradients: Sequence[Tensor], *beside: Tensor
+        self, norms: Tensor, has: Sequence[bool], gradients: Sequence[Tensor], *beside: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The guard's look: the objective to count, and whether the step is skipped.
 
-        :param has: which parameters have a gradient.
+        :param norms: of the gradients.
+        :param has: which parameters have one.
         """
         loss, step, *rest = beside
         state, both = rest[:3], rest[3:]
         buffers, before = both[: len(both) // 2], both[len(both) // 2 :]
-        guard, norms = self.run.guard, _norms(list(gradients), has, torch.zeros_like(loss))
+        guard, norms = self.run.guard, _spread(norms, has, torch.zeros_like(loss))
         fault = guard.is_faulty(loss, norms)
         guard.clip(gradients, norms)
         skipping = self.tracker.note(fault, norms, step, *state)
@@ -156,25 +157,33 @@ class Update:
                 self.programs[key] = program if agree(function, program, inputs) else function
         return self.programs[key]
 
-    def function(self, has: tuple[bool, ...]) -> Callable[..., Sequence[Tensor]]:
+    def function(
+        self, has: tuple[bool, ...], vectors: int | None = None
+    ) -> Callable[..., Sequence[Tensor]]:
         """The update as a function that changes its tensors: objective, step, the tracker's state,
         buffers, these before the step, rate, gradients, and what :meth:`state_of` gives.
+
+        :param vectors: how many tensors hold the gradients, and as many the parameters and either
+            moments, if several share one; their norms are then given before them, and all have
+            learnt for as many steps.
         """
         assert self.options is not None
         options: dict[str, Any] = dict(self.options)
         beside = 2 + len(self.tracker.state) + 2 * len(self.changing)
-        P = sum(has)
+        P = sum(has) if vectors is None else vectors
 
         def update(*tensors: Tensor) -> list[Tensor]:
-            rate, gradients = tensors[beside], tensors[beside + 1 : beside + 1 + P]
-            counts, *rest = tensors[beside + 1 + P :]
+            rate, *given = tensors[beside:]
+            norms = _norms(*given[:P]) if vectors is None else given.pop(0)
+            gradients, counts, rest = given[:P], given[P], given[P + 1 :]
             parameters, first, second = (rest[i * P : (i + 1) * P] for i in range(3))
             with torch.no_grad():
-                kept, skipping = self._looked(has, gradients, *tensors[:beside])
+                kept, skipping = self._looked(norms, has, gradients, *tensors[:beside])
                 skipped = skipping.to(torch.float32)
                 counts += 1
+                of_each = counts if vectors is None else counts[:1].expand(vectors)
                 torch._fused_adam_(
-                    parameters, list(gradients), first, second, [], list(counts.unbind()),
+                    parameters, gradients, first, second, [], list(of_each.unbind()),
                     lr=rate, amsgrad=False, maximize=False, found_inf=skipped, **options,
                 )  # fmt: skip
                 counts -= skipped
@@ -183,18 +192,20 @@ class Update:
         return update
 
 
-def _norms(gradients: list[Tensor], has: Sequence[bool], none: Tensor) -> Tensor:
-    """2-norms, ``none`` of the parameters without a gradient: on a CPU, by products with
-    themselves, which take half the time.
-    """
+def _norms(*gradients: Tensor) -> Tensor:
+    """2-norms; on a CPU, by products with themselves, which take half the time."""
     if not gradients:
-        return none.expand(len(has))
+        return torch.zeros(0)
     if gradients[0].device.type != "cpu":
-        found = iter(torch._foreach_norm(gradients))
-        return torch.stack([next(found) if each else none for each in has])
+        return torch.stack(torch._foreach_norm(gradients))
     flat = (gradient.reshape(-1) for gradient in gradients)
-    squares = (each.dot(each) for each in flat)
-    return torch.stack([next(squares) if each else none for each in has]).sqrt()
+    return torch.stack([each.dot(each) for each in flat]).sqrt()
+
+
+def _spread(norms: Tensor, has: Sequence[bool], none: Tensor) -> Tensor:
+    """Norms of all parameters: ``none`` of those without a gradient."""
+    found = iter(norms.unbind())
+    return norms if all(has) else torch.stack([next(found) if each else none for each in has])
 
 
 def _options(optimizer: Optimizer) -> dict[str, float] | None:

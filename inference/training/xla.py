@@ -6,7 +6,9 @@ imported with this module.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -17,6 +19,7 @@ from inference.training.compiled import Gradient, warn_of_refusal
 from inference.training.data_source import InMemorySource
 from inference.training.recording import Program, agree, record, shortened, with_gradient
 from inference.training.steps import SingleRunStep
+from inference.training.vectors import Vectors
 from inference.training.xla_program import Layout, StepsProgram
 from ppl_models.data import Observed
 
@@ -105,7 +108,7 @@ class XLAStep(SingleRunStep):
         key = (batch.size, self.updates[0].settings(), *shapes)
         if key not in self.programs:
             try:
-                with seeded(0, self.run.device):
+                with seeded(0, self.run.device), _collector_paused():
                     self.programs[key] = self._compiled(batch, step, total)
             except Exception as error:  # of a user's own model, or of the compiler
                 self._refuse(str(error).strip().partition("\n")[0] or type(error).__name__)
@@ -130,9 +133,13 @@ class XLAStep(SingleRunStep):
         layout = Layout(has, recorder.learning, learning, len(places), changing, guard)
         state = self._state(has, step, total)
         updated = update.function(has)
-        like = layout.update_inputs(state, state, loss, gradients)
-        recorded = shortened(objective, examples), record(updated, like)
-        program = StepsProgram(*recorded, layout, state, inputs, self._at_once(batch))
+        as_vectors = _as_vectors(state, layout)
+        vector, (_, large) = as_vectors.vector(gradients[0]), as_vectors.apart(gradients)
+        given = [gradients[0].new_zeros(len(gradients)), vector, *large]
+        like = layout.update_inputs(state, state, loss, given, given[1:] * 3)
+        few = update.function(has, len(given) - 1)
+        recorded = shortened(objective, examples), record(few, like)
+        program = StepsProgram(*recorded, as_vectors, layout, state, inputs, self._at_once(batch))
         by_operations = one_step(gradient, updated, layout)
         if not agree(_moved(by_operations, layout), _moved(program.one, layout), [*state, *inputs]):
             raise ValueError("XLA's results differ from those of the steps themselves")
@@ -149,6 +156,19 @@ class XLAStep(SingleRunStep):
         return [each.detach() for each in (*held, update.rate_now(), total, step)]
 
 
+def _as_vectors(state: Sequence[Tensor], layout: Layout) -> Vectors:
+    """Of the parameters that learn.
+
+    :raises ValueError: if they cannot be in one vector.
+    """
+    parameters = [state[i] for i in layout.learning]
+    if len({each.dtype for each in parameters}) > 1:
+        raise ValueError("parameters of several types")
+    if len(set(state[layout.counts].tolist())) > 1:
+        raise ValueError("parameters that have learnt for different numbers of steps")
+    return Vectors([each.shape for each in parameters])
+
+
 def one_step(gradient: Program, update: Program, layout: Layout) -> Program:
     """A step as a function that changes a state; it is given a batch as well."""
 
@@ -156,7 +176,8 @@ def one_step(gradient: Program, update: Program, layout: Layout) -> Program:
         before = [each.clone() for each in tensors]
         held, batch = tensors[: layout.held], tensors[layout.number + 1 :]
         loss, *gradients = gradient(*held, tensors[layout.number], *batch)
-        (kept,) = update(*layout.update_inputs(before, tensors, loss, gradients))
+        trained = [tensors[i] for i in layout.trained]
+        (kept,) = update(*layout.update_inputs(before, tensors, loss, gradients, trained))
         tensors[layout.total].add_(kept)
         return ()
 
@@ -175,6 +196,18 @@ def _moved(step: Program, layout: Layout) -> Program:
         return [now[layout.total], torch.cat(gradients)]
 
     return moved
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """As recording makes many objects that stay, through which Python would search for cycles."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _tensors(batch: Observed) -> list[Tensor]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import torch
 from torch import nn
 
 from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, NetworkT, ReadsImages
+from ppl_models.networks.base import ACTIVATIONS, ReadsImages
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
 from ppl_models.networks.layers import Batched, BatchNorm
@@ -36,9 +35,8 @@ class ConvLadder(ReadsImages, Ladder):
     output is linear; the likelihood interprets it. The layers of ``layers_after_merge``, of which
     the table has none, are convolutions that keep the image size.
 
-    Convolutions run in the channels-last layout, which is as fast on the CPU or faster, especially
-    for few channels. When clusters are enumerated, batch statistics are taken over all values of
-    every cluster, not weighted by probability.
+    When clusters are enumerated, batch statistics are taken over all values of every cluster, not
+    weighted by probability.
 
     :param widths: channels of each level, shallow to deep; models related to VLAC use (64, 128,
         256, 1024).
@@ -128,7 +126,3 @@ class ConvLadder(ReadsImages, Ladder):
     def _image(self, x_shape: tuple[int, ...], level: int) -> tuple[int, int]:
         """Height and width of the features of ``level``."""
         return check_images(f"level {level} of a ConvLadder", x_shape, level + 1, at_least=2)
-
-    def _initialized(self, network: NetworkT) -> NetworkT:
-        network = super()._initialized(network)
-        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
