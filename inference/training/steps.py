@@ -313,7 +313,7 @@ def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Stacks ``[S, ...]`` by name; the given tensors become views of them."""
     stacks = {}
     for name, lead in each[0].items():
-        stack = torch.stack([tensors[name].detach().contiguous() for tensors in each])
+        stack = torch.stack([tensors[name].detach() for tensors in each])
         for tensors, part in zip(each, stack, strict=True):
             tensors[name].data = part
         stacks[name] = stack.requires_grad_(lead.requires_grad)

@@ -20,6 +20,7 @@ __all__ = [
     "ACTIVATIONS",
     "INITIALIZERS",
     "Architecture",
+    "ChannelsLast",
     "Decoder",
     "Encoder",
     "NoEncoder",
@@ -181,17 +182,20 @@ class Architecture(Options):
 class ReadsImages(Architecture):
     """Base of architectures whose encoders read images ``(C, H, W)``: extra features are added as
     channels.
-
-    Convolutions run in the channels-last layout, in which a step on the CPU takes three quarters to
-    nine tenths of the time.
     """
-
-    def _initialized(self, network: NetworkT) -> NetworkT:
-        network = super()._initialized(network)
-        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
         return (x_shape[0] + extra, *x_shape[1:])
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
         return torch.cat([x, features[:, :, None, None].expand(-1, -1, *x.shape[2:])], 1)
+
+
+class ChannelsLast(ReadsImages):
+    """Base of those whose convolutions run in the channels-last layout, which on the CPU is as fast
+    or faster, especially for few channels.
+    """
+
+    def _initialized(self, network: NetworkT) -> NetworkT:
+        network = super()._initialized(network)
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -8,7 +8,7 @@ from math import prod
 from torch import nn
 
 from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, ReadsImages
+from ppl_models.networks.base import ACTIVATIONS, ChannelsLast
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
 from ppl_models.networks.layers import Batched, BatchNorm
@@ -16,7 +16,7 @@ from ppl_models.networks.layers import Batched, BatchNorm
 __all__ = ["ConvLadder"]
 
 
-class ConvLadder(ReadsImages, Ladder):
+class ConvLadder(ChannelsLast, Ladder):
     """Convolutional ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE,
     Table 5).
 

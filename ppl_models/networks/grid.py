@@ -8,13 +8,13 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, Decoder, Encoder, ReadsImages
+from ppl_models.networks.base import ACTIVATIONS, ChannelsLast, Decoder, Encoder
 from ppl_models.networks.layers import Batched, BatchNorm
 
 __all__ = ["ConvGrid"]
 
 
-class ConvGrid(ReadsImages):
+class ConvGrid(ChannelsLast):
     """Latents on a grid: each width halves the image, and a 1 x 1 convolution outputs each place's
     part of z.
 
