@@ -121,7 +121,9 @@ def test_norms_of_parameters_that_share_a_vector() -> None:
         norms, few = _gathered(as_vectors, [jnp.asarray(each.numpy()) for each in gradients])
         back = _tensors(as_vectors, few)
     expected = torch.stack([each.norm() for each in gradients])
-    assert torch.allclose(torch.from_numpy(np.array(norms)), expected)
+    assert torch.allclose(
+        torch.from_numpy(np.array(norms)), expected, rtol=1e-4
+    )  # single precision
     for one, other in zip(gradients, back, strict=True):
         assert np.array_equal(one.numpy(), np.asarray(other))
     views = as_vectors.views(torch.from_numpy(np.array(few[0])))

@@ -243,7 +243,7 @@ def _loop(step: Step, moving: Packing, still: Packing, inputs: int) -> Loop:
             trained, values = carry
             state = fixed | dict(zip(moving.places, values, strict=True))
             row = [lax.dynamic_index_in_dim(each, i, keepdims=False) for each in columns]
-            with jax.disable_jit():  # of JAX's own functions, which costs half of the tracing
+            with jax.disable_jit():  # of JAX's own functions, which tracing spends time on
                 trained, new = step(trained, state, row[:inputs], row[inputs:])
             return trained, [new[k] for k in moving.places]
 
