@@ -294,15 +294,12 @@ def _tensors(as_vectors: Vectors, few: Sequence[Any]) -> list[Any]:
 
 
 def _gathered(as_vectors: Vectors, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Norms of all, of which one that is not finite leaves the others; a vector and the large ones.
-
-    The vector is finished, or XLA would compute it for each of its uses.
-    """
+    """Norms of all, of which one that is not finite leaves the others; vector and large ones."""
     small, large = as_vectors.apart(tensors)
     kind, parts = tensors[0].dtype, []
     for each, size, end in zip(small, as_vectors.sizes, as_vectors.ends, strict=True):
         parts += [each.reshape(-1), jnp.zeros(end - size, kind)]
-    vector = lax.optimization_barrier(jnp.concatenate([*parts, jnp.zeros(0, kind)]))
+    vector = jnp.concatenate([*parts, jnp.zeros(0, kind)])
     rows = jnp.append(jnp.square(vector).reshape(-1, ROW).sum(-1), 0)
     # Not by a mask, with which XLA would sum each row as often as there are tensors.
     squares = [rows[as_vectors.rows].sum(-1), *(jnp.square(each).sum()[None] for each in large)]
