@@ -31,13 +31,14 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
+    load_data,
     once,
     open_run_folder,
     refuse_several,
     resolve,
     write_json,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from inference import SVIRunner
 from inference.callbacks import JSONLines
 from inference.figures.comparisons import grouped_means
@@ -219,7 +220,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
-    data = load("digits" if args.smoke else args.dataset, args.data_root)
+    data = load_data("digits" if args.smoke else args.dataset, args)
     of = nvae.CLASS_OF[data.name]
     out = open_run_folder(args, settings, data)
     found = measure(data, of, settings, args.seed, args.device, out)

@@ -32,13 +32,14 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
+    load_data,
     open_run_folder,
     reader,
     refuse_several,
     resolve,
     write_json,
 )
-from examples.datasets import Dataset, digits
+from examples.datasets import Dataset
 from examples.sources import labellings
 from guides import VaDEGuide
 from inference import (
@@ -84,7 +85,7 @@ SMOKE = Settings(
     num_components=(2, 3),
     dim=4,
     widths=(8, 8, 8),
-    batch_size=512,
+    batch_size=128,
     warm_epochs=(1, 4),
     fade_steps=4,
     epochs=1,
@@ -277,7 +278,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
-    data = drawn(args.layers) if args.dataset == "drawn" else digits()
+    data = drawn(args.layers) if args.dataset == "drawn" else load_data("digits", args)
     out = open_run_folder(args, settings, data)
     fitted = {}
     for J in settings.num_facets:

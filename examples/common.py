@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from examples.datasets import Dataset
+from examples.datasets import Dataset, load, some_rows
 from examples.scoring import (
     Labelled,
     Scores,
@@ -62,6 +62,7 @@ __all__ = [
     "first_goes_on",
     "fit_and_report",
     "hold_out",
+    "load_data",
     "once",
     "open_run_folder",
     "reader",
@@ -74,6 +75,7 @@ __all__ = [
 ]
 
 SettingsT = TypeVar("SettingsT")
+SMOKE_ROWS = 380, 120  # training and test images of a smoke run
 # Settings that mean something at 0, such as none at all; the others must be above.
 MAY_BE_ZERO = (
     "beta",
@@ -178,6 +180,12 @@ def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> 
         if name in {field.name for field in fields(settings)}
     }
     return replace(smoke if args.smoke else settings, **given)
+
+
+def load_data(name: str, args: argparse.Namespace) -> Dataset:
+    """The data set of that name; of a smoke run's a few hundred images."""
+    data = load(name, args.data_root)
+    return some_rows(data, *SMOKE_ROWS) if args.smoke else data
 
 
 INIT_FLAG: dict[str, Any] = {

@@ -28,13 +28,14 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
+    load_data,
     open_run_folder,
     refuse_several,
     resolve,
     score_facets,
     write_json,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from guides import (
     AmortizedGuide,
     Annealed,
@@ -85,7 +86,7 @@ SMOKE = Settings(
     num_components=3,
     dim=2,
     widths=(8, 8),
-    batch_size=512,
+    batch_size=128,
     warm_epochs=1,
     epochs=1,
     repeats=1,
@@ -266,7 +267,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
-    data = load("digits" if args.smoke else args.dataset, args.data_root)
+    data = load_data("digits" if args.smoke else args.dataset, args)
     out = open_run_folder(args, settings, data)
     steps = settings.epochs * -(-len(data.train) // settings.batch_size)
     posteriors: dict[str, dict[str, list[float]]] = {}

@@ -28,6 +28,7 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
+    load_data,
     once,
     open_run_folder,
     refuse_several,
@@ -35,7 +36,7 @@ from examples.common import (
     score_facets,
     write_json,
 )
-from examples.datasets import Dataset, digits
+from examples.datasets import Dataset
 from guides import FacetGuide, VaDEGuide
 from inference import (
     ProgressiveFadeIn,
@@ -91,7 +92,7 @@ SMOKE = Settings(
     (2, 3),
     2,
     (8, 8),
-    batch_size=512,
+    batch_size=128,
     warm_epochs=(1, 2),
     fade_steps=4,
     epochs=2,
@@ -333,7 +334,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
-    data = digits()
+    data = load_data("digits", args)
     out = open_run_folder(args, settings, data)
     described = {**asdict(settings), "first_seed": args.seed, "data": data.name}
 

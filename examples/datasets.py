@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -342,17 +342,22 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
     return DATASETS[check_one_of("name", name, DATASETS)](root)
 
 
-def some_rows(data: Dataset, rows: int) -> Dataset:
+def some_rows(data: Dataset, rows: int, test_rows: int | None = None) -> Dataset:
     """The same data with at most so many training images, the same ones in every run.
 
-    :raises ValueError: if ``rows`` is below 1.
+    :param test_rows: at most so many test images, too.
+    :raises ValueError: if ``rows`` or ``test_rows`` is below 1.
     """
-    kept = np.random.default_rng(0).permutation(len(data.train))[: check_count("rows", rows)]
-    return replace(
-        data,
-        train=data.train[kept],
-        train_labels={name: labels[kept] for name, labels in data.train_labels.items()},
-    )
+    train, train_labels = _some(data.train, data.train_labels, check_count("rows", rows))
+    test, test_labels = data.test, data.test_labels
+    if test_rows is not None:
+        test, test_labels = _some(test, test_labels, check_count("test_rows", test_rows))
+    return Dataset(data.name, train, test, train_labels, test_labels, data.image_shape)
+
+
+def _some(images: np.ndarray, labels: Labels, rows: int) -> tuple[np.ndarray, Labels]:
+    kept = np.random.default_rng(0).permutation(len(images))[:rows]
+    return images[kept], {name: values[kept] for name, values in labels.items()}
 
 
 def data_root(root: str | Path | None) -> Path:

@@ -37,12 +37,13 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
+    load_data,
     once,
     open_run_folder,
     refuse_several,
     resolve,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from examples.image_protocols import (
     ALL_VARIATES,
     FIRST,
@@ -349,7 +350,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
-    data = as_images(load("digits" if args.smoke else args.dataset, args.data_root))
+    data = as_images(load_data("digits" if args.smoke else args.dataset, args))
     open_run_folder(args, settings, data)
     described = {**asdict(settings), "first_seed": args.seed, "data": data.name}
     results = {}

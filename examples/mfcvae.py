@@ -30,12 +30,13 @@ from examples.common import (
     check_schedule,
     fit_and_report,
     hold_out,
+    load_data,
     open_run_folder,
     resolve,
     start_mixtures,
     train_first,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from examples.neighbors import graph_of, known_start
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import (
@@ -149,7 +150,7 @@ SETTINGS = {
 SMOKE = {
     "num_components": (10, 10),
     "dim": (5, 5),
-    "batch_size": 256,
+    "batch_size": 64,
     "epochs": (2, 3),
     "fade_steps": 12,
 }
@@ -325,7 +326,7 @@ def starts(
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data, held_out = hold_out(load(args.dataset, args.data_root), settings.held_out)
+    data, held_out = hold_out(load_data(args.dataset, args), settings.held_out)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     graph = graph_of(data) if settings.neighbors else None

@@ -35,11 +35,12 @@ from examples.common import (
     checkpointing,
     fabric_on,
     first_goes_on,
+    load_data,
     open_run_folder,
     resolve,
     write_json,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from examples.shapes import FACTORS
 from guides import (
     FacetGuide,
@@ -123,7 +124,7 @@ SMOKE = replace(
     widths=(32,),
     epochs=3,
     evaluate_every=2,
-    evidence=(1, 2, 5, 10),
+    evidence=(1, 2),
     trials=2,
     inference_epochs=3,
     encoder_epochs=2,
@@ -355,7 +356,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load("digits" if args.smoke else args.dataset, args.data_root)
+    data = load_data("digits" if args.smoke else args.dataset, args)
     factor = args.factor if args.factor in data.train_labels else next(iter(data.train_labels))
     seen, unseen = (data, None) if factor == "digit" else held_out(data, factor)
     splits = {"seen groups": seen} | ({"unseen groups": unseen} if unseen is not None else {})

@@ -29,11 +29,12 @@ from examples.common import (
     checkpointing,
     fabric_on,
     first_goes_on,
+    load_data,
     open_run_folder,
     resolve,
     write_json,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
 from inference import Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
 from inference.callbacks import JSONLines
@@ -340,7 +341,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     name = "digits" if args.smoke else args.dataset
-    data, of = load(name, args.data_root), CLASS_OF[name]
+    data, of = load_data(name, args), CLASS_OF[name]
     label = data.train_labels[of]
     rows, given = np.arange(len(label)), label
     if settings.labels:

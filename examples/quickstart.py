@@ -25,12 +25,13 @@ from examples.common import (
     fabric_on,
     first_goes_on,
     format_scores,
+    load_data,
     open_run_folder,
     resolve,
     score_facets,
     write_json,
 )
-from examples.datasets import Dataset, digits
+from examples.datasets import Dataset
 from guides import VaDEGuide
 from inference import (
     NeighborGraph,
@@ -62,7 +63,7 @@ class Settings:
 
 # Deviation of the digit facet's components, which then begin far apart and learn clusters soon.
 FAR_APART = 0.05
-SMOKE = Settings((2, 3), 2, (16, 16), batch_size=512, start_epochs=(1, 2), fade_steps=20, epochs=1)
+SMOKE = Settings((2, 3), 2, (16, 16), batch_size=128, start_epochs=(1, 2), fade_steps=20, epochs=1)
 
 
 def train(
@@ -129,7 +130,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = digits()
+    data = load_data("digits", args)
     out = open_run_folder(args, settings, data)
     runner = train(data, settings, args.seed, args.device, out=out)
     first_goes_on()

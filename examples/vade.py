@@ -29,11 +29,12 @@ from examples.common import (
     fabric_on,
     fit_and_report,
     hold_out,
+    load_data,
     open_run_folder,
     resolve,
     start_mixtures,
 )
-from examples.datasets import Dataset, load
+from examples.datasets import Dataset
 from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, autoencoder_start, data_dependent_start, fit_mixtures
 from ppl_models import Bernoulli, ConvLadder, GaussianMixture, Normal, SharedMLP, VaDE
@@ -83,7 +84,7 @@ SETTINGS = {
     "colour-digits": SVHN,
     "colour-mnist": SVHN,
 }
-SMOKE = Settings("digit", 10, 5, batch_size=256, epochs=3, evaluate_every=3)
+SMOKE = Settings("digit", 10, 5, batch_size=64, epochs=3, evaluate_every=3)
 # Of each network, and in a smoke run.
 WIDTHS = {"shared": ((500, 2000), (64, 128)), "convolutional": ((64, 128), (8, 16))}
 NETWORKS: dict[str, Callable[[Settings], Architecture]] = {
@@ -163,7 +164,7 @@ def pretrain(
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = load(args.dataset, args.data_root)  # before anything is written
+    data = load_data(args.dataset, args)  # before anything is written
     if settings.network == "convolutional":
         data = as_images(data)
     data, held_out = hold_out(data, settings.held_out)

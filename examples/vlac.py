@@ -26,11 +26,12 @@ from examples.common import (
     build_parser,
     check_schedule,
     fit_and_report,
+    load_data,
     open_run_folder,
     resolve,
     train_first,
 )
-from examples.datasets import DATASETS, Dataset, load, some_rows
+from examples.datasets import DATASETS, Dataset, some_rows
 from examples.neighbors import graph_of, known_start
 from guides import FacetGuide, GumbelSoftmax, LadderGuide, VaDEGuide
 from inference import (
@@ -75,6 +76,7 @@ class Settings:
 
 SMOKE: dict[str, Any] = {
     "widths": (4, 4, 4, 4),
+    "num_components": (1, 4, 5, 4),
     "train_rows": 80,
     "batch_size": 16,
     "phases": (1, 1, 1, 1),
@@ -178,7 +180,7 @@ def first_stage(settings: Settings, graph: NeighborGraph | None) -> Callable[...
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = some_rows(load(args.dataset, args.data_root), settings.train_rows)
+    data = some_rows(load_data(args.dataset, args), settings.train_rows)
     pyro.set_rng_seed(args.seed)
     guide = MODELS[args.model](data, settings)
     progressive = args.schedule == "progressive" or (

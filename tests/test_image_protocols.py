@@ -245,7 +245,7 @@ def test_the_authors_runs_leave_latents_scores_and_figures(
     x = rng.integers(256, size=(160, *shape), dtype=np.uint8)
     label = {"object": rng.integers(10, size=160)}
     drawn = Dataset("drawn", x, x[:80], label, {"object": label["object"][:80]}, shape)
-    monkeypatch.setattr(images, "load", lambda name, root: drawn)
+    monkeypatch.setattr(images, "load_data", lambda name, args: drawn)
     monkeypatch.setattr(images, "DATASETS", (*images.DATASETS, "colours"))
     monkeypatch.setitem(STANDS_FOR, "colours", "cifar-10")
     images.main([*flags, "--smoke", "--out", str(tmp_path / "run")])
