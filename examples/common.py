@@ -183,7 +183,10 @@ def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> 
 
 
 def load_data(name: str, args: argparse.Namespace) -> Dataset:
-    """The data set of that name; of a smoke run's a few hundred images."""
+    """The data set of that name; in a smoke run a few hundred images of it.
+
+    :raises FileNotFoundError: if its files are not there.
+    """
     data = load(name, args.data_root)
     return some_rows(data, *SMOKE_ROWS) if args.smoke else data
 

@@ -12,7 +12,15 @@ from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
 from examples import shapes
-from examples.datasets import Dataset, coloured, digits, load, shapes3d, torchvision_datasets
+from examples.datasets import (
+    Dataset,
+    coloured,
+    digits,
+    load,
+    shapes3d,
+    some_rows,
+    torchvision_datasets,
+)
 
 pytestmark = pytest.mark.slow(25)
 
@@ -380,3 +388,16 @@ def test_faces_are_read_where_they_are_found(tmp_path: Path) -> None:
     (tmp_path / "CroppedYale" / "yaleB01" / "yaleB01_P00A+000E+00.pgm").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"yaleB01_P00A\+000E\+00.pgm cannot be read"):
         load("yale", tmp_path)
+
+
+def test_some_rows_keep_their_labels() -> None:
+    data = digits()
+    few, fewer = some_rows(data, 50), some_rows(data, 50, test_rows=20)
+    assert (len(few.train), len(few.test), len(fewer.test)) == (50, len(data.test), 20)
+    np.testing.assert_array_equal(few.train, fewer.train)
+    for images, label, whole, labels in (
+        (fewer.train, fewer.train_labels, data.train, data.train_labels),
+        (fewer.test, fewer.test_labels, data.test, data.test_labels),
+    ):
+        for image, digit in zip(images, label["digit"], strict=True):
+            assert digit in labels["digit"][(whole == image).all(1)]
