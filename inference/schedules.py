@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +38,12 @@ class AbruptFadeInWarning(UserWarning):
 
 
 class Schedule(Options):
-    """How weights change over a run."""
+    """How weights change over a run.
+
+    :cvar gates_open: whether all gates are 1 at every step, so that training leaves them out.
+    """
+
+    gates_open: ClassVar[bool] = False
 
     @abstractmethod
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -65,6 +71,8 @@ class Constant(Schedule):
         {'z_class': 2}
     """
 
+    gates_open = True
+
     def __init__(self, weight: float | Mapping[str, float] = 1.0) -> None:
         self.weight = _checked("weight", weight, at_least=0)
 
@@ -88,6 +96,8 @@ class WarmUp(Schedule):
         >>> kl_weights.tolist(), gates.tolist()
         ([[0.5, 0.5]], [1.0])
     """
+
+    gates_open = True
 
     def __init__(self, steps: int) -> None:
         self.steps = check_count("steps", steps)
@@ -124,6 +134,8 @@ class CoolDown(Schedule):
         >>> [round(weights(torch.tensor(step))[0][0, 0].item(), 3) for step in (0, 50, 100, 150)]
         [16.0, 4.0, 1.0, 1.0]
     """
+
+    gates_open = True
 
     def __init__(self, start: float | Mapping[str, float], steps: int) -> None:
         self.start = _checked("start", start, at_least=1)

@@ -46,10 +46,12 @@ class FacetModel(Program):
         1.
     :ivar kl_sites: index into ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
+    :ivar gated: whether the gates are applied; see :meth:`ungated`.
     """
 
     kl_weights: Tensor
     gates: Tensor
+    gated: bool = True
     #: what is given besides x, by keyword
     inputs: ClassVar[Mapping[str, Input]] = {}
     #: facets whose latent is shared by all members of a group
@@ -208,7 +210,8 @@ class FacetModel(Program):
                 f"{list(given)}"
             )
         latents = {name: self._latent(name, z[name]) for name in self.priors}
-        output = self.decoder(self.decoder_inputs(latents, **given), self.gates)
+        gates = self.gates if self.gated else None
+        output = self.decoder(self.decoder_inputs(latents, **given), gates)
         return self.likelihood(output, len(self.x_shape))
 
     def log_joint(self, x: Tensor, z: Mapping[str, Tensor], **given: Any) -> Tensor:
@@ -323,12 +326,25 @@ class FacetModel(Program):
         """Within this context the KL weights are ``kl_weights`` ``[J, 2]`` and the gates are
         ``gates`` ``[J]``.
         """
-        kept = self.kl_weights, self.gates
-        self.kl_weights, self.gates = kl_weights, self.gates if gates is None else gates
+        kept = self.kl_weights, self.gates, self.gated
+        self.kl_weights = kl_weights
+        if gates is not None:
+            self.gates, self.gated = gates, True
         try:
             yield
         finally:
-            self.kl_weights, self.gates = kept
+            self.kl_weights, self.gates, self.gated = kept
+
+    @contextmanager
+    def ungated(self) -> Iterator[None]:
+        """Within this context the decoder's inputs are not multiplied by the gates, which must all
+        be 1: at MNIST's size the multiplications take some percent of a step.
+        """
+        kept, self.gated = self.gated, False
+        try:
+            yield
+        finally:
+            self.gated = kept
 
     def prepare(self, x: Tensor) -> Tensor:
         """A batch in the likelihood's form and the model's dtype; see

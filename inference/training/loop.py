@@ -57,6 +57,8 @@ def train(plan: FitPlan) -> None:
     with ExitStack() as stack:
         for run in plan.runs:
             stack.enter_context(run.in_use())
+            if plan.lead.schedule.gates_open:
+                stack.enter_context(run.model.ungated())
         _train(plan)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import TypeVar
@@ -26,6 +26,7 @@ __all__ = [
     "NoEncoder",
     "ReadsImages",
     "concatenate",
+    "gated",
 ]
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
@@ -61,6 +62,13 @@ def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
     """
     batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
     return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
+
+
+def gated(inputs: Iterable[Tensor], gates: Tensor | None) -> list[Tensor]:
+    """Each facet's input to the decoder times its gate, of ``[J]``; ``None`` for ones."""
+    if gates is None:
+        return list(inputs)
+    return [gate * each for gate, each in zip(gates, inputs, strict=True)]
 
 
 class Encoder(nn.Module):
@@ -101,13 +109,13 @@ class Decoder(nn.Module):
     """The likelihood's parameters from all latents, shallow to deep."""
 
     @abstractmethod
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
         """``[[..., d_j], ...] -> [..., *x_shape]``; ``gates`` ``[J]`` multiplies each facet's input
-        (Eq. 88).
+        (Eq. 88); ``None`` leaves them as they are, as ones would.
         """
 
-    def forward(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        return run_network(self.output, gates.device, z, gates)
+    def forward(self, z: Sequence[Tensor], gates: Tensor | None = None) -> Tensor:
+        return run_network(self.output, z[0].device, z, gates)
 
 
 class Architecture(Options):

@@ -30,7 +30,7 @@ class AutoregressiveFlow(Architecture):
         >>> import torch
         >>> from ppl_models import AutoregressiveFlow
         >>> flow = AutoregressiveFlow((16,), num_layers=2).decoder((5,), dims=(5,))
-        >>> x = flow([torch.randn(4, 5)], gates=torch.ones(1))
+        >>> x = flow([torch.randn(4, 5)])
         >>> flow.invert(x)[0].shape
         torch.Size([4, 5])
     """
@@ -75,7 +75,7 @@ class FlowDecoder(Decoder):
         """z ``[..., d]`` for x ``[..., *x_shape]``, and ``log |det dz/dx|`` ``[...]``."""
         return self.layers().call_and_ladj(x.flatten(-len(self.x_shape)))
 
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
         return self.layers().inv(torch.cat(list(z), -1)).unflatten(-1, self.x_shape)
 
 

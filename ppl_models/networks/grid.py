@@ -8,7 +8,7 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, ChannelsLast, Decoder, Encoder
+from ppl_models.networks.base import ACTIVATIONS, ChannelsLast, Decoder, Encoder, gated
 from ppl_models.networks.layers import Batched, BatchNorm
 
 __all__ = ["ConvGrid"]
@@ -138,5 +138,5 @@ class _GridDecoder(Decoder):
         super().__init__()
         self.trunk = trunk
 
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        return self.trunk(gates[0] * z[0])
+    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
+        return self.trunk(*gated(z, gates))

@@ -13,7 +13,7 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.checks import check_one_of, is_index
-from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
+from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 
 __all__ = ["Ladder", "MLPLadder"]
@@ -225,9 +225,9 @@ class LadderDecoder(Decoder):
             merge,
         )
 
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
+    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
         deepest = len(z) - 1
-        rungs = [gate * rung(z_j) for gate, rung, z_j in zip(gates, self.rungs, z, strict=True)]
+        rungs = gated((rung(z_j) for rung, z_j in zip(self.rungs, z, strict=True)), gates)
         h = self.backbones[deepest](rungs[deepest])  # Eq. 78
         for j in reversed(range(deepest)):
             h = self.backbones[j](self.merge(h, rungs[j]))  # Eq. 79, gated as in Eq. 88

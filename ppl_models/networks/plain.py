@@ -10,7 +10,7 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.checks import number
-from ppl_models.networks.base import Decoder, concatenate
+from ppl_models.networks.base import Decoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.shared import Shared
 
@@ -82,5 +82,5 @@ class _PlainDecoder(Decoder):
         super().__init__()
         self.trunk = trunk
 
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        return self.trunk(concatenate(*(gate * z_j for gate, z_j in zip(gates, z, strict=True))))
+    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
+        return self.trunk(concatenate(*gated(z, gates)))

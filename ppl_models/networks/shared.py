@@ -11,7 +11,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate
+from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 
 __all__ = ["Shared", "SharedMLP"]
@@ -88,6 +88,6 @@ class _SharedDecoder(Decoder):
         super().__init__()
         self.rungs, self.trunk = nn.ModuleList(rungs), trunk
 
-    def output(self, z: Sequence[Tensor], gates: Tensor) -> Tensor:
-        rungs = [gate * rung(z_j) for gate, rung, z_j in zip(gates, self.rungs, z, strict=True)]
+    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
+        rungs = gated((rung(z_j) for rung, z_j in zip(self.rungs, z, strict=True)), gates)
         return self.trunk(concatenate(*rungs))  # Eq. 85 and 86
