@@ -28,6 +28,7 @@ from inference.training import products
 from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
+from ppl_models.networks.dense import takes_half_precision
 from tests.catalogue import (
     BUILDERS,
     OBJECTIVES,
@@ -359,6 +360,29 @@ def test_compiled_steps(recorders: list[Recorder]) -> None:
         assert_same(run(None), run("inductor"), 1e-3, 1e-2)
     assert recorders[-1].refused is None
     assert len(recorders[-1].programs) == 1
+
+
+@pytest.mark.skipif(not takes_half_precision(), reason="oneDNN has no products in bfloat16 here")
+def test_products_in_half_precision_take_their_relu() -> None:
+    """Large ones do, with the same roundings, and nothing else is taken otherwise."""
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        x, weight, bias = tensors
+        hidden = torch.nn.functional.linear(x, weight, bias).relu()
+        return [hidden, torch.nn.functional.linear(hidden, weight.t().contiguous())]
+
+    for rows, taken in ((64, 1), (2, 0)):
+        shapes = (rows, 128), (256, 128), (256,)
+        examples = [torch.randn(shape).to(torch.bfloat16) for shape in shapes]
+        program = record(function, examples)
+        faster = copy.deepcopy(program)
+        products.use_faster_products(faster.graph)
+        faster.recompile()
+        product = torch.ops.mkldnn._linear_pointwise.default
+        found = [node for node in faster.graph.nodes if node.target is product]
+        assert [node.args[3] for node in found] == ["relu"] * taken
+        for run in (faster, replay(program, examples)) if taken else ():
+            torch.testing.assert_close(list(run(*examples)), program(*examples), rtol=0, atol=0)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")

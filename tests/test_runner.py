@@ -34,6 +34,7 @@ from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
+from inference.schedules import Schedule
 from inference.selection import clusters_in_use
 from inference.training import loop
 from ppl_models import (
@@ -101,6 +102,44 @@ def test_schedules_give_the_papers_weights() -> None:
     kl_weights, gates = WarmUp(10).bind(model, 1, 20)(torch.tensor(5.0))
     torch.testing.assert_close(kl_weights, torch.full((2, 2), 0.5))
     torch.testing.assert_close(gates, torch.ones(2))
+
+
+class Gated(Constant):
+    """The same weights, with gates that are applied though they are 1."""
+
+    gates_open = False
+
+
+def test_gates_that_stay_open_are_left_out() -> None:
+    """Of the decoder's inputs, in training alone, where that is the same run."""
+
+    def run(schedule: Schedule) -> tuple[SVIRunner, list[bool]]:
+        torch.manual_seed(0)
+        guide, gated = small(), []
+        model = guide.model
+
+        def note(decoder: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+            if decoder.training:
+                gated.append(inputs[1] is not None)
+
+        model.decoder.register_forward_pre_hook(note)
+        model.gates = torch.tensor([0.5, 1.0])  # as if it came from another run
+        runner = SVIRunner(model, guide, schedule=schedule, compile=None)
+        return runner.fit(torch.rand(40, 6), 3, 20, progress=False), gated
+
+    open_gates, without = run(Constant(2.0))
+    gated, applied = run(Gated(2.0))
+    assert not any(without)
+    assert all(applied)
+    assert [r["objective"] for r in open_gates.history] == [r["objective"] for r in gated.history]
+    for runner in (open_gates, gated):
+        assert runner.model.gated
+        assert torch.equal(runner.model.gates, torch.ones(2))
+    with (
+        open_gates.model.ungated(),
+        open_gates.model.weights_set_to(torch.ones(2, 2), torch.zeros(2)),
+    ):
+        assert open_gates.model.gated  # gates that are given are applied
 
 
 def test_three_facets_come_in_deepest_first() -> None:

@@ -10,17 +10,19 @@ from math import prod
 import torch
 from torch.fx import Graph, Node
 
-from ppl_models.networks.dense import LARGE_PRODUCT, mkl_is_slower
+from ppl_models.networks.dense import LARGE_PRODUCT, mkl_is_slower, takes_half_precision
 
 __all__ = ["use_faster_products"]
 
 aten = torch.ops.aten
+# Multiplications in half precision from which on it pays that the product takes the ReLU.
+FUSED_PRODUCT = 2**20
 
 
 def use_faster_products(graph: Graph) -> None:
-    """Take the large products in a program by oneDNN, where that is faster, and ReLUs with them."""
-    if not mkl_is_slower():
-        return
+    """Take a program's large products in single precision by oneDNN, where that is faster, and
+    ReLUs with their products, in half precision as well.
+    """
     for node in list(graph.nodes):
         if node.target is aten.addmm.default and not node.kwargs and _is_vector(node.args[0]):
             bias, rows, columns = node.args
@@ -28,11 +30,31 @@ def use_faster_products(graph: Graph) -> None:
             bias, (rows, columns) = None, node.args
         else:
             continue
-        if _is_large(node, rows):
+        if _is_faster(node, _multiplications(node, rows)):
             _replace(node, rows, _transposed(node, columns), bias)
     operation = torch.ops.mkldnn._linear_pointwise.default
     for product in graph.find_nodes(op="call_function", target=operation):
-        _join_relu(product)
+        if (relu := _relu_of(product)) is not None:
+            product.args = (*product.args[:3], "relu", [], "")
+            relu.replace_all_uses_with(product)
+            graph.erase_node(relu)
+
+
+def _is_faster(node: Node, multiplications: int) -> bool:
+    """Whether oneDNN takes a product faster than PyTorch; which takes those in half precision by
+    oneDNN as well, but a ReLU afterwards.
+    """
+    result = node.meta["val"]
+    if result.device.type != "cpu":
+        return False
+    if result.dtype == torch.bfloat16:
+        pays = multiplications >= FUSED_PRODUCT and _relu_of(node) is not None
+        return pays and takes_half_precision()
+    return result.dtype == torch.float32 and multiplications >= LARGE_PRODUCT and mkl_is_slower()
+
+
+def _multiplications(product: Node, rows: Node) -> int:
+    return prod(product.meta["val"].shape) * rows.meta["val"].shape[-1]
 
 
 def _replace(node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
@@ -45,13 +67,10 @@ def _replace(node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
     node.graph.erase_node(node)
 
 
-def _join_relu(product: Node) -> None:
-    """Let a product take the ReLU of its result, if nothing else uses it."""
+def _relu_of(product: Node) -> Node | None:
+    """The ReLU of a product's result, if nothing else uses that."""
     users = list(product.users)
-    if len(users) == 1 and users[0].target is aten.relu.default:
-        product.args = (*product.args[:3], "relu", [], "")
-        users[0].replace_all_uses_with(product)
-        product.graph.erase_node(users[0])
+    return users[0] if len(users) == 1 and users[0].target is aten.relu.default else None
 
 
 def _transposed(node: Node, columns: Node) -> Node:
@@ -63,9 +82,3 @@ def _transposed(node: Node, columns: Node) -> Node:
 
 def _is_vector(bias: Node) -> bool:
     return bias.meta["val"].dim() == 1
-
-
-def _is_large(node: Node, rows: Node) -> bool:
-    out, first = node.meta["val"], rows.meta["val"]
-    single = out.dtype == torch.float32 and out.device.type == "cpu"
-    return single and prod(out.shape) * first.shape[-1] >= LARGE_PRODUCT

@@ -16,7 +16,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.functional import linear
 
-__all__ = ["LARGE_PRODUCT", "Linear", "mkl_is_slower", "product"]
+__all__ = ["LARGE_PRODUCT", "Linear", "mkl_is_slower", "product", "takes_half_precision"]
 
 #: Multiplications from which on a call of oneDNN, which costs more, pays.
 LARGE_PRODUCT = 2**21
@@ -87,3 +87,10 @@ def mkl_is_slower() -> bool:
         return False
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     return wide and "AuthenticAMD" in vendor and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@cache
+def takes_half_precision() -> bool:
+    """Whether oneDNN takes products in bfloat16 on this processor."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is not None and bool(supported())
