@@ -398,8 +398,9 @@ def test_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
         return [loss.detach(), *torch.autograd.grad(loss, [weight, bias])]
 
     large = [torch.rand(64, 128), torch.rand(256, 128), torch.rand(256)]
+    narrow = [torch.rand(1024, 4), torch.rand(512, 4), torch.rand(512)]
     small = [torch.rand(6, 8), torch.rand(4, 8), torch.rand(4)]
-    for examples, taken in ((large, 2), (small, 0)):
+    for examples, taken in ((large, 2), (narrow, 2), (small, 0)):
         program = record(function, examples)
         faster = copy.deepcopy(program)
         products.use_faster_products(faster.graph)

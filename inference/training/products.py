@@ -6,11 +6,17 @@ The layers themselves do so where no program is recorded (``ppl_models.networks.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from ppl_models.networks.dense import LARGE_PRODUCT, mkl_is_slower, takes_half_precision
+from ppl_models.networks.dense import (
+    LARGE_PRODUCT,
+    is_narrow,
+    mkl_is_slower,
+    takes_half_precision,
+)
 
 __all__ = ["use_faster_products"]
 
@@ -31,7 +37,7 @@ def use_faster_products(graph: Graph) -> None:
         else:
             continue
         if _is_faster(node, _multiplications(node, rows)):
-            _replace(node, rows, _transposed(node, columns), bias)
+            _replace(node, rows, columns, bias)
     operation = torch.ops.mkldnn._linear_pointwise.default
     for product in graph.find_nodes(op="call_function", target=operation):
         if (relu := _relu_of(product)) is not None:
@@ -42,14 +48,14 @@ def use_faster_products(graph: Graph) -> None:
 
 def _is_faster(node: Node, multiplications: int) -> bool:
     """Whether oneDNN takes a product faster than PyTorch; which takes those in half precision by
-    oneDNN as well, but a ReLU afterwards.
+    oneDNN as well, but a ReLU afterwards, and none transposed.
     """
     result = node.meta["val"]
     if result.device.type != "cpu":
         return False
     if result.dtype == torch.bfloat16:
-        pays = multiplications >= FUSED_PRODUCT and _relu_of(node) is not None
-        return pays and takes_half_precision()
+        pays = _relu_of(node) is not None or _is_turned(node)
+        return pays and multiplications >= FUSED_PRODUCT and takes_half_precision()
     return result.dtype == torch.float32 and multiplications >= LARGE_PRODUCT and mkl_is_slower()
 
 
@@ -57,11 +63,23 @@ def _multiplications(product: Node, rows: Node) -> int:
     return prod(product.meta["val"].shape) * rows.meta["val"].shape[-1]
 
 
-def _replace(node: Node, rows: Node, weight: Node, bias: Node | None) -> None:
-    """By ``rows @ weight.T + bias``."""
+def _is_turned(node: Node) -> bool:
+    """Whether a product is better taken transposed."""
+    return node.target is aten.mm.default and is_narrow(*node.meta["val"].shape)
+
+
+def _replace(node: Node, rows: Node, columns: Node, bias: Node | None) -> None:
+    """By ``rows @ columns + bias``, or its transpose."""
+    call, operation = node.graph.call_function, torch.ops.mkldnn._linear_pointwise.default
     with node.graph.inserting_before(node):
-        operation = torch.ops.mkldnn._linear_pointwise.default
-        faster = node.graph.call_function(operation, (rows, weight, bias, "none", [], ""))
+        if _is_turned(node):
+            turned = call(operation, (_transposed(node, columns), rows, None, "none", [], ""))
+            faster = call(aten.t.default, (turned,))
+            as_stored: dict[str, Any] = {"memory_format": torch.contiguous_format}
+            faster = call(aten.clone.default, (faster,), as_stored)
+        else:
+            weight = _transposed(node, columns)
+            faster = call(operation, (rows, weight, bias, "none", [], ""))
     faster.meta = dict(node.meta)
     node.replace_all_uses_with(faster)
     node.graph.erase_node(node)
