@@ -144,7 +144,7 @@ def of_clustpy(load: str, names: Sequence[str], seed: int) -> Data:
 DATA = {
     "two drawn": Source(partial(drawn, (3, 5), 10, 1000)),
     "three drawn": Source(partial(drawn, (2, 3, 5), 12, 2000)),
-    "tables": Source(partial(of_any_size, 8000)),
+    "tables": Source(partial(of_any_size, 9000)),
     "fruit": Source(partial(of_clustpy, "load_fruit", ("first", "second")), "clustpy"),
     "nrLetters": Source(
         partial(of_clustpy, "load_nrletters", ("letter", "colour", "corner")), "clustpy"

@@ -39,11 +39,12 @@ from inference.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
     UnstableFacetWarning,
+    convergence,
     starts,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
 from inference.estimators.chance import principal_dimensions, rank
-from inference.estimators.convergence import LOOKS, Convergence
+from inference.estimators.convergence import LOOKS, Convergence, StopConverged
 from inference.estimators.data import RESIDUAL_SHARE, encoding_of, residual_scale
 from inference.estimators.defaults import default_plain_network, lengths
 from inference.estimators.outliers import Outliers
@@ -354,6 +355,31 @@ def test_how_the_last_phase_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.settings_["ended"] == "converged in 2 of 10 epochs"
     found = short(**options, early_stopping=False).fit(columns())
     assert found.settings_["ended"] == "took all 10 of 10 epochs"
+
+
+def test_the_state_with_the_best_held_out_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the start and three looks; without held-out rows nothing says which is best."""
+    runner = short().fit(columns()).runner_
+    parameter = next(runner.loss.parameters())
+    bounds = iter((-3.0, -2.0, -1.0, -2.5))
+    monkeypatch.setattr(convergence, "elbo", lambda *_: (next(bounds), 0.0))
+
+    def trained(held_out: np.ndarray | None) -> tuple[list[float], int]:
+        stop, states = StopConverged(runner, held_out), [parameter[0].clone()]
+        for epoch in range(1, 4):
+            with torch.no_grad():
+                parameter.add_(1)
+            runner.epoch = epoch
+            stop(runner, {"objective": 0.0})
+            states.append(parameter[0].clone())
+        kept = stop.restore()
+        return [i for i, state in enumerate(states) if torch.equal(state, parameter[0])], kept
+
+    runner.epoch = 0
+    assert trained(columns()) == ([2], 2)
+    runner.epoch, bounds = 0, iter((-1.0, -2.0, -3.0, -4.0))
+    assert trained(columns()) == ([0], 0)
+    assert trained(None) == ([3], 3)
 
 
 def test_score_is_in_the_units_of_the_data() -> None:

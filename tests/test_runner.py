@@ -30,6 +30,7 @@ from inference import (
 )
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints import building
+from inference.initialization.mixtures import _covariances, _fitted, _in_common_if_likelier
 from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
@@ -410,6 +411,24 @@ def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> No
     if covariance == "diag":
         spread, total = spread.diag(), total.diag()
     torch.testing.assert_close(spread, total, rtol=1e-3, atol=1e-4)
+
+
+def test_full_covariances_start_in_common_where_bic_prefers_that() -> None:
+    """Of two clusters along a line; with 40 rows each, and other widths, two are told apart."""
+    rng = np.random.default_rng(0)
+    kinds = []
+    for widths in ((1.0, 1.0), (0.5, 2.0)):
+        z = torch.as_tensor(
+            np.concatenate([rng.normal(10 * k, w, (40, 2)) for k, w in enumerate(widths)])
+        )
+        prior = GaussianMixture(2, 2, "full")
+        fitted = _in_common_if_likelier(_fitted(prior, z, "full", 0), prior, z, 0)
+        kinds.append(fitted.covariance_type)
+        own = [np.cov(part.T, bias=True) for part in z.numpy().reshape(2, 40, 2)]
+        expected = own if kinds[-1] == "full" else [sum(own) / 2] * 2
+        found = _covariances(fitted)[np.argsort(fitted.means_[:, 0])]
+        np.testing.assert_allclose(found, np.stack(expected), rtol=1e-3, atol=1e-4)
+    assert kinds == ["tied", "full"]
 
 
 def test_fit_mixtures_leaves_unused_coordinates_as_wide_as_their_posterior() -> None:

@@ -103,7 +103,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     a valley, since BIC alone takes several components for a cluster that is not normal.
     ``settings_`` says why, as ``"found"`` and ``"counted"``. Finally everything is trained
     together, until the line through the last five values of the ELBO of a held-out tenth of the
-    data, or of the training objective if that is fewer than 20 rows, no longer rises;
+    data, or of the training objective if that is fewer than 20 rows, no longer rises; the state
+    with the best held-out ELBO is kept, which may be that before this training.
     ``settings_["ended"]`` says when.
 
     Facets, subspaces, numbers of clusters and skewness are looked for in at most 20,000 rows, drawn

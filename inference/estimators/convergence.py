@@ -38,17 +38,43 @@ class Convergence:
 
 
 class StopConverged:
-    """A callback that ends a call of ``fit`` by :class:`Convergence`.
+    """A callback that ends a call of ``fit`` by :class:`Convergence`, and then restores the best
+    state.
 
+    Only held-out data tell which state that is. It may be the first one: in wide tables of few rows
+    all training lowers their bound.
+
+    :param run: the run that is about to train.
     :param held_out: rows to measure the ELBO of; ``None`` for the objective of training.
     """
 
-    def __init__(self, held_out: np.ndarray | None) -> None:
-        self.held_out, self.convergence = held_out, Convergence()
+    def __init__(self, run: Run, held_out: np.ndarray | None) -> None:
+        self.run, self.held_out, self.convergence = run, held_out, Convergence()
+        self.best, self.epoch = -np.inf, run.epoch
+        if held_out is not None:
+            self._keep_if_best(self._bound(held_out))
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         value = -record["objective"]
         if self.held_out is not None:
-            value = elbo(runner.model, runner.guide, self.held_out, DRAWS)[0]
-            record["held_out_elbo"] = value
+            value = record["held_out_elbo"] = self._bound(self.held_out)
+            self._keep_if_best(value)
         runner.should_stop = self.convergence.reached(value)
+
+    def restore(self) -> int:
+        """Restore the state with the best held-out ELBO, if rows are held out.
+
+        :returns: the epoch that it is from.
+        """
+        if self.held_out is None:
+            return self.run.epoch
+        self.run.loss.load_state_dict(self.state)
+        return self.epoch
+
+    def _bound(self, held_out: np.ndarray) -> float:
+        return elbo(self.run.model, self.run.guide, held_out, DRAWS)[0]
+
+    def _keep_if_best(self, value: float) -> None:
+        if value > self.best:
+            self.best, self.epoch = value, self.run.epoch
+            self.state = {name: each.clone() for name, each in self.run.loss.state_dict().items()}

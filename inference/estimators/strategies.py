@@ -127,14 +127,18 @@ class FitStrategy(ABC):
         label: Mapping[str, np.ndarray],
         stops_early: bool,
     ) -> str:
-        """Train everything together, for all epochs or until that has converged; say which."""
-        epochs, callbacks = self.lengths.together, []
+        """Train everything together, for all epochs or until that has converged; say which, and of
+        which epoch the state is that was kept.
+        """
+        epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
-        if stops_early:
-            callbacks = [StopConverged(held_out)]
+        stop = StopConverged(runner, held_out) if stops_early else None
+        callbacks = [] if stop is None else [stop]
         self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
         how = "converged in" if runner.should_stop else "took all"
-        return f"{how} {runner.epoch} of {epochs} epochs"
+        ended = f"{how} {runner.epoch} of {epochs} epochs"
+        kept = runner.epoch if stop is None else stop.restore()
+        return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]

@@ -106,7 +106,8 @@ def fit_mixtures(
     Clusters are found among the posterior means (scikit-learn's mixture). The mean of its data's
     posterior variances is added to each component's covariance: this maximises the ELBO, given
     these clusters. So a coordinate of the latents that the data do not use keeps its posterior's
-    width. Of posteriors with full covariances only the variances count.
+    width. Of posteriors with full covariances only the variances count. Components of full
+    covariance start with one in common if BIC prefers it.
 
     A VampPrior takes the data nearest to the fitted means as its pseudo-inputs, and the weights. A
     guide with a network for q(c given x) is then trained on the responsibilities, while its latents
@@ -144,23 +145,21 @@ def fit_mixtures(
         posterior = guide.posterior(rows.x)
     for name, prior in mixtures.items():
         means, variances = posterior[name].mean, posterior[name].variance
-        covariance = getattr(prior, "covariance", "diag")
-        fitted = _fitted(prior, means, covariance, seed, **options)
+        fitted = _fitted(prior, means, getattr(prior, "covariance", "diag"), seed, **options)
+        fitted = _in_common_if_likelier(fitted, prior, means, seed, **options)
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", ConvergenceWarning
                 )  # expected, as only one step is taken
-                fitted = _fitted(prior, means, covariance, seed, **options | start)
-        between = torch.as_tensor(fitted.covariances_).to(means)
+                fitted = _fitted(prior, means, fitted.covariance_type, seed, **options | start)
         within = _averages(
             variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy()))
         )
         prior.place(
             torch.as_tensor(fitted.means_),
-            (between if covariance == "full" else torch.diag_embed(between))
-            + torch.diag_embed(within),
+            _covariances(fitted).to(means) + torch.diag_embed(within),
             torch.as_tensor(fitted.weights_),
             data=_data(guide, prior, rows, means),
         )
@@ -348,6 +347,27 @@ def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: An
     return mixture.fit(
         z.double().cpu().numpy()
     )  # in float32, components of few similar data have a singular covariance
+
+
+def _in_common_if_likelier(
+    fitted: FittedMixture, prior: Mixture, z: Tensor, seed: int, **options: Any
+) -> FittedMixture:
+    """Of full covariances, the mixture or one with a covariance for all components, whichever has
+    the lower BIC: few rows do not tell many covariances.
+    """
+    if fitted.covariance_type != "full":
+        return fitted
+    start = {"means_init": fitted.means_, "weights_init": fitted.weights_, "n_init": 1}
+    common, rows = _fitted(prior, z, "tied", seed, **options | start), z.double().cpu().numpy()
+    return common if common.bic(rows) < fitted.bic(rows) else fitted
+
+
+def _covariances(fitted: FittedMixture) -> Tensor:
+    """``[K, d, d]``."""
+    found = torch.as_tensor(fitted.covariances_)
+    if fitted.covariance_type == "tied":
+        return found.expand(fitted.n_components, -1, -1)
+    return torch.diag_embed(found) if fitted.covariance_type == "diag" else found
 
 
 def _averages(values: Tensor, weights: Tensor) -> Tensor:
