@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,10 +40,16 @@ class AbruptFadeInWarning(UserWarning):
 class Schedule(Options):
     """How weights change over a run.
 
-    :cvar gates_open: whether all gates are 1 at every step, so that training leaves them out.
+    :cvar gates_open: whether all gates are 1 at every step, so that training leaves them out. A
+        class with a ``bind`` of its own has to say so itself.
     """
 
     gates_open: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "bind" in vars(cls) and "gates_open" not in vars(cls):
+            cls.gates_open = False
 
     @abstractmethod
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:

@@ -35,12 +35,13 @@ from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
-from inference.schedules import Schedule
+from inference.schedules import Schedule, Weights
 from inference.selection import clusters_in_use
 from inference.training import loop
 from ppl_models import (
     MFCVAE,
     Bernoulli,
+    FacetModel,
     GaussianMixture,
     MLPLadder,
     Normal,
@@ -109,6 +110,22 @@ class Gated(Constant):
     """The same weights, with gates that are applied though they are 1."""
 
     gates_open = False
+
+
+def test_a_schedule_with_a_bind_of_its_own_says_itself_that_gates_stay_open() -> None:
+    class Halved(WarmUp):
+        def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+            weights = super().bind(model, steps_per_epoch, total_steps)
+            return lambda step: (weights(step)[0], torch.full_like(model.gates, 0.5))
+
+    class Longer(WarmUp):
+        """Only the steps differ."""
+
+    assert (WarmUp.gates_open, Longer.gates_open, Halved.gates_open) == (True, True, False)
+    guide = small()
+    runner = SVIRunner(guide.model, guide, schedule=Halved(1))
+    runner.fit(torch.rand(20, 6), 1, 20, progress=False)
+    assert guide.model.gates.tolist() == [0.5, 0.5]
 
 
 def test_gates_that_stay_open_are_left_out() -> None:
