@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 from sklearn.datasets import load_breast_cancer
+from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from benchmarks.numbers_found import NONE, curved, linear, standardised, table
 from examples.sources import labellings
-from inference.estimators.counting import number_of_facets
+from inference.estimators.counting import FacetCount, _in_units_of_noise, number_of_facets
 from inference.estimators.dip import dip, dip_p_value
 from inference.estimators.merging import VALLEY, merge_tree, merged_number
 from inference.estimators.skewness import unskewed_if_better
@@ -189,6 +190,30 @@ def test_a_grouping_of_all_coordinates_together() -> None:
     assert len(found.groups) == 1
     z = found.subspaces.sources(unskewed.apply(x))
     assert nmi(data.target, found.groups[0].tree.labels(z, 2)) > 0.6
+
+
+def told(signal: np.ndarray, by: np.ndarray) -> float:
+    """Share of the variance of ``signal`` ``[N, d]`` that a linear map of ``by`` explains."""
+    by = by - by.mean(0)
+    left = signal - by @ np.linalg.lstsq(by, signal, rcond=None)[0]
+    return 1 - float((left**2).sum() / (signal**2).sum())
+
+
+def test_coordinates_do_not_depend_on_the_columns_noise() -> None:
+    """Two signals in forty columns whose noise differs by a factor of ten: principal components in
+    units of the noise tell as much of them as all columns do, those of standardised columns less.
+    """
+    rng = np.random.default_rng(0)
+    signal = rng.uniform(-1, 1, (2000, 2))
+    noise = np.geomspace(0.3, 3, 40) * rng.normal(size=(2000, 40))
+    x = standardised(signal @ rng.normal(size=(2, 40)) + noise)
+    start = PCA(2, whiten=True).fit(x)
+    maps = start.components_ / np.sqrt(start.explained_variance_)[:, None]
+    found = _in_units_of_noise(FacetCount([], x.mean(0), maps), x, 0)
+    best, before, after = (told(signal - signal.mean(0), by) for by in (x, x @ maps.T, x @ found.T))
+    assert before < best - 0.02
+    assert after > best - 0.005
+    np.testing.assert_allclose(np.cov((x @ found.T).T), np.eye(2), atol=1e-6)
 
 
 def test_directions_are_those_of_the_clusters() -> None:

@@ -77,6 +77,8 @@ DEEP = 0.5
 TURNS, SHRINKAGE, WEAK = 3, 0.02, 0.05
 # The same where neighbours tell no clusters: bounded supports show 0.36 and more.
 CLEAR = 1 / 3
+# Least variance of a standardised column's noise.
+LEAST_NOISE = 1e-3
 # Fewest rows of a cluster whose dip is tested, and of a table whose neighbours are.
 FEWEST, FEWEST_NEIGHBORS = 5, 30
 
@@ -271,8 +273,9 @@ def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
 
     ICA does not look for clusters, and finds the directions of a few hundred rows with an error.
     """
-    u = (x - count.loc) @ count.maps.T
-    facets = [(each, *_discriminating(u, each, seed)) for each in count.facets]
+    before, maps = (x - count.loc) @ count.maps.T, _in_units_of_noise(count, x, seed)
+    u = (x - count.loc) @ maps.T
+    facets = [(each, *_discriminating(u, before, each, seed)) for each in count.facets]
     turns = [turn for _, turn, _ in facets]
     rest = null_space(np.concatenate(turns)).T
     ends = np.cumsum([len(each) for each in (*turns, rest)])
@@ -284,19 +287,35 @@ def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
     if len(rest):
         left = merge_tree(u @ rest.T, seed)
         groups.append(SubspaceEvidence(columns[-1], left, 1.0, is_facet=False))
-    maps = np.concatenate([*turns, rest]) @ count.maps
-    return FacetCount(sorted(groups, key=_clearness), count.loc, maps)
+    turned = np.concatenate([*turns, rest]) @ maps
+    return FacetCount(sorted(groups, key=_clearness), count.loc, turned)
+
+
+def _in_units_of_noise(count: FacetCount, x: np.ndarray, seed: int) -> np.ndarray:
+    """Maps ``[m, D]`` to as many principal components, of variance 1, of columns divided by the
+    deviation of their noise: what the coordinates leave of them.
+
+    Principal components lose least if the noise of all columns is equal; standardised columns have
+    most noise where they have least signal. Like factor analysis, this does not depend on units.
+    """
+    x, m = x - count.loc, len(count.maps)
+    u = x @ count.maps.T
+    left = x - u @ np.linalg.lstsq(u, x, rcond=None)[0]
+    noise = np.sqrt(np.maximum((left**2).sum(0) / max(len(x) - m, 1), LEAST_NOISE))
+    pca = PCA(m, random_state=seed).fit(x / noise)
+    return pca.components_ / np.sqrt(pca.explained_variance_)[:, None] / noise
 
 
 def _discriminating(
-    u: np.ndarray, facet: SubspaceEvidence, seed: int
+    u: np.ndarray, before: np.ndarray, facet: SubspaceEvidence, seed: int
 ) -> tuple[np.ndarray, MergeTree]:
     """Directions ``[d, m]`` of all coordinates that separate a facet's clusters, of unit length in
     standard deviations, and how the components in them merge.
+
+    :param before: the coordinates that the facet was found in.
     """
-    k = facet.tree.hills
-    label = facet.tree.labels(u[:, facet.columns], k)
-    turn = np.eye(u.shape[1])[facet.columns]
+    k, found = facet.tree.hills, before[:, facet.columns]
+    label = facet.tree.labels(found, k)
     for _ in range(TURNS):
         fitted = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE).fit(u, label)
         share = fitted.explained_variance_ratio_
@@ -309,7 +328,9 @@ def _discriminating(
             break
     turn = turn / (u @ turn.T).std(0)[:, None]
     tree = merge_tree(u @ turn.T, seed)
-    return (turn, tree) if tree.hills > 1 else (np.eye(u.shape[1])[facet.columns], facet.tree)
+    if tree.hills > 1:
+        return turn, tree
+    return np.linalg.lstsq(u, found, rcond=None)[0].T, facet.tree
 
 
 def _independent(
