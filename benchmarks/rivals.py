@@ -111,14 +111,14 @@ class Method:
 
 
 def clustpy(module: str) -> ModuleType:
-    torchvision_datasets()  # ClustPy imports torchvision, which some installations refuse at first
+    # ClustPy imports torchvision, which some installations refuse at first.
+    torchvision_datasets()
+    # It sets Python's limit of recursion to a billion, with which deep calls end the process.
     limit = sys.getrecursionlimit()
     try:
         return import_module(f"clustpy.{module}")
     finally:
-        sys.setrecursionlimit(
-            limit
-        )  # which it sets to a billion, so that deep calls end the process
+        sys.setrecursionlimit(limit)
 
 
 def drawn(clusters: Sequence[int], width: int, first_seed: int, seed: int) -> Data:

@@ -379,6 +379,10 @@ def test_the_state_with_the_best_held_out_bound_is_kept(monkeypatch: pytest.Monk
     assert trained(columns()) == ([2], 2)
     runner.epoch, bounds = 0, iter((-1.0, -2.0, -3.0, -4.0))
     assert trained(columns()) == ([0], 0)
+    runner.epoch, bounds = 0, iter((np.nan, np.nan, -3.0, np.nan))
+    assert trained(columns()) == ([2], 2)
+    runner.epoch, bounds = 0, iter([np.nan] * 4)
+    assert trained(columns()) == ([0], 0)
     assert trained(None) == ([3], 3)
 
 

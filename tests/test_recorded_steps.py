@@ -13,6 +13,7 @@ import pyro
 import pytest
 import torch
 import torch._inductor.config
+from torch.fx import GraphModule, Node
 
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, VaDEGuide
 from inference import (
@@ -362,6 +363,15 @@ def test_compiled_steps(recorders: list[Recorder]) -> None:
     assert len(recorders[-1].programs) == 1
 
 
+def with_faster_products(program: GraphModule) -> tuple[GraphModule, list[Node]]:
+    """A copy, and the products in it that oneDNN takes."""
+    faster = copy.deepcopy(program)
+    products.use_faster_products(faster.graph)
+    faster.recompile()
+    product = torch.ops.mkldnn._linear_pointwise.default
+    return faster, [node for node in faster.graph.nodes if node.target is product]
+
+
 @pytest.mark.skipif(not takes_half_precision(), reason="oneDNN has no products in bfloat16 here")
 def test_products_in_half_precision_take_their_relu() -> None:
     """Large ones do, with the same roundings, and nothing else is taken otherwise."""
@@ -375,14 +385,29 @@ def test_products_in_half_precision_take_their_relu() -> None:
         shapes = (rows, 128), (256, 128), (256,)
         examples = [torch.randn(shape).to(torch.bfloat16) for shape in shapes]
         program = record(function, examples)
-        faster = copy.deepcopy(program)
-        products.use_faster_products(faster.graph)
-        faster.recompile()
-        product = torch.ops.mkldnn._linear_pointwise.default
-        found = [node for node in faster.graph.nodes if node.target is product]
+        faster, found = with_faster_products(program)
         assert [node.args[3] for node in found] == ["relu"] * taken
         for run in (faster, replay(program, examples)) if taken else ():
             torch.testing.assert_close(list(run(*examples)), program(*examples), rtol=0, atol=0)
+    narrow = [torch.randn(1024, 512).to(torch.bfloat16), torch.randn(1024, 4).to(torch.bfloat16)]
+    program = record(lambda gradient, inputs: [gradient.t() @ inputs], narrow)
+    faster, found = with_faster_products(program)
+    (result,), (expected,) = faster(*narrow), program(*narrow)
+    assert len(found) == 1
+    assert result.is_contiguous()
+    torch.testing.assert_close(result, expected, rtol=1e-2, atol=0.1)
+
+
+def test_programs_stay_as_they_are_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which PyTorch then has no operations to look for."""
+    examples = [torch.rand(64, 128), torch.rand(128, 256)]
+    program = record(lambda x, weight: [(x @ weight).relu()], examples)
+    before = [node.target for node in program.graph.nodes]
+    for question in ("mkl_is_slower", "takes_half_precision"):
+        monkeypatch.setattr(products, question, lambda: False)
+    monkeypatch.setattr(torch.ops, "mkldnn", None)
+    products.use_faster_products(program.graph)
+    assert [node.target for node in program.graph.nodes] == before
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
@@ -402,11 +427,7 @@ def test_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     small = [torch.rand(6, 8), torch.rand(4, 8), torch.rand(4)]
     for examples, taken in ((large, 2), (narrow, 2), (small, 0)):
         program = record(function, examples)
-        faster = copy.deepcopy(program)
-        products.use_faster_products(faster.graph)
-        faster.recompile()
-        product = torch.ops.mkldnn._linear_pointwise.default
-        found = [node for node in faster.graph.nodes if node.target is product]
+        faster, found = with_faster_products(program)
         assert len(found) == taken
         assert [node.args[3] for node in found] == ["relu", "none"][:taken]
         torch.manual_seed(0)

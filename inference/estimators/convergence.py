@@ -50,15 +50,16 @@ class StopConverged:
 
     def __init__(self, run: Run, held_out: np.ndarray | None) -> None:
         self.run, self.held_out, self.convergence = run, held_out, Convergence()
-        self.best, self.epoch = -np.inf, run.epoch
         if held_out is not None:
-            self._keep_if_best(self._bound(held_out))
+            bound = self._bound(held_out)
+            self._keep(-np.inf if np.isnan(bound) else bound)
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         value = -record["objective"]
         if self.held_out is not None:
             value = record["held_out_elbo"] = self._bound(self.held_out)
-            self._keep_if_best(value)
+            if value > self.best:
+                self._keep(value)
         runner.should_stop = self.convergence.reached(value)
 
     def restore(self) -> int:
@@ -74,7 +75,6 @@ class StopConverged:
     def _bound(self, held_out: np.ndarray) -> float:
         return elbo(self.run.model, self.run.guide, held_out, DRAWS)[0]
 
-    def _keep_if_best(self, value: float) -> None:
-        if value > self.best:
-            self.best, self.epoch = value, self.run.epoch
-            self.state = {name: each.clone() for name, each in self.run.loss.state_dict().items()}
+    def _keep(self, value: float) -> None:
+        self.best, self.epoch = value, self.run.epoch
+        self.state = {name: each.clone() for name, each in self.run.loss.state_dict().items()}

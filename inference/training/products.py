@@ -29,6 +29,8 @@ def use_faster_products(graph: Graph) -> None:
     """Take a program's large products in single precision by oneDNN, where that is faster, and
     ReLUs with their products, in half precision as well.
     """
+    if not (mkl_is_slower() or takes_half_precision()):
+        return
     for node in list(graph.nodes):
         if node.target is aten.addmm.default and not node.kwargs and _is_vector(node.args[0]):
             bias, rows, columns = node.args

@@ -118,5 +118,7 @@ def mkl_is_slower() -> bool:
 @cache
 def takes_half_precision() -> bool:
     """Whether oneDNN takes products in bfloat16 on this processor."""
-    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return supported is not None and bool(supported())
+    needed = ("_is_mkldnn_bf16_supported", "_linear_pointwise")
+    if not all(hasattr(torch.ops.mkldnn, name) for name in needed):
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
