@@ -23,7 +23,7 @@ __all__ = [
     "AveragedComponent",
     "Component",
     "DiagonalNormal",
-    "EqualScaleNormal",
+    "FewScalesNormal",
     "MarginalMixture",
     "MaskedIndependent",
     "Proportions",
@@ -162,11 +162,11 @@ class _MultivariateNormals(_InPlates, dist.MultivariateNormal):
     pass
 
 
-class EqualScaleNormal(dist.Independent):
-    """``Normal(loc, scale).to_event(event_dim)`` with one scale for all entries.
+class FewScalesNormal(dist.Independent):
+    """``Normal(loc, scale).to_event(event_dim)`` with the same scales for all data.
 
     :param loc: means ``[..., *event_shape]``.
-    :param scale: standard deviation, a scalar.
+    :param scale: standard deviations ``[*event_shape]``, or a scalar for all entries.
     """
 
     def __init__(self, loc: Tensor, scale: Tensor, event_dim: int) -> None:
@@ -179,14 +179,16 @@ class EqualScaleNormal(dist.Independent):
         # Fewer passes over the entries than torch's, which computes the constants for each of them.
         residual = (value - self.base_dist.loc) * self.scale.reciprocal()
         squares = residual.square().flatten(residual.dim() - len(self.event_shape)).sum(-1)
-        entries = math.prod(self.event_shape)
-        return -0.5 * squares - entries * (self.scale.log() + 0.5 * math.log(2 * math.pi))
+        entries, logs = math.prod(self.event_shape), self.scale.log()
+        if logs.dim():
+            logs = logs.mean()
+        return -0.5 * squares - entries * (logs + 0.5 * math.log(2 * math.pi))
 
     def expand(
         self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> EqualScaleNormal:
+    ) -> FewScalesNormal:
         loc = self.base_dist.loc.expand(*batch_shape, *self.event_shape)
-        return EqualScaleNormal(loc, self.scale, len(self.event_shape))
+        return FewScalesNormal(loc, self.scale, len(self.event_shape))
 
 
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:

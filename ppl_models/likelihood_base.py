@@ -181,35 +181,58 @@ class Located(Likelihood):
 
 
 class Scaled(Located):
-    """Base of those with one scale for all entries, on the scale of the location parameter.
+    """Base of those with a scale, on the scale of the location parameter: one for all entries, or
+    for each its own.
 
     A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
     """
 
-    def _set_scale(self, scale: float | None, learned: bool = False) -> None:
+    def _set_scale(self, scale: float | Sequence[Any] | None, learned: bool = False) -> None:
         """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
         check_kind("learned", learned, bool, "True or False")
-        if scale is not None and not 0 < number(scale) < inf:
-            raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
-        least = LEAST_SHARE * float(self.unit) if scale is None else 0.0
-        first = FIRST_SHARE * float(self.unit) if scale is None else float(scale)
-        self.learned, self._least = learned or scale is None, least
+        first = FIRST_SHARE * self.unit if scale is None else _scales(scale)
+        self._least = LEAST_SHARE * float(self.unit) if scale is None else 0.0
+        self.learned = learned or scale is None
         if self.learned:
-            self.log_scale = nn.Parameter(torch.tensor(first - least).log())
+            self.log_scale = nn.Parameter((first - self._least).log())
         else:
-            self.register_buffer("fixed_scale", torch.tensor(first), persistent=False)
+            self.register_buffer("fixed_scale", first, persistent=False)
 
     @property
     def scale(self) -> Tensor:
-        """The scale, a scalar."""
+        """The scale: a scalar, or ``[*x_shape]``."""
         if not self.learned:
             return cast(Tensor, self.fixed_scale)
         return self.log_scale.exp() + self._least if self._least else self.log_scale.exp()
 
+    def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
+        """:raises ValueError: if there is a scale for each entry of data of another shape."""
+        given = tuple(self.scale.shape)
+        if given not in ((), tuple(x_shape)):
+            raise ValueError(
+                f"scale has the shape {given}, but x has {tuple(x_shape)}: give one number, or one "
+                "for each entry of x"
+            )
+        return super().output_shape(x_shape)
+
     def extra_repr(self) -> str:
         learned = ", learned=True" if self.learned else ""
         where = super().extra_repr()
-        return f"scale={self.scale.item():.4g}{learned}" + (f", {where}" if where else "")
+        ends = dict.fromkeys(f"{each.item():.4g}" for each in self.scale.aminmax())
+        return f"scale={' to '.join(ends)}{learned}" + (f", {where}" if where else "")
+
+
+def _scales(scale: Any) -> Tensor:
+    """:raises ValueError: if a scale is not positive."""
+    try:
+        found = torch.as_tensor(scale, dtype=torch.get_default_dtype())
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.zeros(())
+    if isinstance(scale, bool | str) or not (
+        found.numel() and 0 < found.min() <= found.max() < inf
+    ):
+        raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
+    return found.clone()
 
 
 def rebuilt(part: Built, **changes: Any) -> Built:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
-from ppl_models.distributions import EqualScaleNormal, MaskedIndependent, RoundedLogistic
+from ppl_models.distributions import FewScalesNormal, MaskedIndependent, RoundedLogistic
 from ppl_models.likelihood_base import Likelihood, Scaled
 
 __all__ = [
@@ -84,10 +85,12 @@ class ContinuousBernoulli(Likelihood):
 
 
 class Normal(Scaled):
-    """Independent entries, x ~ Normal(output, scale) with one standard deviation, fixed or learned.
+    """Independent entries, x ~ Normal(output, scale), with a standard deviation that is fixed or
+    learned, and the same for all entries or for each its own.
 
     :param scale: standard deviation in the units of x; 0.6 (3DShapes) and 0.3 (SVHN) in MFCVAE's
-        Table 3. ``None`` to learn it, from half of ``unit`` on; it then stays above a tenth.
+        Table 3; numbers in the shape of x for a scale of each entry. ``None`` to learn one, from
+        half of ``unit`` on; it then stays above a tenth.
     :param bounded: use sigmoid(output) as the mean, for data in [0, 1] (MFCVAE's Table 5 for SVHN).
     :param learned: whether the scale is a parameter, which begins at ``scale``. Where latents can
         describe the data exactly the best scale is 0, and the bound has no maximum.
@@ -109,7 +112,7 @@ class Normal(Scaled):
 
     def __init__(
         self,
-        scale: float | None = None,
+        scale: float | Sequence[Any] | None = None,
         bounded: bool = False,
         learned: bool = False,
         loc: float | None = None,
@@ -127,7 +130,7 @@ class Normal(Scaled):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         mean = output.sigmoid() if self.bounded else self.placed(output)
-        return EqualScaleNormal(mean, self.scale, event_dim)
+        return FewScalesNormal(mean, self.scale, event_dim)
 
     def fitted(self, values: Tensor) -> Likelihood:
         return self if self.bounded else super().fitted(values)

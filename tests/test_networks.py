@@ -47,6 +47,7 @@ def facets(*dims: int) -> dict[str, StandardNormal]:
         (ConvLadder((4, 6), layers_after_merge=1), (2, 8, 8)),
         (SharedMLP((4, 5)), (2, 3)),
         (MLP((4, 5, 6)), (2, 3)),
+        (MLP((4, 5, 6), skip=True), (2, 3)),
         (ConvNet((3, 4, 5, 6), hidden=7), (2, 12, 8)),
         (ResNet((3, 4, 5, 6)), (1, 7, 9)),
     ],

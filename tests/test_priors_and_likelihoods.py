@@ -33,6 +33,7 @@ from ppl_models import (
     VaDE,
     VampPrior,
 )
+from ppl_models.configurable import from_config, to_config
 from ppl_models.crossed_normals import SMALL_INTERMEDIATE, normal_log_probs, product_pays
 from ppl_models.distributions import Component, DiagonalNormal, in_plates
 
@@ -417,3 +418,22 @@ def test_a_learned_scale_ends_at_the_root_of_the_mean_square() -> None:
     torch.testing.assert_close(likelihood(mean, 1).log_prob(x), fixed, rtol=0, atol=1e-6)
     assert repr(likelihood) == "Normal(scale=0.7, learned=True)"
     assert [name for name, _ in Normal(0.7).named_parameters()] == []
+
+
+def test_each_entry_may_have_its_own_scale() -> None:
+    """Also with the axes that enumeration adds, and learned: then at its best the scale of an entry
+    is the root of its mean squared residual.
+    """
+    rng = torch.Generator().manual_seed(0)
+    mean, x = torch.randn(5, 1, 4, 2, 3, generator=rng), torch.randn(4, 2, 3, generator=rng)
+    scale = torch.rand(2, 3, generator=rng) + 0.2
+    found = Normal(scale)(mean, 2).log_prob(x)
+    torch.testing.assert_close(found, Independent(TorchNormal(mean, scale), 2).log_prob(x))
+    root = x.square().mean(0).sqrt()
+    learned = Normal(root.tolist(), learned=True)
+    (-learned(torch.zeros(4, 2, 3), 2).log_prob(x).sum()).backward()
+    assert learned.log_scale.grad is not None
+    torch.testing.assert_close(learned.log_scale.grad, torch.zeros(2, 3), atol=1e-5, rtol=0)
+    assert repr(Normal([0.5, 0.25])) == "Normal(scale=0.25 to 0.5)"
+    kept = from_config(to_config(Normal(scale)))
+    torch.testing.assert_close(kept.scale, scale)

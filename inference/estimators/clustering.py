@@ -44,6 +44,7 @@ from inference.estimators.facets import (
     known_labels,
 )
 from inference.estimators.gaps import ImprovedInGaps, Reads, rows_with_gaps
+from inference.estimators.noise import linear_noise
 from inference.estimators.outliers import Outliers
 from inference.estimators.readers import Reader
 from inference.estimators.reading import reader_for
@@ -59,7 +60,7 @@ from inference.estimators.strategies import (
 )
 from inference.estimators.views import View
 from inference.randomness import derive_seed, seeded
-from ppl_models import Likelihood
+from ppl_models import Likelihood, Normal
 from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture
@@ -72,8 +73,8 @@ HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
 # Facets of data in which they are not counted.
 FACETS = 2
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
-# mixtures; and if facets are subspaces: training the networks on these, and all with their
-# mixtures.
+# mixtures; and if facets are subspaces: training the networks on these, unless they are set to
+# them, and all with their mixtures.
 STEPS, SUBSPACE_STEPS = (1000, 4000, 1500), (600, 3000)
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
@@ -85,7 +86,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     Settings that are not given are chosen from the data and stored in ``settings_``. The likelihood
     follows the values: Bernoulli for binary ones, else a normal whose scale is that of the residual
-    of an equal number of linear latents (probabilistic PCA). 8-bit values are scaled to [0, 1];
+    of an equal number of linear latents (probabilistic PCA), or for each column its own, where
+    factor analysis makes held-out rows likelier. 8-bit values are scaled to [0, 1];
     values outside [0, 1] are standardised, each column by itself, and skewed columns transformed
     where the data are then more likely (Yeo and Johnson's powers).
 
@@ -155,9 +157,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
         are then faded in by depth.
-    :param epochs: passes over the data, all phases together. By default, with subspaces: 600
-        optimiser steps to train the networks on them and at most 3,000 for all together; else 1,000
-        for the first facet, 4,000 for each further one and at most 1,500 for all together.
+    :param epochs: passes over the data, all phases together. By default, with subspaces: at most
+        3,000 optimiser steps, after 600 that train the networks on them where these cannot be set;
+        else 1,000 for the first facet, 4,000 for each further one and at most 1,500 for all
+        together.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate; with subspaces the last phase has a third of it.
     :param early_stopping: whether the last phase may end before its last epoch; a tenth of the data
@@ -629,8 +632,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         **how: Any,
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
-        chosen = replace(self._chosen(x, dim, self.reader_.network(shape)), view=view)
-        return kind(shape, names, chosen, chosen.lengths(len(x), SUBSPACE_STEPS), dim, **how)
+        chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
+        if view.linear and self.likelihood is None and not self.encoding_.missing:
+            chosen = replace(chosen, likelihood=Normal(linear_noise(x, dim)))
+        steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
+        return kind(shape, names, chosen, chosen.lengths(len(x), steps), dim, **how)
 
     def _split(
         self, known: Mapping[str, np.ndarray], seed: int

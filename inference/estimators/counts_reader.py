@@ -15,6 +15,7 @@ from inference.estimators.counts_view import CountsView, counts_view
 from inference.estimators.data import Encoding
 from inference.estimators.readers import Reader
 from inference.estimators.tables import plain_table
+from inference.estimators.views import View
 from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
 from ppl_models.networks import Architecture
 from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
@@ -74,7 +75,7 @@ class CountsReader(Reader):
         """With a typical total, and the shares of the columns to begin with."""
         return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
 
-    def network(self, shape: tuple[int, ...]) -> Architecture:
+    def network(self, shape: tuple[int, ...], view: View) -> Architecture:
         return MLP(WIDTHS, dropout=0)
 
     def module(self, encoding: Encoding) -> nn.Module:

@@ -46,6 +46,7 @@ class CountsView(View):
     :ivar noise: deviation along the first direction of shuffled columns.
     """
 
+    linear = False
     total: float
     weights: np.ndarray
     loc: np.ndarray

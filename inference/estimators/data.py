@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from math import log, prod
 
 import numpy as np
-from sklearn.decomposition import PCA
-from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
+from inference.estimators.noise import residual_scale
 from inference.estimators.rows import (
     MANY,
     has_missing,
@@ -29,14 +28,8 @@ __all__ = [
     "default_likelihood",
     "encoding_of",
     "representable",
-    "residual_scale",
 ]
 
-# Rows to use when a rough estimate is enough.
-SOME_ROWS = 5000
-# Bounds on the residual's standard deviation, in units of the data's own: with less, only the
-# reconstruction would count; with more, the latents would have nothing to encode.
-RESIDUAL_SHARE = (0.1, 0.6)
 # Exponent of 2 of the largest values whose squares and sums float64 holds with a wide margin.
 LARGE = 400
 # Constant columns are scaled only if their magnitude is beyond 2 to the power of this or its
@@ -296,24 +289,3 @@ def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
     low, high = likelihood.support
     mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
     return Incomplete(likelihood, float(np.clip(mean, low, high)))
-
-
-def residual_scale(x: np.ndarray, dim: int) -> float:
-    """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999),
-    within bounds.
-
-    Missing entries take their column's mean, and do not count in the deviation.
-
-    :param x: ``[N, ...]``.
-    """
-    rows = x[:: -(-len(x) // SOME_ROWS)].reshape(-1, prod(x.shape[1:])).astype(float)
-    missing = is_missing(rows)
-    total = float(np.nanstd(rows)) if not missing.all() else 1.0
-    low, high = (share * (total or 1.0) for share in RESIDUAL_SHARE)
-    k = min(dim, rows.shape[1] - 1, len(rows) - 1)
-    if k < 1:
-        return high
-    filled = SimpleImputer(keep_empty_features=True).fit_transform(rows) if missing.any() else rows
-    with np.errstate(invalid="ignore"):  # shares of the variance of constant data
-        noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
-    return float(np.clip(np.sqrt(noise), low, high))

@@ -99,9 +99,12 @@ def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
     return MLPLadder(_widths(x_shape, levels), rungs=rungs)
 
 
-def default_plain_network(x_shape: Sequence[int]) -> MLP:
-    """Fully connected, without levels."""
-    return MLP(_widths(x_shape, 2), dropout=0)
+def default_plain_network(x_shape: Sequence[int], skip: bool = False) -> MLP:
+    """Fully connected, without levels.
+
+    :param skip: whether there are linear maps beside the hidden layers.
+    """
+    return MLP(_widths(x_shape, 2), dropout=0, skip=skip)
 
 
 def _widths(x_shape: Sequence[int], levels: int) -> list[int]:

@@ -15,7 +15,8 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from inference.estimators.data import Encoding, residual_scale
+from inference.estimators.data import Encoding
+from inference.estimators.noise import residual_scale
 from inference.estimators.readers import Reader
 from inference.estimators.rows import some_rows
 from inference.estimators.views import View
@@ -115,6 +116,7 @@ class EmbeddingView(View):
     :ivar scale: deviation of each component ``[p]``.
     """
 
+    linear = False
     scale: np.ndarray
 
     @property

@@ -62,12 +62,12 @@ class Reader:
         """The user's or the default one, with what encoded data add to it."""
         return completed(likelihood, x)
 
-    def network(self, shape: tuple[int, ...]) -> Architecture:
+    def network(self, shape: tuple[int, ...], view: View) -> Architecture:
         """That of data whose facets are subspaces, where the user gave none.
 
         :param shape: of one datum.
         """
-        return default_plain_network(shape)
+        return default_plain_network(shape, skip=view.linear)
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         """How a start sees encoded data.

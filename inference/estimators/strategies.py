@@ -21,7 +21,13 @@ from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import facet_names
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.rows import has_missing, in_parts, labelled, some_rows
-from inference.estimators.subspaces import Subspaces, independent_subspaces, teach
+from inference.estimators.subspaces import (
+    Subspaces,
+    independent_subspaces,
+    set_linear,
+    set_widths,
+    teach,
+)
 from inference.estimators.views import View
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -271,22 +277,25 @@ class SubspaceStrategy(FitStrategy):
     dim: int
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        view = self.chosen.view
+        view, some = self.chosen.view, some_rows(x)
         subspaces = self._subspaces(x, label)
         dims = zip([*self.names, REST], subspaces.dims, strict=False)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
+        set_widths(guide, subspaces.variances(view.residual_scale(some, self.dim)))
+        if view.linear:
+            set_linear(guide, subspaces, view.numbers(some))
+        else:
+            self._teach(guide, subspaces, x)
+        return guide
 
+    def _teach(self, guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
         def sources_of(x: np.ndarray) -> np.ndarray:
-            return subspaces.sources(view.numbers(x)).astype(np.float32)
+            return subspaces.sources(self.chosen.view.numbers(x)).astype(np.float32)
 
         sources = torch.as_tensor(in_parts(sources_of, x))
-        variances = torch.as_tensor(
-            subspaces.variances(view.residual_scale(some_rows(x), self.dim))
-        )
         seen = guide.observed(x, {}).to(guide.model.gates.device)
         with blaming_divergence(guide, x, self.chosen.learning_rate):
-            teach(guide, seen, sources, variances, sum(self.lengths.alone), self.chosen)
-        return guide
+            teach(guide, seen, sources, sum(self.lengths.alone), self.chosen)
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)

@@ -4,7 +4,8 @@ In images, facets are distinguished by the depth at which they leave the encoder
 such order. For columns, the data's principal components are rotated to be as independent as
 possible (ICA), and coordinates that still depend on each other go into one facet: a facet's
 clusters depend on all of its coordinates, those of two facets do not (the model's own assumption,
-MFCVAE, Eq. 1). The networks are then trained on these linear maps, as a starting point.
+MFCVAE, Eq. 1). These linear maps are where the networks start: with layers that skip the hidden
+ones they are set, others are trained on them.
 
 The latents of a plain VAE cannot replace them: its prior has pressed them towards a single normal,
 which shows neither clusters nor independence.
@@ -22,7 +23,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
 from sklearn.feature_selection import mutual_info_regression
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from guides import FacetGuide
@@ -36,7 +37,7 @@ from ppl_models.distributions import raw_log_variance
 from ppl_models.modes import training
 from ppl_models.turns import let_others_in
 
-__all__ = ["Subspaces", "independent_subspaces", "teach"]
+__all__ = ["Subspaces", "independent_subspaces", "set_linear", "set_widths", "teach"]
 
 # Most rows that dependence is measured on.
 MAX_ROWS = 2000
@@ -159,14 +160,45 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
     return (each + each.T) / 2
 
 
-def teach(
-    guide: FacetGuide,
-    data: Observed,
-    sources: Tensor,
-    variances: Tensor,
-    epochs: int,
-    chosen: Chosen,
-) -> None:
+@torch.no_grad()
+def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
+    """Give the posteriors the same variances for all data.
+
+    :param variances: of all facets' latents side by side ``[m]``.
+    """
+    rungs = cast(Any, guide.encoder).rungs
+    ends = np.cumsum([len(rung.bias) // 2 for rung in rungs])[:-1]
+    for rung, variance in zip(rungs, np.split(variances, ends), strict=True):
+        width = len(variance)
+        rung.weight[width:] = 0
+        rung.bias[width:] = raw_log_variance(torch.as_tensor(variance).log())
+
+
+@torch.no_grad()
+def set_linear(guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
+    """Set a guide's networks to linear maps: the encoder to the subspaces', the decoder to the way
+    back that leaves least of the data. Hidden layers have no say until they are trained.
+
+    :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP` whose
+        heads and last layer read the input, too.
+    :param x: complete data ``[N, D]``, as the encoder reads them.
+    """
+    for rung, turn in zip(cast(Any, guide.encoder).rungs, subspaces.maps, strict=True):
+        _set_last(rung, turn, -turn @ subspaces.loc)
+    sources = subspaces.sources(x)
+    back = np.linalg.lstsq(np.column_stack([sources, np.ones(len(x))]), x, rcond=None)[0].T
+    _set_last(cast(Any, guide.model.decoder).trunk[-2], back[:, :-1], back[:, -1])
+
+
+def _set_last(layer: nn.Linear, weight: np.ndarray, bias: np.ndarray) -> None:
+    """The layer's first outputs, as a linear map of its last inputs."""
+    outputs, inputs = weight.shape
+    layer.weight[:outputs] = 0
+    layer.weight[:outputs, -inputs:] = torch.as_tensor(weight)
+    layer.bias[:outputs] = torch.as_tensor(bias)
+
+
+def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
 
@@ -177,16 +209,10 @@ def teach(
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
     :param data: x ``[N, D]``, encoded, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
-    :param variances: of each latent given x ``[m]``: the posteriors' first widths.
     :param chosen: gives the learning rate, batch size and seed.
     """
     dims = [prior.dim for prior in guide.model.priors.values()]
     sources = sources.to(guide.model.gates)
-    with torch.no_grad():
-        widths = variances.to(guide.model.gates).split(dims)
-        for rung, width in zip(cast(Any, guide.encoder).rungs, widths, strict=True):
-            rung.weight[len(width) :] = 0
-            rung.bias[len(width) :] = raw_log_variance(width.log())
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
     steps = -(-len(data) // chosen.batch_size)
     bar = tqdm(total=epochs * steps, unit="step", disable=not chosen.verbose, dynamic_ncols=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy.linalg import block_diag
 from torch import Tensor
 
-from inference.estimators.data import residual_scale
 from inference.estimators.filling import LinearFilling, linear_filling
+from inference.estimators.noise import residual_scale
 from inference.estimators.rows import has_missing, thinned
 from ppl_models import Columns
 from ppl_models.columns import numeric
@@ -31,7 +31,13 @@ FILLING = 0.4
 
 @dataclass(frozen=True)
 class View:
-    """Encoded data are numbers already; a gap is their mean, 0."""
+    """Encoded data are numbers already; a gap is their mean, 0.
+
+    :cvar linear: whether encoders read these numbers, so that a linear map of them is one of an
+        encoder's.
+    """
+
+    linear: ClassVar[bool] = True
 
     @property
     def dims(self) -> int | None:
@@ -77,6 +83,7 @@ class ColumnsView(View):
     :ivar filling: of gaps, if there were any and columns depend on each other.
     """
 
+    linear = False
     columns: Any
     loc: np.ndarray
     whitening: np.ndarray

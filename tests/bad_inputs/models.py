@@ -304,6 +304,14 @@ LIKELIHOODS = [
         ("nan: scale", lambda: Normal(NAN), "must be positive, got nan"),
         ("huge: scale", lambda: Normal(INF), "must be positive, got inf"),
         ("type: scale", lambda: Normal("0.3"), "must be positive, got '0.3'"),
+        ("empty: scale", lambda: Normal([]), r"must be positive, got \[\]"),
+        ("nan: a scale", lambda: Normal([0.3, NAN]), r"must be positive, got \[0.3, nan\]"),
+        ("range: a scale", lambda: Normal([0.3, 0.0]), r"must be positive, got \[0.3, 0.0\]"),
+        (
+            "shape: scale",
+            lambda: VAE((3,), 2, Normal([0.3, 0.2])),
+            r"scale has the shape \(2,\), but x has \(3,\): give one number, or one for each entry",
+        ),
         (
             "type: learned",
             lambda: Normal(0.3, learned="yes"),
@@ -626,6 +634,7 @@ NETWORKS = [
         ("range: dropout", lambda: MLP(dropout=1.0), r"must be within \[0, 1\), got 1.0"),
         ("nan: dropout", lambda: MLP(dropout=NAN), r"must be within \[0, 1\), got nan"),
         ("type: dropout", lambda: MLP(dropout="some"), r"must be within \[0, 1\), got 'some'"),
+        ("type: skip", lambda: MLP(skip="no"), "skip must be True or False, got str"),
     ),
     *of(
         "ConvLadder",
