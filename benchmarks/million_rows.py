@@ -42,7 +42,7 @@ CLUSTERS = (3, 5)
 # Rows of the table whose fit tells what does not depend on their number.
 FEW = 25_000
 # Phases that are passes over the data.
-NETWORKS, LAST = "trains networks, without mixtures", "trains all together"
+LAST = "trains all together"
 # How processes start: from one that has imported what they need, and holds no data.
 START = "forkserver"
 # Bytes of what getrusage counts in (Linux).
@@ -81,12 +81,8 @@ def ours(folder: Path, seed: int, epochs: int | None = None) -> dict[str, float]
     phases = {
         f"{phase}, seconds": end - at for (phase, at), end in zip(fit.phases, ends, strict=True)
     }
-    alone = fit.settings_["epochs"][0]
-    networks, last = (phases[f"{name}, seconds"] for name in (NETWORKS, LAST))
-    passes = {
-        "a pass of the networks' training, seconds": networks / alone,
-        "a pass of the last phase, seconds": last / fit.runner_.epoch,
-    }
+    last = phases[f"{LAST}, seconds"] / fit.runner_.epoch
+    passes = {"a pass of the last phase, seconds": last}
     predicted = {"predict, seconds": _seconds(lambda: fit.predict(x))}
     found = {"facets": fit.labels_.shape[1], "outliers": int(fit.outliers_.sum())}
     return {"seconds": seconds} | phases | passes | predicted | found | _scores(folder, fit.labels_)

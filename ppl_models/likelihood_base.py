@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
 FIRST_SHARE, LEAST_SHARE = 0.5, 0.1
 
 Built = TypeVar("Built", bound=Configurable)
+Scale = float | Sequence[Any] | np.ndarray | Tensor
 
 
 class Likelihood(Configurable, nn.Module):
@@ -187,7 +189,7 @@ class Scaled(Located):
     A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
     """
 
-    def _set_scale(self, scale: float | Sequence[Any] | None, learned: bool = False) -> None:
+    def _set_scale(self, scale: Scale | None, learned: bool = False) -> None:
         """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
         check_kind("learned", learned, bool, "True or False")
         first = FIRST_SHARE * self.unit if scale is None else _scales(scale)
@@ -224,13 +226,12 @@ class Scaled(Located):
 
 def _scales(scale: Any) -> Tensor:
     """:raises ValueError: if a scale is not positive."""
+    given = scale if isinstance(scale, list | tuple | np.ndarray | Tensor) else number(scale)
     try:
-        found = torch.as_tensor(scale, dtype=torch.get_default_dtype())
-    except (TypeError, ValueError, RuntimeError):
+        found = torch.as_tensor(given, dtype=torch.get_default_dtype(), device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         found = torch.zeros(())
-    if isinstance(scale, bool | str) or not (
-        found.numel() and 0 < found.min() <= found.max() < inf
-    ):
+    if not (found.numel() and 0 < found.min() <= found.max() < inf):
         raise ValueError(f"scale is a standard deviation and must be positive, got {scale!r}")
     return found.clone()
 

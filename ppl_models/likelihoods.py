@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
 from ppl_models.distributions import FewScalesNormal, MaskedIndependent, RoundedLogistic
-from ppl_models.likelihood_base import Likelihood, Scaled
+from ppl_models.likelihood_base import Likelihood, Scale, Scaled
 
 __all__ = [
     "Bernoulli",
@@ -112,7 +111,7 @@ class Normal(Scaled):
 
     def __init__(
         self,
-        scale: float | Sequence[Any] | None = None,
+        scale: Scale | None = None,
         bounded: bool = False,
         learned: bool = False,
         loc: float | None = None,

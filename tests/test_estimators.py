@@ -506,15 +506,42 @@ def test_noise_of_columns_is_found_where_it_differs() -> None:
         return (x - x.mean(0)) / x.std(0), sigma / x.std(0)
 
     x, own = standardised(sigma)
-    noise = column_noise(x)
+    noise = column_noise(x, 5)
     assert noise is not None
     np.testing.assert_allclose(noise, own, rtol=0.1 + 4 / np.sqrt(2 * n))
     np.testing.assert_array_equal(linear_noise(x, 3), noise)
     assert linear_noise(x, 12) == RESIDUAL_SHARE[0]
     alike = standardised(0.3 * signal.std(0))[0]
-    assert column_noise(alike) is None
+    assert column_noise(alike, 5) is None
     assert linear_noise(alike, 3) == pytest.approx(residual_scale(alike, 3))
-    assert column_noise(x[:, :2]) is None, "two columns do not determine a factor"
+    assert column_noise(x[:, :2], 5) is None, "two columns do not determine a factor"
+    assert column_noise(x, 1) is None, "one latent leaves more than noise"
+    flag = np.zeros(n)
+    flag[:2] = 1
+    with_a_constant = column_noise(np.c_[x, np.zeros(n), flag], 5)
+    assert with_a_constant is not None
+    np.testing.assert_allclose(with_a_constant[:12], noise, rtol=0.05)
+    assert column_noise(np.c_[x, x[:, :3]], 5) is None, "copies"
+    assert column_noise(x[:4], 2) is None
+
+
+def test_a_table_gets_the_noise_of_its_columns_and_the_first_widths_that_follow() -> None:
+    """Scales and posterior variances of the start are those of the closed form, to the noise of
+    another draw of rows.
+    """
+    drawn_data = labellings(600, (3,), dims=(2,), width=20, noise=0.5, seed=3)
+    x = drawn_data.x * np.geomspace(0.1, 10, 20)
+    found = MultiFacetClustering(epochs=2, random_state=0).fit(x)
+    scale = found.runner_.model.likelihood.scale.numpy()
+    z = (x - x.mean(0)) / x.std(0)
+    np.testing.assert_allclose(scale, 0.5 / drawn_data.x.std(0), rtol=0.25)
+    maps = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 2)))[0].T
+    back = np.linalg.pinv(maps)
+    np.testing.assert_allclose(
+        Subspaces(z.mean(0), [maps]).variances(scale),
+        [1 / (1 + (column**2 / scale**2).sum()) for column in back.T],
+    )
+    assert Subspaces(z.mean(0), [maps]).variances(0.5).shape == (2,)
 
 
 def test_networks_are_taught_the_maps() -> None:

@@ -44,7 +44,6 @@ from inference.estimators.facets import (
     known_labels,
 )
 from inference.estimators.gaps import ImprovedInGaps, Reads, rows_with_gaps
-from inference.estimators.noise import linear_noise
 from inference.estimators.outliers import Outliers
 from inference.estimators.readers import Reader
 from inference.estimators.reading import reader_for
@@ -633,8 +632,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
         chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
-        if view.linear and self.likelihood is None and not self.encoding_.missing:
-            chosen = replace(chosen, likelihood=Normal(linear_noise(x, dim)))
+        if view.linear and self.likelihood is None:
+            likelihood = Normal(view.residual_scale(x, dim))
+            chosen = replace(chosen, likelihood=self.reader_.completed(likelihood, x))
         steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
         return kind(shape, names, chosen, chosen.lengths(len(x), steps), dim, **how)
 

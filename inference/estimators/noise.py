@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA, FactorAnalysis
 from sklearn.impute import SimpleImputer
 
 from inference.estimators.chance import principal_dimensions
-from inference.estimators.rows import is_missing, thinned
+from inference.estimators.rows import has_missing, is_missing, thinned
 from inference.threads import on_one_thread
 
 __all__ = ["RESIDUAL_SHARE", "column_noise", "linear_noise", "residual_scale"]
@@ -22,9 +22,12 @@ SOME_ROWS = 5000
 RESIDUAL_SHARE = (0.1, 0.6)
 # Most common factors, and the nats per row by which a fit of them must still gain.
 MOST_FACTORS, GAIN = 20, 1e-3
-# Least deviation of a column's noise: in units of its own deviation, and of the median column's
-# noise. A factor of its own leaves a column none.
-LEAST, LEAST_SHARE = 0.03, 0.1
+# Least deviation of a column's noise, in units of the median column's: a factor of its own leaves a
+# column none.
+LEAST_SHARE = 0.1
+# Deviation, in units of a whole column's, that is none; and fewest and most columns, and fewest
+# rows, that factors are fitted to.
+CONSTANT, FEWEST, WIDE = 1e-3, 3, 1000
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
@@ -49,54 +52,67 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
 
 
 def linear_noise(x: np.ndarray, dim: int) -> float | np.ndarray:
-    """Deviation of what ``dim`` linear latents leave of standardised, complete columns ``[N, D]``:
-    one, or each column's; the lower bound for as many latents as columns, which leave nothing.
+    """Deviation of what ``dim`` linear latents leave of standardised columns ``[N, D]``: one, or
+    each column's (:func:`column_noise`); the lower bound for as many latents as columns, which
+    leave nothing; one for incomplete data.
     """
+    if has_missing(x):
+        return residual_scale(x, dim)
     if dim >= x.shape[1]:
         return RESIDUAL_SHARE[0]
-    found = column_noise(x)
+    found = column_noise(x, dim)
     return residual_scale(x, dim) if found is None else found
 
 
 @on_one_thread
-def column_noise(x: np.ndarray) -> np.ndarray | None:
+def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     """Deviation of each column's noise by factor analysis ``[D]``; ``None`` if held-out rows are as
-    likely where all columns have the same (probabilistic PCA).
+    likely where all columns have the same (probabilistic PCA), or columns depend on each other
+    without any noise.
 
     Rotated or mixed columns differ in it once each is divided by its own deviation, and latents
     would be read from the noisy ones as much as from the others. Both models are fitted to one half
-    of the rows and judged on the other, with as many latents as are best there: of D columns no
-    more than their covariances determine (Ledermann, 1937).
+    of the rows and judged on the other, with as many latents as are best there: at most ``dim``,
+    and no more than the covariances of D columns determine (Ledermann, 1937).
 
-    :param x: ``[N, D]``, standardised and complete.
+    :param x: ``[N, D]``, standardised and complete. Of more than ``WIDE`` columns ``None``, because
+        the likelihood takes time cubic in them.
     """
-    rows = thinned(x, SOME_ROWS)
+    rows = np.random.default_rng(0).permutation(thinned(x, SOME_ROWS)).astype(float)
     fitted, held_out = rows[::2], rows[1::2]
-    if min(fitted.shape) < 3:
+    vary = np.minimum(fitted.std(0), held_out.std(0)) > CONSTANT
+    if not (vary.sum() >= FEWEST and vary.sum() <= WIDE and len(held_out) >= FEWEST):
         return None
-    scores = dict(_factors_by_likelihood(fitted, held_out))
-    if not scores:
+    rows, fitted, held_out = rows[:, vary], fitted[:, vary], held_out[:, vary]
+    scores = dict(_factors_by_likelihood(fitted, held_out, dim))
+    number = max(scores, key=scores.__getitem__, default=0)
+    saturated = {vary.sum() - 1} if len(fitted) > 2 * vary.sum() else set()
+    alike = [PCA(k).fit(fitted) for k in {*scores, *saturated}]
+    if min((each.noise_variance_ for each in alike), default=0.0) < CONSTANT**2:
         return None
-    number = max(scores, key=scores.__getitem__)
-    alike = [PCA(k, random_state=0) for k in {*scores, min(fitted.shape) - 1}]
-    if max(each.fit(fitted).score(held_out) for each in alike) >= scores[number]:
+    if not scores[number] > max(each.score(held_out) for each in alike):
         return None
     noise = np.sqrt(_factor_analysis(number, rows).noise_variance_)
-    most = RESIDUAL_SHARE[1] / np.sqrt((noise**2).mean())
-    return (noise * min(1.0, most)).clip(max(LEAST, LEAST_SHARE * np.median(noise)))
+    noise = noise.clip(LEAST_SHARE * np.median(noise))
+    size = np.sqrt((noise**2).mean())
+    every = np.full(len(vary), np.clip(size, *RESIDUAL_SHARE))
+    every[vary] *= noise / size
+    return every
 
 
-def _factors_by_likelihood(fitted: np.ndarray, held_out: np.ndarray) -> Iterator[tuple[int, float]]:
+def _factors_by_likelihood(
+    fitted: np.ndarray, held_out: np.ndarray, dim: int
+) -> Iterator[tuple[int, float]]:
     """Numbers of common factors and the log-likelihood of held-out rows, from those beyond chance
     on, until it no longer rises.
     """
     D = fitted.shape[1]
     determined = int((2 * D + 1 - np.sqrt(8 * D + 1)) / 2)
-    most, best = min(determined, MOST_FACTORS, len(fitted) - 1), -np.inf
+    most, best = min(dim, determined, MOST_FACTORS, len(fitted) - 2), -np.inf
     first = principal_dimensions(fitted, 1, max(1, most))
     for number in range(first, most + 1):
         score = _factor_analysis(number, fitted).score(held_out)
-        if score <= best:
+        if not score > best:
             return
         yield number, (best := score)
 

@@ -272,7 +272,7 @@ class SubspaceStrategy(FitStrategy):
     """
 
     covariance = "full"
-    # The networks have learned the subspaces; a full rate moves clusters of few rows at random.
+    # The networks know the subspaces; a full rate moves clusters of few rows at random.
     slower = 3.0
     dim: int
 

@@ -11,7 +11,7 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from inference.estimators.filling import LinearFilling, linear_filling
-from inference.estimators.noise import residual_scale
+from inference.estimators.noise import linear_noise, residual_scale
 from inference.estimators.rows import has_missing, thinned
 from ppl_models import Columns
 from ppl_models.columns import numeric
@@ -58,9 +58,11 @@ class View:
         """What networks read, and learn to give back, before the bound is trained."""
         return x.nan_to_num()
 
-    def residual_scale(self, x: np.ndarray, dim: int) -> float:
-        """Deviation of what ``dim`` linear latents leave unexplained of the numbers."""
-        return residual_scale(x, dim)
+    def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
+        """Deviation of what ``dim`` linear latents leave unexplained of the numbers: one, or each
+        number's.
+        """
+        return linear_noise(x, dim)
 
 
 @dataclass(frozen=True)
