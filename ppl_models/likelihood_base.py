@@ -24,7 +24,6 @@ __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
 FIRST_SHARE, LEAST_SHARE = 0.5, 0.1
 
 Built = TypeVar("Built", bound=Configurable)
-Scale = float | Sequence[Any] | np.ndarray | Tensor
 
 
 class Likelihood(Configurable, nn.Module):
@@ -189,7 +188,9 @@ class Scaled(Located):
     A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
     """
 
-    def _set_scale(self, scale: Scale | None, learned: bool = False) -> None:
+    def _set_scale(
+        self, scale: float | Sequence[Any] | np.ndarray | Tensor | None, learned: bool = False
+    ) -> None:
         """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
         check_kind("learned", learned, bool, "True or False")
         first = FIRST_SHARE * self.unit if scale is None else _scales(scale)

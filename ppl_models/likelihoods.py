@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
+import numpy as np
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
 from ppl_models.distributions import FewScalesNormal, MaskedIndependent, RoundedLogistic
-from ppl_models.likelihood_base import Likelihood, Scale, Scaled
+from ppl_models.likelihood_base import Likelihood, Scaled
 
 __all__ = [
     "Bernoulli",
@@ -111,7 +113,7 @@ class Normal(Scaled):
 
     def __init__(
         self,
-        scale: Scale | None = None,
+        scale: float | Sequence[Any] | np.ndarray | Tensor | None = None,
         bounded: bool = False,
         learned: bool = False,
         loc: float | None = None,

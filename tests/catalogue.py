@@ -285,9 +285,7 @@ def ivae_images_two_draws() -> ConditionalGuide:
 
 
 def ivae_continuous_label() -> ConditionalGuide:
-    return ConditionalGuide(
-        ContinuousIVAE((2, 3), 3, 2, Normal(0.4), MLP((8, 9), dropout=0.2, skip=True))
-    )
+    return ConditionalGuide(ContinuousIVAE((2, 3), 3, 2, Normal(0.4), MLP((8, 9), dropout=0.2)))
 
 
 def vade_convnet() -> VaDEGuide:

@@ -365,9 +365,9 @@ def test_how_the_last_phase_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Convergence, "reached", lambda self, value: True)
     options: dict[str, Any] = {"epochs": 12, "batch_size": 1}  # 60 steps an epoch
     found = short(**options).fit(columns())
-    assert found.settings_["ended"] == "converged in 2 of 10 epochs"
+    assert found.settings_["ended"] == "converged in 2 of 12 epochs"
     found = short(**options, early_stopping=False).fit(columns())
-    assert found.settings_["ended"] == "took all 10 of 10 epochs"
+    assert found.settings_["ended"] == "took all 12 of 12 epochs"
 
 
 def test_the_state_with_the_best_held_out_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from inference.estimators.chance import principal_dimensions
 from inference.estimators.rows import has_missing, is_missing, thinned
 from inference.threads import on_one_thread
 
-__all__ = ["RESIDUAL_SHARE", "column_noise", "linear_noise", "residual_scale"]
+__all__ = ["column_noise", "linear_noise", "residual_scale"]
 
 # Rows to use when a rough estimate is enough.
 SOME_ROWS = 5000
