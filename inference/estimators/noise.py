@@ -85,10 +85,12 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
         return None
     rows, fitted, held_out = rows[:, vary], fitted[:, vary], held_out[:, vary]
     scores = dict(_factors_by_likelihood(fitted, held_out, dim))
-    number = max(scores, key=scores.__getitem__, default=0)
+    if not scores:
+        return None
+    number = max(scores, key=scores.__getitem__)
     saturated = {vary.sum() - 1} if len(fitted) > 2 * vary.sum() else set()
-    alike = [PCA(k).fit(fitted) for k in {*scores, *saturated}]
-    if min((each.noise_variance_ for each in alike), default=0.0) < CONSTANT**2:
+    alike = [PCA(k, random_state=0).fit(fitted) for k in {*scores, *saturated}]
+    if min(each.noise_variance_ for each in alike) < CONSTANT**2:
         return None
     if not scores[number] > max(each.score(held_out) for each in alike):
         return None

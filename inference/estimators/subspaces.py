@@ -164,6 +164,7 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
     """Give the posteriors the same variances for all data.
 
+    :param guide: with a normal posterior whose scales come from its heads' second halves.
     :param variances: of all facets' latents side by side ``[m]``.
     """
     rungs = cast(Any, guide.encoder).rungs
