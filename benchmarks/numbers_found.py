@@ -19,7 +19,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
@@ -102,7 +102,7 @@ def heavy(seed: int) -> Labellings:
         own.append(scale * (centres[label] + rng.normal(size=shape) / stretch))
     sources = np.concatenate([*own, np.zeros((spec.rows, spec.width - sum(spec.dims)))], 1)
     x = drawn.mixing(sources) + 0.3 * rng.normal(size=sources.shape)
-    return Labellings(x, sources, drawn.labels, drawn.centres, drawn.mixing)
+    return replace(drawn, x=x, sources=sources)
 
 
 SHAPES: dict[str, Callable[[int], Labellings]] = {

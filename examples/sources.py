@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.metrics import pairwise_distances_argmin
 
 from ppl_models.checks import check_count, check_counts, check_positive, check_seed, number
 
@@ -125,6 +126,7 @@ class Labellings:
     :ivar labels: integers ``[N]`` of each labelling.
     :ivar centres: of each labelling's clusters in its own coordinates, before its scale, ``[K,
         d]``.
+    :ivar scales: of each labelling.
     """
 
     x: np.ndarray
@@ -132,6 +134,26 @@ class Labellings:
     labels: Sequence[np.ndarray]
     centres: Sequence[np.ndarray]
     mixing: Mixing
+    scales: Sequence[float]
+
+    def likeliest(self) -> list[np.ndarray]:
+        """Of each labelling, each row's likeliest cluster ``[N]`` given all that the data were
+        drawn with: the Bayes rule, whose expected accuracy no method exceeds.
+
+        :raises ValueError: if the mixing has several layers, which bend the noise.
+        """
+        if len(self.mixing.weights) > 1:
+            raise ValueError(
+                "the likeliest clusters are known for a mixing of one layer: got "
+                f"{len(self.mixing.weights)}; draw with num_layers=1"
+            )
+        # Rotated back, the noise is as it was; clusters are as likely and as wide as each other.
+        sources, found, first = self.mixing.inverse(self.x), [], 0
+        for centres, scale in zip(self.centres, self.scales, strict=True):
+            own = sources[:, first : first + centres.shape[1]] / scale
+            found.append(pairwise_distances_argmin(own, centres))
+            first += centres.shape[1]
+        return found
 
 
 def labellings(
@@ -191,7 +213,12 @@ def labellings(
     ]
     sources = np.concatenate([*own, np.zeros((n, width - sum(dims)))], 1)
     return Labellings(
-        mixing(sources) + noise * rng.normal(size=sources.shape), sources, labels, centres, mixing
+        mixing(sources) + noise * rng.normal(size=sources.shape),
+        sources,
+        labels,
+        centres,
+        mixing,
+        scales,
     )
 
 

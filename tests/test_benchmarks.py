@@ -488,6 +488,20 @@ def test_rivals_are_scored_and_go_on_where_they_were_stopped(
     assert "\ntwo drawn: fails\n  seed 0 failed: ArithmeticError" in printed
 
 
+def test_what_the_best_possible_method_is_ahead_of_is_said() -> None:
+    means = {"ours": [0.5, 0.8], "Bayes rule": [0.9, 0.795], "KMeans": [0.6, 0.6]}
+    found = {name: {"seeds": [0, 1], "mean of the labellings": m} for name, m in means.items()}
+    assert list(rivals.ahead({"tables": found})) == [
+        "tables: ours at least as high as Bayes rule in 1 of 2, within 0.01 or higher in 1",
+        "tables: ours at least as high as KMeans in 1 of 2, within 0.01 or higher in 1",
+        "tables: Bayes rule at least as high as ours in 1 of 2, within 0.01 or higher in 2",
+        "tables: Bayes rule at least as high as KMeans in 2 of 2, within 0.01 or higher in 2",
+    ]
+    data = rivals.DATA["tables"].load(0)
+    best = rivals.measure(rivals.METHODS["Bayes rule"], data, seed=0, limit=60)
+    assert min(max(each) for each in best["nmi"].values()) > 0.9
+
+
 def test_a_rival_that_takes_too_long_is_given_up() -> None:
     def waits(data: rivals.Data, seed: int) -> np.ndarray:
         while True:

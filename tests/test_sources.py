@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from examples.sources import labellings, time_contrastive
 
@@ -92,6 +93,20 @@ def test_labellings_are_independent_and_each_is_in_its_own_subspace() -> None:
         np.testing.assert_allclose(neighbours, 6, atol=1e-9)
     joint = np.histogram2d(*data.labels, bins=(3, 4))[0] / 20_000
     np.testing.assert_allclose(joint, 1 / 12, atol=5 * np.sqrt(1 / 12 / 20_000))
+
+
+def test_the_bayes_rule_errs_as_often_as_it_must() -> None:
+    """K clusters on a line err with probability 2 (K - 1) / K Phi(-separation / (2 deviation)), the
+    deviation being that of a cluster and of the noise; five standard errors.
+    """
+    n, noise, scales = 20_000, 0.6, (1.0, 3.0)
+    data = labellings(n, (2, 5), (1, 1), 6, separation=3.0, scales=scales, noise=noise, seed=1)
+    for K, scale, label, found in zip((2, 5), scales, data.labels, data.likeliest(), strict=True):
+        expected = 2 * (K - 1) / K * norm.cdf(-1.5 / np.hypot(1, noise / scale))
+        deviation = np.sqrt(expected * (1 - expected) / n)
+        assert (found != label).mean() == pytest.approx(expected, abs=5 * deviation)
+    with pytest.raises(ValueError, match="a mixing of one layer: got 2"):
+        labellings(50, num_layers=2).likeliest()
 
 
 def test_labellings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
