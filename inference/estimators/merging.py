@@ -28,6 +28,8 @@ __all__ = ["ClusterCount", "MergeTree", "likeliest_mixture", "merge_tree", "merg
 # their hills are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
 # drawn tables shares from 0.6 to 0.9 give the same numbers (`benchmarks/numbers_found.py`).
 VALLEY = 0.8
+# Of a mixture with k-means; the likeliest is kept.
+STARTS = 2
 # Points at which the density is computed along each line.
 STEPS = 21
 # Numbers of components to try, and how many in a row without a lower BIC end the search.
@@ -171,7 +173,10 @@ def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, Ga
             break
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
-            mixture = GaussianMixture(k, covariance_type=covariance, n_init=2, random_state=seed)
+            starts = min(k, STARTS)  # a single component has one answer
+            mixture = GaussianMixture(
+                k, covariance_type=covariance, n_init=starts, random_state=seed
+            )
             mixture.fit(z)
         fitted.append((float(mixture.bic(z)), mixture))
     return fitted
