@@ -88,7 +88,7 @@ class Settings:
     precision: str = "float32"
     labels: int = 0  # training images whose label is known; 0 for all
     label_weight: float = (
-        20.0  # of log q(y | x) in the simplified objective where some labels are unknown
+        100.0  # of log q(y | x) in the simplified objective where some labels are unknown
     )
     labelled_share: float = 0.1  # of the rows of a pass: labelled rows are repeated to make so many
 
