@@ -74,7 +74,7 @@ FACETS = 2
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
 # mixtures; and if facets are subspaces: training the networks on these, unless they are set to
 # them, and all with their mixtures.
-STEPS, SUBSPACE_STEPS = (1000, 4000, 1500), (600, 3000)
+STEPS, SUBSPACE_STEPS = (1000, 3000, 1500), (600, 3000)
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
 
