@@ -158,7 +158,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         are then faded in by depth.
     :param epochs: passes over the data, all phases together. By default, with subspaces: at most
         3,000 optimiser steps, after 600 that train the networks on them where these cannot be set;
-        else 1,000 for the first facet, 4,000 for each further one and at most 1,500 for all
+        else 1,000 for the first facet, 3,000 for each further one and at most 1,500 for all
         together.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate; with subspaces the last phase has a third of it.
