@@ -16,6 +16,7 @@ CUTS = {
     r"\bepochs=\d+": "epochs=2",
     r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)",
     r"\bfade_steps=\d+": "fade_steps=10",
+    r"\bn_init=\d+": "n_init=2",
     r"\blabellings\(1000\b": "labellings(300",
     r"\bdrawn_embeddings\(2000\b": "drawn_embeddings(300",
     # Estimators that choose their own length, each called on one line.
