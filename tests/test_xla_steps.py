@@ -48,6 +48,7 @@ REFUSED = {
     "aten.convolution": "has no form in JAX",
     "aten.threshold_backward": "has no form in JAX",
     "parameters": "what it draws depends on parameters",
+    "groups": "batches of groups of many sizes",
 }
 
 
