@@ -14,6 +14,7 @@ from benchmarks.numbers_found import NONE, curved, linear, standardised, table
 from examples.sources import labellings
 from inference.estimators.counting import FacetCount, _in_units_of_noise, number_of_facets
 from inference.estimators.dip import dip, dip_p_value
+from inference.estimators.grids import grid_of
 from inference.estimators.merging import VALLEY, merge_tree, merged_number
 from inference.estimators.skewness import unskewed_if_better
 from inference.estimators.sources import independent_sources
@@ -178,6 +179,42 @@ def test_curved_labellings_are_one_facet_of_their_combinations() -> None:
     each = found.facets[0].tree.labels(found.subspaces.sources(x), found.numbers[0])
     combined = 2 * drawn.labels[0][:2000] + drawn.labels[1][:2000]
     assert nmi(combined, each) > 0.9
+
+
+def test_pictures_in_colours_are_two_facets() -> None:
+    """Colours multiply pictures, so that ICA finds their 18 combinations in one group."""
+    rng = np.random.default_rng(0)
+    pictures, colours = rng.integers(2, size=(6, 40)), 1 - np.eye(3)
+    labels = rng.integers(6, size=800), rng.integers(3, size=800)
+    clean = pictures[labels[0], :, None] * colours[labels[1], None]
+    x = standardised(clean.reshape(800, -1) + rng.normal(0, 0.15, (800, 120)))
+    found = number_of_facets(x)
+    assert sorted(found.numbers) == [3, 6]
+    z = (x - found.loc) @ found.maps.T
+    of = {facet.tree.hills: facet.tree.labels(z[:, facet.columns], facet.tree.hills)
+          for facet in found.facets}  # fmt: skip
+    assert [nmi(label, of[k]) for label, k in zip(labels, (6, 3), strict=True)] == [1.0, 1.0]
+
+
+def test_a_grid_of_clusters() -> None:
+    rng = np.random.default_rng(0)
+    rows, columns = np.divmod(rng.permutation(12), 3)
+    sums = rng.normal(size=(4, 6))[rows] + rng.normal(size=(3, 6))[columns]
+    found = grid_of(sums + 0.1 * rng.normal(size=(12, 6)), 0)
+    assert found is not None
+    assert [nmi(a, b) for a, b in zip(found, (rows, columns), strict=True)] == [1.0, 1.0]
+    assert grid_of(sums[:11], 0) is None, "a prime number"
+    hierarchy = rng.normal(size=(4, 6))[rows] + 0.3 * rng.normal(size=(12, 6))
+    assert grid_of(hierarchy, 0) is None, "rows alone are no grid"
+
+
+def test_random_clusters_are_a_grid_as_seldom_as_said() -> None:
+    """In 1 of 100, of 6 clusters in 3 dimensions; 5 or more of 100 are so with 0.4 %. A level of
+    0.1 would show with 98 %.
+    """
+    rng = np.random.default_rng(1)
+    found = sum(grid_of(rng.normal(size=(6, 3)), i) is not None for i in range(100))
+    assert found <= binom.ppf(0.99, 100, 0.01)
 
 
 def test_a_grouping_of_all_coordinates_together() -> None:

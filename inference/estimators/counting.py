@@ -12,12 +12,16 @@
 4. A group is a facet if its density has two hills or more (:mod:`~inference.estimators.merging`),
    and the data of two of its clusters are not unimodal along the line that separates these best
    (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill.
-5. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`). They tell
+5. If the clusters of a facet are all combinations of two independent groupings
+   (:func:`~inference.estimators.grids.grid_of`), and each of the two has its clusters in directions
+   of its own, it is two facets. ICA misses these where one grouping's centres have no axes, as six
+   at equal distances in five dimensions.
+6. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`). They tell
    every combination of all labellings, however curved. Where there is only one, there is no facet
    without a deep valley: if few rows have many combinations, neighbours cannot tell these.
-6. The coordinates of a facet are turned so that they separate its clusters best (linear
+7. The coordinates of a facet are turned so that they separate its clusters best (linear
    discriminant analysis and a mixture by turns), and the others are what is left.
-7. If there are several, but no group of coordinates is a facet, or the facets' clusters combined
+8. If there are several, but no group of coordinates is a facet, or the facets' clusters combined
    are fewer than half of them, the components that exceed chance are one facet: few rows may show a
    grouping there that no single group of coordinates does, and curved ones need all.
 """
@@ -44,6 +48,7 @@ from inference.estimators.chance import (
     rank,
 )
 from inference.estimators.dip import dip_p_value
+from inference.estimators.grids import grid_of
 from inference.estimators.merging import ClusterCount, MergeTree, merge_tree
 from inference.estimators.rows import thinned
 from inference.estimators.sources import (
@@ -218,6 +223,7 @@ def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> F
     best = max(counts, key=lambda count: count.number)
     clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
+        best = _grids_split(best, x, seed)
         return replace(_sharpened(best, x, seed), combined=combined)
     return _count_whole(x, dim, combined, seed)
 
@@ -258,6 +264,66 @@ def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.n
     number, group = connected_components(tied, directed=False)
     parts = [[split[i].columns for i in np.flatnonzero(group == each)] for each in range(number)]
     return [np.sort(np.concatenate(part)) for part in parts if len(part) > 1]
+
+
+def _grids_split(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
+    """Facets whose clusters are a grid become two, and these again."""
+    sources, maps, tests = (x - count.loc) @ count.maps.T, count.maps.copy(), len(count.groups)
+    done: list[SubspaceEvidence] = []
+    waiting = list(count.groups)
+    while waiting:
+        group = waiting.pop()
+        own = group.columns
+        parts, turn = _parts_of_grid(sources[:, own], group, seed, tests)
+        maps[own], sources[:, own] = turn @ maps[own], sources[:, own] @ turn.T
+        (waiting if len(parts) > 1 else done).extend(parts)
+    return FacetCount(sorted(done, key=_clearness), count.loc, maps)
+
+
+def _parts_of_grid(
+    z: np.ndarray, facet: SubspaceEvidence, seed: int, tests: int
+) -> tuple[list[SubspaceEvidence], np.ndarray]:
+    """The two facets that a facet with coordinates ``z`` ``[N, d]`` consists of, with what these
+    leave of it, and the turn of the coordinates ``[d, d]``; or the facet as it is.
+    """
+    K, d = facet.tree.hills, z.shape[1]
+    whole = [facet], np.eye(d)
+    label = facet.tree.labels(z, K)
+    if not facet.is_facet or len(np.unique(label)) < K:
+        return whole
+    centres = np.stack([z[label == k].mean(0) for k in range(K)])
+    grid = grid_of(centres @ _sphering(z - centres[label]), seed)
+    if grid is None or _shared_information([part[label] for part in grid]) > JOINT:
+        return whole
+    turns = [_separating(z, part[label]) for part in grid]
+    turns = [turn / (z @ turn.T).std(0)[:, None] for turn in turns]
+    rest = null_space(np.concatenate(turns)).T
+    turn = np.concatenate([*turns, rest])
+    if len(turn) != d:  # some direction separates both
+        return whole
+    ends = np.cumsum([len(each) for each in turns])
+    *own, left = np.split(np.arange(d), ends)
+    parts = [_evidence(z @ turn[each].T, facet.columns[each], seed, tests) for each in own]
+    if [each.tree.hills * each.is_facet for each in parts] != [each.max() + 1 for each in grid]:
+        return whole
+    if len(left):  # where the two interact; clusters there are no third grouping
+        tree = merge_tree(z @ turn[left].T, seed)
+        parts.append(SubspaceEvidence(facet.columns[left], tree, 1.0, is_facet=False))
+    return parts, turn
+
+
+def _sphering(left: np.ndarray) -> np.ndarray:
+    """``[d, d]``, which makes the deviations within clusters 1."""
+    within = left.T @ left / len(left)
+    within += SHRINKAGE * np.trace(within) / len(within) * np.eye(len(within))
+    return np.linalg.cholesky(np.linalg.inv(within))
+
+
+def _separating(z: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Directions ``[m, d]`` of ``z`` ``[N, d]`` that separate clusters, of variance 1 within."""
+    fitted = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE).fit(z, label)
+    share = fitted.explained_variance_ratio_
+    return fitted.scalings_.T[: len(share)][share > WEAK]
 
 
 def _shared_information(labels: Sequence[np.ndarray]) -> float:
@@ -317,9 +383,7 @@ def _discriminating(
     k, found = facet.tree.hills, before[:, facet.columns]
     label = facet.tree.labels(found, k)
     for _ in range(TURNS):
-        fitted = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE).fit(u, label)
-        share = fitted.explained_variance_ratio_
-        turn = fitted.scalings_.T[: len(share)][share > WEAK]
+        turn = _separating(u, label)
         z = u @ turn.T
         means = np.stack([z[label == each].mean(0) for each in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
@@ -328,7 +392,7 @@ def _discriminating(
             break
     turn = turn / (u @ turn.T).std(0)[:, None]
     tree = merge_tree(u @ turn.T, seed)
-    if tree.hills > 1:
+    if 1 < tree.hills <= k:  # further ones are tails, or what is left of another facet
         return turn, tree
     return np.linalg.lstsq(u, found, rcond=None)[0].T, facet.tree
 
