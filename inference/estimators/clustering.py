@@ -636,7 +636,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             likelihood = Normal(view.residual_scale(x, dim))
             chosen = replace(chosen, likelihood=self.reader_.completed(likelihood, x))
         steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
-        return kind(shape, names, chosen, chosen.lengths(len(x), steps), dim, **how)
+        lengths = chosen.lengths(len(x), steps)
+        return kind(shape, names, chosen, lengths, dim, len(x), **how)
 
     def _split(
         self, known: Mapping[str, np.ndarray], seed: int

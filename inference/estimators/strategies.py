@@ -53,6 +53,9 @@ RESTARTS = 10
 REST = "rest"
 # Weight of the neighbours' clusters while they are learned.
 LABEL_WEIGHT = 30.0
+# By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
+# below which it is lower still, in proportion to their number.
+SLOWER, FEW = 3.0, 500
 # With fewer rows neighbours say nothing.
 FEWEST_FOR_NEIGHBORS = 30
 
@@ -64,16 +67,19 @@ class FitStrategy(ABC):
     :param names: names of the facets, shallow to deep.
 
     :cvar covariance: of the mixtures' components.
-    :cvar slower: by how much the rate of training is below the learning rate.
     """
 
     covariance: ClassVar[Literal["diag", "full"]] = "diag"
-    slower: ClassVar[float] = 1.0
 
     x_shape: tuple[int, ...]
     names: Sequence[str]
     chosen: Chosen
     lengths: Lengths
+
+    @property
+    def slower(self) -> float:
+        """By how much the rate of training is below the learning rate."""
+        return 1.0
 
     @property
     def found_as(self) -> str:
@@ -269,12 +275,17 @@ class SubspaceStrategy(FitStrategy):
     """Facets are independent subspaces of the data, which together hold ``dim`` dimensions.
 
     :param dim: length of all latents together.
+    :param rows: of the data.
     """
 
     covariance = "full"
-    # The networks know the subspaces; a full rate moves clusters of few rows at random.
-    slower = 3.0
     dim: int
+    rows: int
+
+    @property
+    def slower(self) -> float:
+        """The networks know the subspaces; a full rate moves clusters of few rows at random."""
+        return SLOWER * max(1.0, FEW / self.rows)
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         view, some = self.chosen.view, some_rows(x)
@@ -349,7 +360,8 @@ class CountedStrategy(SubspaceStrategy):
         if found := facets_found(x, names, other.chosen.seed, other.chosen.view):
             dim = len(found.maps)
             return replace(other, names=names or numbered(found), dim=dim, found=found)
-        return SubspaceStrategy(self.x_shape, self.names, other.chosen, self.lengths, self.dim)
+        how = (other.chosen, self.lengths, self.dim, self.rows)
+        return SubspaceStrategy(self.x_shape, self.names, *how)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
