@@ -161,7 +161,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         else 1,000 for the first facet, 3,000 for each further one and at most 1,500 for all
         together.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
-    :param learning_rate: Adam's learning rate; with subspaces the last phase has a third of it.
+    :param learning_rate: Adam's learning rate; with subspaces the last phase has a third of it, and
+        less of fewer than 500 rows.
     :param early_stopping: whether the last phase may end before its last epoch; a tenth of the data
         is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
