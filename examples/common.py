@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INIT_FLAG",
     "LOSS_FLAG",
+    "ROWS_FLAG",
     "START_FLAGS",
     "TRAINING_FLAGS",
     "add_setting_flags",
@@ -89,6 +90,7 @@ MAY_BE_ZERO = (
     "restarts",
     "start_rows",
     "style_weight",
+    "train_rows",
     "waiting_weight",
     "warm_epochs",
 )
@@ -182,15 +184,19 @@ def resolve(args: argparse.Namespace, settings: SettingsT, smoke: SettingsT) -> 
     return replace(smoke if args.smoke else settings, **given)
 
 
-def load_data(name: str, args: argparse.Namespace) -> Dataset:
+def load_data(name: str, args: argparse.Namespace, train_rows: int = 0) -> Dataset:
     """The data set of that name; in a smoke run a few hundred images of it.
 
+    :param train_rows: most training images, the same ones in every run; 0 for all.
     :raises FileNotFoundError: if its files are not there.
     """
     data = load(name, args.data_root)
-    return some_rows(data, *SMOKE_ROWS) if args.smoke else data
+    if args.smoke:
+        data = some_rows(data, *SMOKE_ROWS)
+    return some_rows(data, train_rows) if train_rows else data
 
 
+ROWS_FLAG = {"help": "most training images, the same ones in every run; 0 for all"}
 INIT_FLAG: dict[str, Any] = {
     "help": "of the networks",
     "choices": ("pytorch", "glorot_normal"),

@@ -23,6 +23,7 @@ import pyro
 from examples.common import (
     INIT_FLAG,
     LOSS_FLAG,
+    ROWS_FLAG,
     START_FLAGS,
     TRAINING_FLAGS,
     add_setting_flags,
@@ -109,6 +110,7 @@ class Settings:
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
+    train_rows: int = 0  # most training images; 0 for all
     held_out: int = 0  # training rows that are kept for curves by epoch
 
 
@@ -239,6 +241,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "metavar": None,
         },
         "layers_after_merge": {"help": "hidden layers of the decoder after it"},
+        "train_rows": ROWS_FLAG,
         "held_out": {
             "help": "training rows to keep for curves of each epoch; the scores are of the test "
             "split all the same"
@@ -326,7 +329,8 @@ def starts(
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data, held_out = hold_out(load_data(args.dataset, args), settings.held_out)
+    data = load_data(args.dataset, args, settings.train_rows)
+    data, held_out = hold_out(data, settings.held_out)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     graph = graph_of(data) if settings.neighbors else None

@@ -21,6 +21,7 @@ from typing import Any
 import pyro
 
 from examples.common import (
+    ROWS_FLAG,
     TRAINING_FLAGS,
     add_setting_flags,
     build_parser,
@@ -31,7 +32,7 @@ from examples.common import (
     resolve,
     train_first,
 )
-from examples.datasets import DATASETS, Dataset, some_rows
+from examples.datasets import DATASETS, Dataset
 from examples.neighbors import graph_of, known_start
 from guides import FacetGuide, GumbelSoftmax, LadderGuide, VaDEGuide
 from inference import (
@@ -138,7 +139,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     flags = {
         "num_components": {"help": "of each layer, shallow to deep; 1 for a plain one"},
         "widths": {"help": "of the network's levels"},
-        "train_rows": {"help": "training images, at most"},
+        "train_rows": ROWS_FLAG,
         "phases": {
             "help": "of the first stage, deepest layer first; their sum where all train together"
         },
@@ -180,7 +181,7 @@ def first_stage(settings: Settings, graph: NeighborGraph | None) -> Callable[...
 
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
-    data = some_rows(load_data(args.dataset, args), settings.train_rows)
+    data = load_data(args.dataset, args, settings.train_rows)
     pyro.set_rng_seed(args.seed)
     guide = MODELS[args.model](data, settings)
     progressive = args.schedule == "progressive" or (

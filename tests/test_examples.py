@@ -416,6 +416,13 @@ def test_smoke_sets_sizes_only(name: str) -> None:
     assert asked == replace(smoke, **{flag: type(getattr(full, flag))(7)})
 
 
+def test_a_run_can_train_on_some_of_the_images() -> None:
+    args = importlib.import_module("examples.mfcvae").parse(["--smoke", "--train-rows", "50"])[0]
+    few, all_of_them = (common.load_data("digits", args, rows) for rows in (args.train_rows, 0))
+    assert (len(few.train), len(all_of_them.train)) == (50, common.SMOKE_ROWS[0])
+    assert len(few.test) == len(all_of_them.test)
+
+
 def first_rows(whole: Path, folder: Path, rows: int) -> Path:
     """MNIST's first rows in a folder of their own, and a sixth as many for its test."""
     raw = folder / "MNIST" / "raw"
