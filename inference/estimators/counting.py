@@ -11,7 +11,9 @@
    information it is coarse, and so forgives the share of one source that ICA leaves in another.
 4. A group is a facet if its density has two hills or more (:mod:`~inference.estimators.merging`),
    and the data of two of its clusters are not unimodal along the line that separates these best
-   (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill.
+   (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill. ICA
+   finds directions with an error, which fills valleys: once there is a facet, other groups of two
+   hills or more are tested again, turned as in 7.
 5. If the clusters of a facet are all combinations of two independent groupings
    (:func:`~inference.estimators.grids.grid_of`), and each of the two has its clusters in directions
    of its own, it is two facets. ICA misses these where one grouping's centres have no axes, as six
@@ -158,6 +160,17 @@ class FacetCount:
         others = [each.columns for each in self._others] if self.number else []
         return self.maps[np.concatenate([np.zeros(0, int), *others])]
 
+    def completed(self, number: int) -> FacetCount:
+        """With more facets, until there are so many: other groups of two hills or more, however
+        shallow the valley, the clearest first.
+        """
+        shallow = [i for i, g in enumerate(self.groups) if g.tree.hills > 1 and not g.is_facet]
+        further = shallow[max(0, len(shallow) + self.number - number) :]
+        groups = [
+            replace(g, is_facet=g.is_facet or i in further) for i, g in enumerate(self.groups)
+        ]
+        return replace(self, groups=groups)
+
     def clearest(self, number: int) -> FacetCount:
         """The last facets; the others count as coordinates without clusters."""
         left = self.number - number
@@ -192,7 +205,9 @@ def _clearness(group: SubspaceEvidence) -> float:
 
 
 @on_one_thread
-def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> FacetCount:
+def number_of_facets(
+    x: np.ndarray, seed: int = 0, dims: int | None = None, wanted: int = 0
+) -> FacetCount:
     """How many independent subspaces of a table have clusters; 0 and 1 are answers too.
 
     What it cannot tell: two labellings from one whose clusters form a grid along independent
@@ -200,6 +215,7 @@ def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> F
 
     :param x: ``[N, D]``, standardised and complete.
     :param dims: principal components to look in; ``None`` for those that exceed chance.
+    :param wanted: where there is a facet, as many as this are found with less evidence, too.
 
     Example:
         >>> import numpy as np
@@ -220,7 +236,9 @@ def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> F
         numbers = {dim, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
     counts = [count for each in sorted(numbers, reverse=True) for count in _count_in(x, each, seed)]
-    best = max(counts, key=lambda count: count.number)
+    again = [_tested_again(count, x, seed, len(counts)) for count in counts]
+    again = [count.completed(wanted) if count.number else count for count in again]
+    best, _ = max(zip(again, counts, strict=True), key=lambda two: [each.number for each in two])
     clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
         best = _grids_split(best, x, seed)
@@ -241,6 +259,27 @@ def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
             found = [each for each in found if not np.isin(each.columns, columns).any()]
             found.append(_evidence(sources[:, columns], columns, seed, tests))
         yield FacetCount(sorted(found, key=_clearness), loc, turned)
+
+
+def _tested_again(count: FacetCount, x: np.ndarray, seed: int, counts: int) -> FacetCount:
+    """Groups that are no facet are, if they pass in the directions that separate their clusters."""
+    if not count.number or all(each.is_facet for each in count.groups):
+        return count
+    before = (x - count.loc) @ count.maps.T
+    u = (x - count.loc) @ _in_units_of_noise(count, x, seed).T
+    level = LEVEL / (counts * len(count.groups))
+
+    def tested(group: SubspaceEvidence) -> SubspaceEvidence:
+        if group.is_facet or group.tree.hills < 2:
+            return group
+        clusters = group.tree.labels(before[:, group.columns], group.tree.hills)
+        if np.bincount(clusters, minlength=group.tree.hills).min() < FEWEST:
+            return group
+        turn, tree = _discriminating(u, before, group, seed)
+        p = min(_dips(u @ turn.T, tree), default=1.0)
+        return replace(group, p_value=p, is_facet=p <= level)
+
+    return replace(count, groups=[tested(each) for each in count.groups])
 
 
 def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.ndarray]:
@@ -388,7 +427,7 @@ def _discriminating(
         means = np.stack([z[label == each].mean(0) for each in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
         label = mixture.fit(z).predict(z)
-        if len(np.unique(label)) < k:
+        if np.bincount(label, minlength=k).min() < FEWEST:
             break
     turn = turn / (u @ turn.T).std(0)[:, None]
     tree = merge_tree(u @ turn.T, seed)
