@@ -168,6 +168,7 @@ DATA = {
     "breast cancer": Source(partial(of_scikit_learn, load_breast_cancer, 1.0, True)),
     "iris": Source(partial(of_scikit_learn, load_iris, 1.0, True)),
 }
+DRAWN = ("two drawn", "three drawn", "tables")
 
 
 def ours(data: Data, seed: int) -> np.ndarray:
@@ -218,11 +219,12 @@ METHODS = {
     "ours, told": Method(ours_told),
     "NR-Kmeans, told": Method(nr_kmeans, "clustpy"),
     "AutoNR": Method(auto_nr, "clustpy"),
-    "ENRC, told": Method(enrc, "clustpy", slow=True),
+    # It refuses a single labelling.
+    "ENRC, told": Method(enrc, "clustpy", only=(*DRAWN, "fruit", "nrLetters"), slow=True),
     "VaDE": Method(vade, "clustpy", only=("digits",)),
     "GaussianMixture": Method(partial(one_clustering, GaussianMixture)),
     "KMeans": Method(partial(one_clustering, KMeans)),
-    "Bayes rule": Method(bayes_rule, only=("two drawn", "three drawn", "tables")),
+    "Bayes rule": Method(bayes_rule, only=DRAWN),
 }
 
 

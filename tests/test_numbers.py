@@ -264,20 +264,6 @@ def test_a_facet_that_independent_components_blur() -> None:
         assert max(told) > 0.95 * nmi(label, best)
 
 
-def test_as_many_facets_as_are_wanted() -> None:
-    """Six clusters in a row, two deviations apart, are a facet only if it is known that one is
-    left; what has one hill never is.
-    """
-    drawn = linear(9035)
-    x = standardised(drawn.x)
-    assert [sorted(number_of_facets(x, wanted=n).numbers) for n in (0, 2)] == [[2, 3]] * 2
-    found, more = (number_of_facets(x, wanted=n) for n in (3, 6))
-    assert (found.number, more.number) == (3, 3)
-    six = max(found.facets, key=lambda facet: facet.tree.hills)
-    z = (x - found.loc) @ found.maps[six.columns].T
-    assert nmi(drawn.labels[1], six.tree.labels(z, six.tree.hills)) > 0.7
-
-
 def test_directions_are_those_of_the_clusters() -> None:
     """Six clusters on a circle, of which ICA gives one coordinate (NMI 0.64), beside two."""
     drawn = linear(3032)

@@ -93,11 +93,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     Columns of real numbers start from independent subspaces of the data that have clusters
     (:func:`~inference.estimators.counting.number_of_facets`), one for each facet: a valley of the
     density separates two clusters. What these leave of the data gets a latent without clusters,
-    ``"rest"``. If fewer facets are found than were asked for, those with the next best evidence of
-    clusters join them; if there are not enough of these, or none was found, the subspaces are
-    those that depend least on each other. If none is found, and no number was given, one facet with
-    a single cluster is fitted. Rows that lie far from all others are left out of the fit
-    (``outliers_``).
+    ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
+    least on each other; if none is, and no number was given, one facet with a single cluster is
+    fitted. Rows that lie far from all others are left out of the fit (``outliers_``).
     For images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``,
     and facets are faded in one after the other, the deepest first. That one learns the clusters of
     neighbouring data (:func:`~inference.neighbor_clusters`), if there are such, and the others have

@@ -160,17 +160,6 @@ class FacetCount:
         others = [each.columns for each in self._others] if self.number else []
         return self.maps[np.concatenate([np.zeros(0, int), *others])]
 
-    def completed(self, number: int) -> FacetCount:
-        """With more facets, until there are so many: other groups of two hills or more, however
-        shallow the valley, the clearest first.
-        """
-        shallow = [i for i, g in enumerate(self.groups) if g.tree.hills > 1 and not g.is_facet]
-        further = shallow[max(0, len(shallow) + self.number - number) :]
-        groups = [
-            replace(g, is_facet=g.is_facet or i in further) for i, g in enumerate(self.groups)
-        ]
-        return replace(self, groups=groups)
-
     def clearest(self, number: int) -> FacetCount:
         """The last facets; the others count as coordinates without clusters."""
         left = self.number - number
@@ -205,9 +194,7 @@ def _clearness(group: SubspaceEvidence) -> float:
 
 
 @on_one_thread
-def number_of_facets(
-    x: np.ndarray, seed: int = 0, dims: int | None = None, wanted: int = 0
-) -> FacetCount:
+def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> FacetCount:
     """How many independent subspaces of a table have clusters; 0 and 1 are answers too.
 
     What it cannot tell: two labellings from one whose clusters form a grid along independent
@@ -215,7 +202,6 @@ def number_of_facets(
 
     :param x: ``[N, D]``, standardised and complete.
     :param dims: principal components to look in; ``None`` for those that exceed chance.
-    :param wanted: where there is a facet, as many as this are found with less evidence, too.
 
     Example:
         >>> import numpy as np
@@ -237,7 +223,6 @@ def number_of_facets(
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
     counts = [count for each in sorted(numbers, reverse=True) for count in _count_in(x, each, seed)]
     again = [_tested_again(count, x, seed, len(counts)) for count in counts]
-    again = [count.completed(wanted) if count.number else count for count in again]
     best, _ = max(zip(again, counts, strict=True), key=lambda two: [each.number for each in two])
     clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):

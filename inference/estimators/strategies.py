@@ -385,8 +385,7 @@ def facets_found(
     :param names: of the facets that are wanted; ``None`` for as many as there are.
     :returns: ``None`` if there are fewer, or nothing varies.
     """
-    wanted = 0 if names is None else len(names)
-    found = number_of_facets(view.smooth(some_rows(x, seed), seed), seed, view.dims, wanted)
+    found = number_of_facets(view.smooth(some_rows(x, seed), seed), seed, view.dims)
     if names is None:
         return found if found.groups else None
     return found.clearest(len(names)) if len(names) <= found.number else None
