@@ -17,6 +17,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from benchmarks import (
@@ -27,6 +28,7 @@ from benchmarks import (
     on_a_card,
     recovery,
     rivals,
+    rivals_paired,
     start_at_truth,
     step_time,
 )
@@ -439,6 +441,34 @@ def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
     """A facet that is the first labelling, and one with a single cluster."""
     first = next(iter(data.labels.values()))
     return np.stack([first, np.zeros_like(first)], 1)
+
+
+def test_one_method_is_ahead_of_another_beyond_chance() -> None:
+    """Of two facets one has wrong labels. The standard error of a difference is its deviation over
+    tables drawn anew, of which 40 tell it to a tenth.
+    """
+    rng = np.random.default_rng(0)
+
+    def drawn() -> tuple[list[np.ndarray], list[np.ndarray]]:
+        labels = [rng.integers(3, size=400) for _ in range(2)]
+        wrong = [np.where(rng.random(400) < p, rng.integers(3, size=400), labels[1])
+                 for p in (0.5, 0.1, 0.12)]  # fmt: skip
+        return [np.stack([labels[0], each], 1) for each in wrong], labels
+
+    (worse, better, similar), labels = drawn()
+    assert rivals_paired.score(better, labels) == pytest.approx(
+        (1 + normalized_mutual_info_score(labels[1], better[:, 1])) / 2
+    )
+    apart, error = rivals_paired.difference((better, worse), labels)
+    assert apart > 2 * error
+    apart, error = rivals_paired.difference((better, similar), labels)
+    assert abs(apart) < 3 * error
+    over_tables = []
+    for _ in range(40):
+        (worse, better, _), labels = drawn()
+        over_tables.append(rivals_paired.score(better, labels) - rivals_paired.score(worse, labels))
+    _, error = rivals_paired.difference((better, worse), labels)
+    assert 0.6 < error / np.std(over_tables, ddof=1) < 1.6
 
 
 def test_rivals_are_scored_and_go_on_where_they_were_stopped(
