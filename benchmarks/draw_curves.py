@@ -16,20 +16,24 @@ from inference.figures import run_curves
 __all__ = ["read_curve"]
 
 
-def read_curve(run: Path, measure: str) -> dict[int, float]:
+def read_curve(run: Path, *measures: str) -> dict[int, float]:
     """A run's values of a measure by epoch, from its ``metrics.jsonl``; accuracies in percent.
 
-    :raises SystemExit: if the file is not there, or no record has the measure.
+    :param measures: of several the highest counts, as where any facet may have found the labels.
+    :raises SystemExit: if the file is not there, or no record has a measure.
     """
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise SystemExit(f"there is no {path}: run folders of examples are needed")
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    scale = 100 if measure.startswith("accuracy") else 1
-    found = {r["epoch"]: scale * r[measure] for r in records if measure in r}
-    if not found:
-        names = sorted({name for record in records for name in record})
-        raise SystemExit(f"{path} has no {measure!r}: it has {', '.join(names)}")
+    found: dict[int, float] = {}
+    for measure in measures:
+        scale = 100 if measure.startswith("accuracy") else 1
+        curve = {r["epoch"]: scale * r[measure] for r in records if measure in r}
+        if not curve:
+            names = sorted({name for record in records for name in record})
+            raise SystemExit(f"{path} has no {measure!r}: it has {', '.join(names)}")
+        found |= {epoch: max(value, found.get(epoch, value)) for epoch, value in curve.items()}
     return found
 
 
@@ -45,7 +49,12 @@ def main(argv: list[str] | None = None) -> None:
         metavar=("NAME", "RUN"),
         help="a panel's name and its run folders; once for each panel",
     )
-    parser.add_argument("--measure", required=True, help="as the run's records name it")
+    parser.add_argument(
+        "--measure",
+        nargs="+",
+        required=True,
+        help="as the run's records name it; of several the highest",
+    )
     parser.add_argument("--ylabel", help="(default: the measure's name)")
     parser.add_argument("--out", type=Path, required=True, help="the picture")
     args = parser.parse_args(argv)
@@ -53,11 +62,11 @@ def main(argv: list[str] | None = None) -> None:
         if len(panel) < 2:
             parser.error(f"--panel {panel[0]}: a name and at least one run folder are needed")
     runs = {
-        name: [read_curve(Path(folder), args.measure) for folder in folders]
+        name: [read_curve(Path(folder), *args.measure) for folder in folders]
         for name, *folders in args.panel
     }
-    unit = ", %" if args.measure.startswith("accuracy") else ""
-    ylabel = args.ylabel or f"{args.measure.replace('_', ' ')}{unit}"
+    unit = ", %" if args.measure[0].startswith("accuracy") else ""
+    ylabel = args.ylabel or " or ".join(args.measure).replace("_", " ") + unit
     run_curves(runs, "epoch", ylabel).savefig(args.out, dpi=150)
     print(args.out)
 

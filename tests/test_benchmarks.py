@@ -422,13 +422,19 @@ def test_draws_are_the_cpus_whatever_device_asks() -> None:
 def test_curves_of_runs_are_read_by_epoch_and_drawn(tmp_path: Path) -> None:
     for seed, values in enumerate(((0.5, 0.75), (0.25, 0.5))):
         (tmp_path / f"run-{seed}").mkdir()
-        records = [{"epoch": i + 1, "elbo": -2.0, "accuracy_a": v} for i, v in enumerate(values)]
+        records = [
+            {"epoch": i + 1, "elbo": -2.0, "accuracy_a": v, "accuracy_b": 0.6}
+            for i, v in enumerate(values)
+        ]
         lines = [json.dumps(record) for record in [*records, {"epoch": 3, "elbo": -1.0}]]
         (tmp_path / f"run-{seed}" / "metrics.jsonl").write_text("\n".join(lines))
     first, second = (tmp_path / f"run-{seed}" for seed in (0, 1))
     assert draw_curves.read_curve(first, "accuracy_a") == {1: 50.0, 2: 75.0}
+    assert draw_curves.read_curve(first, "accuracy_a", "accuracy_b") == {1: 60.0, 2: 75.0}
     assert draw_curves.read_curve(first, "elbo") == {1: -2.0, 2: -2.0, 3: -1.0}
-    with pytest.raises(SystemExit, match="has no 'nmi': it has accuracy_a, elbo, epoch"):
+    with pytest.raises(
+        SystemExit, match="has no 'nmi': it has accuracy_a, accuracy_b, elbo, epoch"
+    ):
         draw_curves.read_curve(first, "nmi")
     with pytest.raises(SystemExit, match="run folders of examples are needed"):
         draw_curves.read_curve(tmp_path, "elbo")
