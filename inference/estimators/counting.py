@@ -30,6 +30,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -345,7 +346,10 @@ def _sphering(left: np.ndarray) -> np.ndarray:
 
 def _separating(z: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Directions ``[m, d]`` of ``z`` ``[N, d]`` that separate clusters, of variance 1 within."""
-    fitted = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE).fit(z, label)
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE)
+    with warnings.catch_warnings():  # that a cluster of one row has no spread
+        warnings.simplefilter("ignore", UserWarning)
+        fitted = lda.fit(z, label)
     share = fitted.explained_variance_ratio_
     return fitted.scalings_.T[: len(share)][share > WEAK]
 
@@ -412,7 +416,7 @@ def _discriminating(
         means = np.stack([z[label == each].mean(0) for each in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
         label = mixture.fit(z).predict(z)
-        if np.bincount(label, minlength=k).min() < FEWEST:
+        if len(np.unique(label)) < k:
             break
     turn = turn / (u @ turn.T).std(0)[:, None]
     tree = merge_tree(u @ turn.T, seed)
