@@ -21,7 +21,7 @@ import pytest
 import sklearn
 import torch
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import normalized_mutual_info_score as nmi
@@ -46,6 +46,7 @@ from inference.estimators import (
 from inference.estimators.base import SCORE_DRAWS, Chosen
 from inference.estimators.chance import principal_dimensions, rank
 from inference.estimators.convergence import LOOKS, Convergence, StopConverged
+from inference.estimators.counting import clusters_in_subspaces
 from inference.estimators.data import encoding_of
 from inference.estimators.defaults import default_plain_network, lengths
 from inference.estimators.noise import (
@@ -270,8 +271,8 @@ def test_values_are_told_apart() -> None:
     every: dict[str, tuple[Any, str]] = {
         "binary": (x > 0, "Bernoulli()"),
         "real": (x, "Normal(scale="),
-        "unit interval": (1 / (1 + np.exp(-x / 100)), "Normal(scale="),
-        "8-bit": (images(5), "Normal(scale="),
+        "unit interval": (1 / (1 + np.exp(-x / 100)).reshape(-1, 5, 1), "Normal(scale="),
+        "8-bit": (images(5).reshape(-1, 5, 1), "Normal(scale="),
     }
     for values, (given, likelihood) in every.items():
         settings = short().fit(given).settings_
@@ -286,6 +287,39 @@ def test_values_are_told_apart() -> None:
     ):
         assert encoding_of(given, None).values == "binary"
     assert encoding_of(x, Normal(0.3)).values == "as given"
+
+
+def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
+    """Two labellings, scaled to [0, 1] or to bytes, and a cube without clusters; but digits, of
+    which neighbours tell more clusters than subspaces do, from 0 to 1 or to 16.
+    """
+    x = drawn().x
+    scaled = (x - x.min()) / np.ptp(x)
+    cube, digit = np.random.default_rng(0).random((300, 4)), load_digits().data[:600]
+    assert clusters_in_subspaces(scaled)
+    assert clusters_in_subspaces(cube)
+    assert not clusters_in_subspaces(digit)
+    assert not clusters_in_subspaces(np.where(scaled > 0.5, NAN, scaled)), "no row is complete"
+    given = (255 * scaled).astype(np.uint8)
+    found = MultiFacetClustering(epochs=4, random_state=0).fit(given)
+    assert found.settings_["values"] == "real"
+    assert sorted(len(each) for each in found.clusters_) == [3, 5]
+    assert np.abs(found.sample(200)[0].mean(0) / given.mean(0) - 1).max() < 0.2
+    np.testing.assert_array_equal(found.predict(given), found.labels_)
+    encoding = encoding_of(digit, None)
+    assert (encoding.values, encoding.encode(digit).max()) == ("intensities", 1)
+    np.testing.assert_allclose(encoding.decode(encoding.encode(digit)), digit, atol=1e-5)
+    assert encoding_of(digit[:, :15], None).values == "real", "too few for a picture"
+    assert encoding_of(digit - 1, None).values == "real"
+    assert encoding_of(digit / 16, None).values == "unit interval"
+
+
+@pytest.mark.parametrize("value", np.random.default_rng(0).normal(size=4))
+def test_constant_columns_are_not_scaled(value: float) -> None:
+    """Sums of so many equal numbers are rounded, so that their deviation is not 0."""
+    x = np.full((1781, 2), value)
+    assert x.std(0)[0] > 10 * np.finfo(float).eps * abs(value)
+    np.testing.assert_array_equal(encoding_of(x, None).scale, 1)
 
 
 def test_columns_are_standardised_each_by_itself_and_images_all_alike() -> None:
@@ -871,7 +905,7 @@ def test_facets_are_counted_by_default() -> None:
     assert none.settings_["counted"] == {"facet_0": "no clusters beyond chance"}
     assert none.predict(x[:5, :4]).shape == (5, 1)
     assert FacetClustering(MultiFacetClustering(**options)).fit(columns()).labels_.shape == (60,)
-    images = np.random.default_rng(0).random((40, 6))
+    images = np.random.default_rng(0).random((40, 3, 2))
     assert MultiFacetClustering(n_clusters=2, epochs=2).fit(images).labels_.shape == (40, 2)
 
 

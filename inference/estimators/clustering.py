@@ -27,6 +27,8 @@ from inference.estimators.assignment import (
 )
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
 from inference.estimators.chance import principal_dimensions, rank
+from inference.estimators.counting import clusters_in_subspaces
+from inference.estimators.data import BOUNDED
 from inference.estimators.defaults import default_dims, default_network
 from inference.estimators.describing import (
     card_figures,
@@ -86,9 +88,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     Settings that are not given are chosen from the data and stored in ``settings_``. The likelihood
     follows the values: Bernoulli for binary ones, else a normal whose scale is that of the residual
     of an equal number of linear latents (probabilistic PCA), or for each column its own, where
-    factor analysis makes held-out rows likelier. 8-bit values are scaled to [0, 1];
-    values outside [0, 1] are standardised, each column by itself, and skewed columns transformed
-    where the data are then more likely (Yeo and Johnson's powers).
+    factor analysis makes held-out rows likelier. 8-bit values are scaled to [0, 1], and so are
+    ``"intensities"``, rows of 16 numbers or more that begin at 0 in each column and in many, but
+    not all, reach the largest, such as pixels. Such rows, and those within [0, 1], are columns of
+    real numbers if their clusters lie in subspaces: if the facets that these have make as many
+    clusters, combined, as neighbours do. Of pictures of one thing each neighbours tell more. Real
+    numbers are standardised, each column by itself, and skewed columns transformed where the data
+    are then more likely (Yeo and Johnson's powers).
 
     Columns of real numbers start from independent subspaces of the data that have clusters
     (:func:`~inference.estimators.counting.number_of_facets`), one for each facet: a valley of the
@@ -96,7 +102,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
     least on each other; if none is, and no number was given, one facet with a single cluster is
     fitted. Rows that lie far from all others are left out of the fit (``outliers_``).
-    For images and values within [0, 1] the network is a ladder, convolutional for ``[N, C, H, W]``,
+    For images and other values within bounds the network is a ladder, convolutional for ``[N, C, H, W]``,
     and facets are faded in one after the other, the deepest first. That one learns the clusters of
     neighbouring data (:func:`~inference.neighbor_clusters`), if there are such, and the others have
     a standard normal prior. Then mixtures are fitted to the latents. Their numbers of clusters are
@@ -572,6 +578,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self.mark_outliers:
             self.reader_.check_marking()
         x = super()._newly_encoded(X)
+        if self._shows_subspaces(x):
+            self.reader_ = replace(self.reader_, as_columns=True)
+            x = super()._newly_encoded(X)
         self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
@@ -582,6 +591,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self.mark_outliers:
             self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_))
         return x
+
+    def _shows_subspaces(self, x: np.ndarray) -> bool:
+        """Whether rows of bounded values have their clusters in subspaces, as tables have."""
+        given = self.network is not None or self.likelihood is not None
+        if given or x.ndim != 2 or self.encoding_.values not in BOUNDED:
+            return False
+        self._say("looks for facets")
+        return clusters_in_subspaces(x)
 
     def _outlying(self, x: np.ndarray) -> np.ndarray:
         """Rows ``[N]`` to leave out of training: none but in columns of real numbers."""

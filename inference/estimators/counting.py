@@ -53,7 +53,7 @@ from inference.estimators.chance import (
 from inference.estimators.dip import dip_p_value
 from inference.estimators.grids import grid_of
 from inference.estimators.merging import ClusterCount, MergeTree, merge_tree
-from inference.estimators.rows import thinned
+from inference.estimators.rows import some_rows, thinned
 from inference.estimators.sources import (
     dependent_groups,
     farthest_from_normal,
@@ -63,10 +63,10 @@ from inference.estimators.subspaces import Subspaces
 from inference.initialization.neighbors import neighbor_clusters
 from inference.threads import on_one_thread
 
-__all__ = ["FacetCount", "SubspaceEvidence", "number_of_facets"]
+__all__ = ["FacetCount", "SubspaceEvidence", "clusters_in_subspaces", "number_of_facets"]
 
-# Most rows whose neighbours are looked for.
-MAX_ROWS = 2000
+# Most rows whose neighbours are looked for, and that tell whether bounded values are columns.
+MAX_ROWS, FEW_ROWS = 2000, 1000
 # Starts of ICA: a rotation that has not come apart makes one group of two.
 STARTS = 3
 # Information that facets share, in nats, from which on they are one: two, which may be labellings
@@ -230,6 +230,22 @@ def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> F
         best = _grids_split(best, x, seed)
         return replace(_sharpened(best, x, seed), combined=combined)
     return _count_whole(x, dim, combined, seed)
+
+
+def clusters_in_subspaces(x: np.ndarray, seed: int = 0) -> bool:
+    """Whether facets of bounded values ``[N, D]`` have as many clusters, combined, as neighbours
+    have. Of pictures of one thing each, such as digits, neighbours tell more.
+
+    At most 1,000 rows are looked at; rows with gaps are not, nor is a table with few others.
+    """
+    some = some_rows(x)
+    whole = some[~np.isnan(some).any(1)]
+    if len(whole) < FEWEST_NEIGHBORS:
+        return False
+    rows = thinned(whole, FEW_ROWS).astype(float)
+    scale = rows.std(0)
+    found = number_of_facets((rows - rows.mean(0)) / np.where(scale > 0, scale, 1), seed)
+    return prod(found.numbers) >= found.combined
 
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:

@@ -39,14 +39,19 @@ CONSTANT = 30
 LARGEST = 1e15
 # Values that are all below this are not shares or intensities, but real numbers.
 TINY = 2.0**-20
+# Fewest columns of a picture, and the least share of them that reach the largest value, by which
+# rows of pixels are told from other numbers that are not negative.
+FEWEST_PIXELS, BRIGHT = 16, 0.1
+# Of values within bounds that all columns have in common.
+BOUNDED = ("8-bit", "unit interval", "intensities")
 
 
 @dataclass(frozen=True)
 class Encoding:
     """The map between a user's values and a model's.
 
-    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"`` or ``"real"``; ``"as given"`` if
-        the user chose a likelihood.
+    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"``, ``"intensities"`` (such as pixels
+        from 0 to 16) or ``"real"``; ``"as given"`` if the user chose a likelihood.
     :ivar x_shape: shape of one datum.
     :ivar loc: what is subtracted, after division by ``2**exponent``.
     :ivar scale: what the data are then divided by; both are arrays that broadcast against a datum.
@@ -64,6 +69,11 @@ class Encoding:
     unskewed: Unskewed | None = None
 
     @property
+    def scales(self) -> bool:
+        """Whether a location and a scale are taken from values."""
+        return self.values in ("real", "8-bit", "intensities")
+
+    @property
     def of_columns(self) -> bool:
         """Whether data are rows of columns that have a scale of their own."""
         return self.values in ("real", "columns", "embeddings") and len(self.x_shape) == 1
@@ -79,7 +89,7 @@ class Encoding:
         return in_parts(self._encode, X)
 
     def _encode(self, X: np.ndarray) -> np.ndarray:
-        if self.values in ("real", "8-bit"):
+        if self.scales:
             with np.errstate(over="ignore"):  # refused below
                 X = self._standardized(X)
         return _single(X if self.unskewed is None else self.unskewed.apply(X))
@@ -109,7 +119,10 @@ class Encoding:
 
 
 def encoding_of(
-    X: np.ndarray, likelihood: Likelihood | None, counts: np.ndarray | None = None
+    X: np.ndarray,
+    likelihood: Likelihood | None,
+    counts: np.ndarray | None = None,
+    as_columns: bool = False,
 ) -> Encoding:
     """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only 8-bit values are
     converted.
@@ -119,15 +132,20 @@ def encoding_of(
     most 20,000 rows, drawn at random.
 
     :param counts: which rows count ``[N]``; by default all.
+    :param as_columns: whether values within bounds are real columns, too.
     """
     chosen = _Rows(X, counts)
     seen = _Seen(chosen)
     values = seen.kind()
+    if as_columns and values in BOUNDED:
+        values = "real"
     if likelihood is not None and values != "8-bit":
         values = "as given"
     loc, scale, exponent = np.zeros(1), np.ones(1), np.zeros(1, int)
     if values == "8-bit":
         scale = np.full(1, 255.0)
+    elif values == "intensities":
+        scale = np.full(1, float(seen.most))
     elif values == "real":
         loc, scale, exponent = _moments(chosen, 0 if X.ndim == 2 else None)
     missing = 1 - seen.observed / chosen.size
@@ -169,7 +187,7 @@ class _Seen:
     """
 
     def __init__(self, chosen: _Rows) -> None:
-        self.dtype, self.observed = chosen.dtype, 0
+        self.chosen, self.dtype, self.observed = chosen, chosen.dtype, 0
         self.binary, self.least, self.most = True, np.inf, -np.inf
         for part in chosen.parts():
             observed = part[~is_missing(part)]
@@ -186,7 +204,21 @@ class _Seen:
             return "binary"
         if self.dtype == np.uint8:
             return "8-bit"
-        return "unit interval" if self.least >= 0 and TINY < self.most <= 1 else "real"
+        if self.least < 0 or self.most <= TINY:
+            return "real"
+        if self.most <= 1:
+            return "unit interval"
+        return "intensities" if self._are_pixels() else "real"
+
+    def _are_pixels(self) -> bool:
+        """Whether values of all columns begin at 0, and the largest is that of many, but not of
+        all that vary.
+        """
+        if self.chosen.X.ndim != 2 or self.chosen.X.shape[1] < FEWEST_PIXELS:
+            return False
+        low, top = _extremes(self.chosen, 0)
+        share = (top == self.most).sum() / max((top > low).sum(), 1)
+        return bool((low == 0).all() and BRIGHT <= share < 1)
 
 
 def _moments(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -194,14 +226,15 @@ def _moments(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray, n
 
     Columns that are constant, up to rounding, are not scaled, unless their magnitude demands it.
     """
-    size = _exponent(chosen, axis)
+    low, top = _extremes(chosen, axis)
+    size = np.frexp(np.maximum(top, -low))[1]
     exponent = size - size.clip(-LARGE, LARGE)
     shifted = (_shifted(part, -exponent) for part in chosen.parts())
     loc, scale = (_moments_of_parts if len(chosen.X) > MANY else _moments_at_once)(shifted, axis)
     size = size - exponent
     unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
-    scale = np.where(scale > 10 * np.finfo(float).eps * np.abs(loc), scale, unscaled)
-    return loc, scale, exponent
+    varies = (low < top) & (scale > 10 * np.finfo(float).eps * np.abs(loc))
+    return loc, np.where(varies, scale, unscaled), exponent
 
 
 def _moments_at_once(
@@ -229,18 +262,18 @@ def _moments_of_parts(
     return np.nan_to_num(scaler.mean_), np.nan_to_num(np.sqrt(scaler.var_))
 
 
-def _exponent(chosen: _Rows, axis: int | None) -> np.ndarray:
-    """The exponent of 2 of the largest magnitude along an axis; 0 if there is none."""
+def _extremes(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest values along an axis; 0 if there are none."""
     found = [
-        (np.fmax.reduce(part, axis), np.fmin.reduce(part, axis))
+        (np.fmin.reduce(part, axis), np.fmax.reduce(part, axis))
         for part in chosen.parts()
         if len(part)
     ]
-    top, low = (
-        np.atleast_1d(f.reduce(each)).astype(float)
-        for f, each in zip((np.fmax, np.fmin), zip(*found, strict=True), strict=True)
+    low, top = (
+        np.nan_to_num(np.atleast_1d(f.reduce(each)).astype(float))
+        for f, each in zip((np.fmin, np.fmax), zip(*found, strict=True), strict=True)
     )
-    return np.frexp(np.nan_to_num(np.maximum(top, -low)))[1]
+    return low, top
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:

@@ -31,7 +31,7 @@ class EncodingModule(nn.Module):
 
     def __init__(self, encoding: Encoding) -> None:
         super().__init__()
-        self.scales = encoding.values in ("real", "8-bit")
+        self.scales = encoding.scales
         self.register_buffer("factor", _doubles(np.ldexp(1.0, -np.asarray(encoding.exponent))))
         self.register_buffer("loc", _doubles(encoding.loc))
         self.register_buffer("scale", _doubles(encoding.scale))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,12 @@ __all__ = ["Reader"]
 
 @dataclass(frozen=True)
 class Reader:
-    """Arrays, tensors and frames of numbers: read as they are, and returned as arrays."""
+    """Arrays, tensors and frames of numbers: read as they are, and returned as arrays.
+
+    :ivar as_columns: whether values within bounds are read as real columns, too.
+    """
+
+    as_columns: bool = field(default=False, kw_only=True)
 
     @property
     def accepts(self) -> dict[str, Any]:
@@ -49,7 +54,7 @@ class Reader:
         :param likelihood: the user's.
         :param rows: which rows have a say ``[N]``; by default all.
         """
-        return encoding_of(X, likelihood, rows)
+        return encoding_of(X, likelihood, rows, self.as_columns)
 
     def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
         """That of encoded data, where the user gave none.
