@@ -102,13 +102,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
     least on each other; if none is, and no number was given, one facet with a single cluster is
     fitted. Rows that lie far from all others are left out of the fit (``outliers_``).
-    For images and other values within bounds the network is a ladder, convolutional for ``[N, C, H, W]``,
-    and facets are faded in one after the other, the deepest first. That one learns the clusters of
-    neighbouring data (:func:`~inference.neighbor_clusters`), if there are such, and the others have
-    a standard normal prior. Then mixtures are fitted to the latents. Their numbers of clusters are
-    those with the lowest BIC; with subspaces, those of its components between which the density has
-    a valley, since BIC alone takes several components for a cluster that is not normal.
-    ``settings_`` says why, as ``"found"`` and ``"counted"``. Finally everything is trained
+    For images and other values within bounds the network is a ladder, convolutional for ``[N, C, H,
+    W]``, and facets are faded in one after the other, the deepest first. That one learns the
+    clusters of neighbouring data (:func:`~inference.neighbor_clusters`), if there are such, and the
+    others have a standard normal prior. Then mixtures are fitted to the latents. Their numbers of
+    clusters are those with the lowest BIC; with subspaces, those of its components between which
+    the density has a valley, since BIC alone takes several components for a cluster that is not
+    normal. ``settings_`` says why, as ``"found"`` and ``"counted"``. Finally everything is trained
     together, until the line through the last five values of the ELBO of a held-out tenth of the
     data, or of the training objective if that is fewer than 20 rows, no longer rises; the state
     with the best held-out ELBO is kept, which may be that before this training.
