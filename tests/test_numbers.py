@@ -128,27 +128,27 @@ def test_facets_are_the_labellings(clusters: tuple[int, ...]) -> None:
 
 
 def test_most_drawn_tables_have_their_number_of_facets() -> None:
-    """15 tables of up to 800 rows: 9 in 10 are right on the whole, and 11 or fewer of 15 in 5 % of
+    """12 tables of up to 800 rows: 9 in 10 are right on the whole, and 8 or fewer of 12 in 3 % of
     tests.
     """
-    seeds = [seed for seed in range(90) if table(seed).rows < 800 and table(seed).width < 150][:15]
-    assert len(seeds) == 15
+    seeds = [seed for seed in range(90) if table(seed).rows < 800 and table(seed).width < 150][:12]
+    assert len(seeds) == 12
     drawn = [linear(seed) for seed in seeds]
     right = [number_of_facets(standardised(each.x)).number == len(each.labels) for each in drawn]
-    assert sum(right) >= int(binom.ppf(0.05, 15, 0.9)), dict(zip(seeds, right, strict=True))
+    assert sum(right) >= int(binom.ppf(0.05, 12, 0.9)), dict(zip(seeds, right, strict=True))
 
 
 def test_data_without_clusters_have_no_facets() -> None:
-    """21 tables, and no claim: a rate of 14 % would be found in 95 % of tests. In 200 others, of
-    four of these kinds, there was none (results/false_discovery.toml).
+    """14 tables, and no claim: a rate of 20 % would be found in 95 % of tests. In 300 others, of
+    six of these kinds, there was none (results/false_discovery.toml).
     """
-    tables = 3 * len(NONE)
-    assert binom.cdf(0, tables, 0.14) < 0.05
+    tables = 2 * len(NONE)
+    assert binom.cdf(0, tables, 0.2) < 0.05
     rng = np.random.default_rng(2000)
     claimed = [
         kind
         for kind, draw in NONE.items()
-        for _ in range(3)
+        for _ in range(2)
         if number_of_facets(standardised(draw(rng, 400, int(rng.integers(3, 9))))).number
     ]
     assert not claimed
