@@ -43,6 +43,7 @@ from scipy.stats import entropy
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.mixture import GaussianMixture
+from sklearn.preprocessing import StandardScaler
 
 from inference.estimators.chance import (
     NARROW,
@@ -242,9 +243,8 @@ def clusters_in_subspaces(x: np.ndarray, seed: int = 0) -> bool:
     whole = some[~np.isnan(some).any(1)]
     if len(whole) < FEWEST_NEIGHBORS:
         return False
-    rows = thinned(whole, FEW_ROWS).astype(float)
-    scale = rows.std(0)
-    found = number_of_facets((rows - rows.mean(0)) / np.where(scale > 0, scale, 1), seed)
+    rows = StandardScaler().fit_transform(thinned(whole, FEW_ROWS).astype(float))
+    found = number_of_facets(rows, seed)
     return prod(found.numbers) >= found.combined
 
 
