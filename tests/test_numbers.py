@@ -149,7 +149,7 @@ def test_data_without_clusters_have_no_facets() -> None:
         kind
         for kind, draw in NONE.items()
         for _ in range(2)
-        if number_of_facets(standardised(draw(rng, 400, int(rng.integers(3, 9))))).number
+        if number_of_facets(standardised(draw(rng, 200, int(rng.integers(3, 9))))).number
     ]
     assert not claimed
 
