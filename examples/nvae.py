@@ -178,7 +178,7 @@ def classifier_alone(
     """A fully connected classifier of the same widths, trained on these images alone, to a loss
     that stands still.
     """
-    return MLPClassifier(settings.widths, max_iter=500, random_state=seed).fit(flat(x), label)
+    return MLPClassifier(settings.widths, max_iter=5000, random_state=seed).fit(flat(x), label)
 
 
 def flat(x: np.ndarray) -> np.ndarray:

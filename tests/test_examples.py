@@ -96,7 +96,10 @@ def run(
     *arguments: str, cwd: Path = ROOT, env: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
     # What needs no files must run without them.
-    return fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None, **env})
+    done = fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None, **env})
+    noise = re.findall(r"^.*site-packages.*Warning: .*", done.stderr, re.M)
+    assert not noise, "warnings of libraries tell a user nothing"
+    return done
 
 
 def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:

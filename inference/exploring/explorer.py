@@ -5,7 +5,6 @@ Posteriors are computed once, for all data, so that a query needs one decoder pa
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from guides.base import FacetGuide, check_guide
@@ -284,9 +282,7 @@ class Explorer:
                 "apart"
             )
         z = self._draws[facet]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it trains as long as in the paper
-            accuracy = probe_accuracy(z[train], known[train], z[test], known[test], self.seed)
+        accuracy = probe_accuracy(z[train], known[train], z[test], known[test], self.seed)
         values, counts = np.unique(known[train], return_counts=True)
         chance = float((known[test] == values[counts.argmax()]).mean())
         clusters = self._proba.get(facet)
