@@ -75,7 +75,7 @@ def _train(plan: FitPlan) -> None:
         lead.while_training(),
         tqdm(
             total=plan.epochs * source.steps,
-            desc=plan.recording.executor,
+            desc=f"training ({plan.recording.executor})",
             unit="step",
             disable=hidden,
             dynamic_ncols=True,
