@@ -148,6 +148,11 @@ def of_scikit_learn(load: Callable, scale: float, mixed_units: bool, seed: int) 
     return Data(found.data / scale, {"class": found.target}, mixed_units)
 
 
+def standardised_digits(seed: int) -> Data:
+    found = load_digits()
+    return Data(StandardScaler().fit_transform(found.data), {"class": found.target})
+
+
 def of_clustpy(load: str, names: Sequence[str], seed: int) -> Data:
     found = getattr(clustpy("data"), load)()
     return Data(found.data, dict(zip(names, found.target.T, strict=True)))
@@ -164,6 +169,7 @@ DATA = {
         partial(of_clustpy, "load_nrletters", ("letter", "colour", "corner")), "clustpy"
     ),
     "digits": Source(partial(of_scikit_learn, load_digits, 16.0, False)),
+    "standardised digits": Source(standardised_digits),
     "wine": Source(partial(of_scikit_learn, load_wine, 1.0, True)),
     "breast cancer": Source(partial(of_scikit_learn, load_breast_cancer, 1.0, True)),
     "iris": Source(partial(of_scikit_learn, load_iris, 1.0, True)),

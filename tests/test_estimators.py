@@ -10,6 +10,7 @@ import copy
 import io
 import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from inference.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
     UnstableFacetWarning,
+    clustering,
     convergence,
     starts,
 )
@@ -56,6 +58,7 @@ from inference.estimators.noise import (
     residual_scale,
 )
 from inference.estimators.outliers import Outliers
+from inference.estimators.strategies import are_pictures, facets_found
 from inference.estimators.subspaces import (
     Subspaces,
     independent_subspaces,
@@ -63,6 +66,7 @@ from inference.estimators.subspaces import (
     set_widths,
     teach,
 )
+from inference.estimators.views import View
 from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
 from ppl_models.data import Observed
@@ -295,7 +299,7 @@ def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
     """
     x = drawn().x
     scaled = (x - x.min()) / np.ptp(x)
-    cube, digit = np.random.default_rng(0).random((300, 4)), load_digits().data[:600]
+    cube, digit = np.random.default_rng(0).random((300, 4)), load_digits().data[:450]
     assert clusters_in_subspaces(cube)
     assert not clusters_in_subspaces(digit)
     assert not clusters_in_subspaces(np.where(scaled > 0.5, NAN, scaled)), "no row is complete"
@@ -311,6 +315,28 @@ def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
     assert encoding_of(digit[:, :15], None).values == "real", "too few for a picture"
     assert encoding_of(digit - 1, None).values == "real"
     assert encoding_of(digit / 16, None).values == "unit interval"
+
+
+def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If they are complete and wide, whatever number of facets is asked for."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 16)) + 6 * rng.integers(2, size=(90, 1))
+    two = facets_found((x - x.mean(0)) / x.std(0), 0, View())
+    assert (two.numbers, two.combined) == ([2], 2)
+    three = replace(two, combined=3)
+    assert are_pictures(three, x, View())
+    assert not are_pictures(two, x, View())
+    assert not are_pictures(replace(three, groups=[]), x, View())
+    assert not are_pictures(three, x[:, :15], View())
+    assert not are_pictures(three, np.where(x == x[0, 3], NAN, x), View())
+    monkeypatch.setattr(clustering, "facets_found", lambda *given: three)
+    for facets in (None, 1, 3):
+        found = MultiFacetClustering(facets, n_clusters=2, epochs=3, random_state=0).fit(x)
+        assert found.settings_["start"] == "NeighborStrategy"
+        assert found.settings_["found"].startswith("neighbours tell more clusters than subspaces")
+        assert len(found.facet_names_) == (facets or 2)
 
 
 @pytest.mark.parametrize("value", np.random.default_rng(0).normal(size=4))

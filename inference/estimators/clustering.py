@@ -27,7 +27,7 @@ from inference.estimators.assignment import (
 )
 from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
 from inference.estimators.chance import principal_dimensions, rank
-from inference.estimators.counting import clusters_in_subspaces
+from inference.estimators.counting import FacetCount, clusters_in_subspaces
 from inference.estimators.data import BOUNDED
 from inference.estimators.defaults import default_dims, default_network
 from inference.estimators.describing import (
@@ -56,6 +56,7 @@ from inference.estimators.strategies import (
     FitStrategy,
     LadderStrategy,
     SubspaceStrategy,
+    are_pictures,
     facets_found,
     numbered,
 )
@@ -101,7 +102,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     density separates two clusters. What these leave of the data gets a latent without clusters,
     ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
     least on each other; if none is, and no number was given, one facet with a single cluster is
-    fitted. Rows that lie far from all others are left out of the fit (``outliers_``).
+    fitted. Complete rows of 16 columns or more of which neighbours tell more clusters than these
+    facets combined, by a quarter or more, are treated like images, as standardised pictures should
+    be. Rows that lie far from all others are left out of the fit (``outliers_``).
     For images and other values within bounds the network is a ladder, convolutional for ``[N, C, H,
     W]``, and facets are faded in one after the other, the deepest first. That one learns the
     clusters of neighbouring data (:func:`~inference.neighbor_clusters`), if there are such, and the
@@ -614,30 +617,55 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
-        some = some_rows(x)
-        view = self.reader_.view(some, self.encoding_)
-        columns = self.encoding_.of_columns and self.network is None
-        if columns and self.n_latents is None and (found := facets_found(x, names, 0, view)):
-            options = {"found": found, "named": names is not None}
-            dim = len(found.maps)
-            return self._subspaces(
-                CountedStrategy, x, names or numbered(found), dim, view, **options
-            )
-        names = facet_names(FACETS) if names is None else names
-        shape, J = x.shape[1:], len(names)
-        asked = for_each(names, "n_latents", self.n_latents)
-        dims = {name: default_dims(shape, J) if d is None else d for name, d in asked.items()}
-        if columns and x.shape[1] >= J:
-            dim = sum(dims.values())
-            if None in asked.values() and view.dims is None:
-                dim = principal_dimensions(view.numbers(some), J, dim)
-            if dim <= rank(view.numbers(some)):
-                return self._subspaces(SubspaceStrategy, x, names, dim, view)
-        network = default_network(shape, J) if self.network is None else self.network
+        view = self.reader_.view(some_rows(x), self.encoding_)
+        if not self.encoding_.of_columns or self.network is not None:
+            return self._ladder(x, names, view)
+        if self.n_latents is None:
+            every = facets_found(x, 0, view)
+            if are_pictures(every, x, view):
+                return self._ladder(x, names, view, every)
+            if found := every.clearest(len(names) if names else None):
+                how = {"found": found, "named": names is not None}
+                named = names or numbered(found)
+                return self._subspaces(CountedStrategy, x, named, len(found.maps), view, **how)
+        return self._divided(x, names, view) or self._ladder(x, names, view)
+
+    def _divided(
+        self, x: np.ndarray, names: Sequence[str] | None, view: View
+    ) -> SubspaceStrategy | None:
+        """Facets are subspaces, with clusters or not; ``None`` if the data vary in too few
+        dimensions.
+        """
+        names, dims = self._dims(x, names)
+        if x.shape[1] < len(names):
+            return None
+        seen, dim = view.numbers(some_rows(x)), sum(dims.values())
+        if None in for_each(names, "n_latents", self.n_latents).values() and view.dims is None:
+            dim = principal_dimensions(seen, len(names), dim)
+        return self._subspaces(SubspaceStrategy, x, names, dim, view) if dim <= rank(seen) else None
+
+    def _ladder(
+        self,
+        x: np.ndarray,
+        names: Sequence[str] | None,
+        view: View,
+        counted: FacetCount | None = None,
+    ) -> LadderStrategy:
+        (names, dims), shape = self._dims(x, names), x.shape[1:]
+        network = default_network(shape, len(names)) if self.network is None else self.network
         chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)
         alone, further, together = STEPS
-        lengths = chosen.lengths(len(x), (alone, *[further] * (J - 1), together))
-        return LadderStrategy(shape, names, chosen, lengths, dims)
+        lengths = chosen.lengths(len(x), (alone, *[further] * (len(names) - 1), together))
+        return LadderStrategy(shape, names, chosen, lengths, dims, counted)
+
+    def _dims(
+        self, x: np.ndarray, names: Sequence[str] | None
+    ) -> tuple[Sequence[str], dict[str, int]]:
+        """Names of facets that are not counted, and the length of each one's latent."""
+        names = facet_names(FACETS) if names is None else names
+        default = default_dims(x.shape[1:], len(names))
+        asked = for_each(names, "n_latents", self.n_latents)
+        return names, {name: default if d is None else d for name, d in asked.items()}
 
     def _subspaces(
         self,

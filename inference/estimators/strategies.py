@@ -16,6 +16,7 @@ from guides import FacetGuide, VaDEGuide
 from inference.estimators.base import Chosen
 from inference.estimators.convergence import STEPS_PER_LOOK, StopConverged
 from inference.estimators.counting import FacetCount, number_of_facets
+from inference.estimators.data import FEWEST_PIXELS
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import facet_names
@@ -43,6 +44,7 @@ __all__ = [
     "LadderStrategy",
     "NeighborStrategy",
     "SubspaceStrategy",
+    "are_pictures",
     "facets_found",
     "numbered",
 ]
@@ -202,9 +204,17 @@ class LadderStrategy(FitStrategy):
     (MFCVAE, D.3).
 
     :param dims: length of each facet's latent vector.
+    :param counted: facets of subspaces that were found in vain, if any were looked for.
     """
 
     dims: Mapping[str, int]
+    counted: FacetCount | None
+
+    @property
+    def found_as(self) -> str:
+        if self.counted is None:
+            return super().found_as
+        return f"neighbours tell more clusters than subspaces: {self.counted.evidence}"
 
     def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
         priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
@@ -220,9 +230,8 @@ class LadderStrategy(FitStrategy):
         found = neighbor_clusters(seen, numbers[deepest], seed=self.chosen.seed)
         if found.max() < 1:
             return self
-        return NeighborStrategy(
-            self.x_shape, self.names, self.chosen, self.lengths, self.dims, found
-        )
+        how = (self.chosen, self.lengths, self.dims, self.counted)
+        return NeighborStrategy(self.x_shape, self.names, *how, found)
 
     @property
     def _schedule(self) -> Schedule | None:
@@ -357,7 +366,8 @@ class CountedStrategy(SubspaceStrategy):
         """Facets are looked for once more; if fewer are found, the data are merely split."""
         other = cast(CountedStrategy, super().again(x, number))
         names = self.names if self.named else None
-        if found := facets_found(x, names, other.chosen.seed, other.chosen.view):
+        every = facets_found(x, other.chosen.seed, other.chosen.view)
+        if found := every.clearest(len(names) if names else None):
             dim = len(found.maps)
             return replace(other, names=names or numbered(found), dim=dim, found=found)
         how = (other.chosen, self.lengths, self.dim, self.rows)
@@ -376,19 +386,17 @@ class CountedStrategy(SubspaceStrategy):
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
 
 
-def facets_found(
-    x: np.ndarray, names: Sequence[str] | None, seed: int, view: View
-) -> FacetCount | None:
-    """The facets of columns ``[N, D]``, the clearest if there are more than names; they are sought
-    in at most 20,000 rows, drawn at random.
+def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
+    """The facets of columns ``[N, D]``, sought in at most 20,000 rows, drawn at random."""
+    return number_of_facets(view.smooth(some_rows(x, seed), seed), seed, view.dims)
 
-    :param names: of the facets that are wanted; ``None`` for as many as there are.
-    :returns: ``None`` if there are fewer, or nothing varies.
+
+def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:
+    """Whether complete, wide rows of numbers have clusters that no subspaces show, as standardised
+    pictures of one thing each have.
     """
-    found = number_of_facets(view.smooth(some_rows(x, seed), seed), seed, view.dims)
-    if names is None:
-        return found if found.groups else None
-    return found.clearest(len(names)) if len(names) <= found.number else None
+    wide = view.linear and view.dims is None and x.shape[1] >= FEWEST_PIXELS
+    return wide and found.number > 0 and not found.in_subspaces and not has_missing(x)
 
 
 def numbered(found: FacetCount) -> list[str]:
