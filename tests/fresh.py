@@ -82,6 +82,11 @@ def run(
     return _run_forked(words, cwd, environment, timeout)
 
 
+def noise(stderr: str) -> list[str]:
+    """Lines in which libraries warn of what the user has not done."""
+    return [line for line in stderr.splitlines() if "site-packages" in line and "Warning:" in line]
+
+
 def _run_forked(
     words: list[str], cwd: Path, environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:

@@ -49,6 +49,7 @@ def test_programs_run(page: Path, tmp_path: Path) -> None:
     script.write_text(code)
     done = fresh.run(script, cwd=tmp_path, forked=page.name != AS_A_USER)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert not fresh.noise(done.stderr)
 
 
 class Found(Exception):

@@ -97,8 +97,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     # What needs no files must run without them.
     done = fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None, **env})
-    noise = re.findall(r"^.*site-packages.*Warning: .*", done.stderr, re.M)
-    assert not noise, "warnings of libraries tell a user nothing"
+    assert not fresh.noise(done.stderr)
     return done
 
 
