@@ -172,7 +172,8 @@ def test_another_distribution_with_a_package_of_our_name(built: Path, tmp_path: 
 def test_one_name_gives_all_that_the_packages_export() -> None:
     import facetvae
 
-    exports = [importlib.import_module(package).__all__ for package in PACKAGES]
+    packages = [*PACKAGES, "inference.estimators"]
+    exports = [importlib.import_module(package).__all__ for package in packages]
     assert facetvae.__all__ == sorted(name for each in exports for name in each), "none twice"
     assert all(hasattr(facetvae, name) for name in facetvae.__all__)
 

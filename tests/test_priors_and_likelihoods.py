@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro import validation_enabled
@@ -27,6 +28,7 @@ from ppl_models import (
     ContinuousBernoulli,
     DirichletWeights,
     GaussianMixture,
+    Mixture,
     Normal,
     SharedMLP,
     StandardNormal,
@@ -84,6 +86,40 @@ def test_the_density_of_a_chosen_component_is_its_row_of_the_joint(covariance: s
         one_hot = torch.eye(prior.num_components)[k]
         got = prior.latent(one_hot).log_prob(z) + prior.component().log_prob(one_hot)
         torch.testing.assert_close(got, prior.log_joint(z)[:, k])
+
+
+class MadeOf(Mixture):
+    """Components of any kind, as a user's own subclass has them."""
+
+    def __init__(self, components: dist.TorchDistribution) -> None:
+        super().__init__(*components.batch_shape, *components.event_shape)
+        self._components = components
+
+    def components(self) -> dist.TorchDistribution:
+        return self._components
+
+    def place(self, loc: torch.Tensor, *given: object) -> None:
+        raise NotImplementedError
+
+
+def test_chosen_components_are_of_the_family_of_all() -> None:
+    K, d, z = 3, 2, torch.randn(3, 2)
+    one = torch.eye(K)
+    for family in (
+        dist.Normal(torch.randn(K, d), torch.rand(K, d) + 0.1),
+        dist.StudentT(torch.tensor(3.0), torch.randn(K, d), torch.rand(K, 1) + 0.1),
+        dist.Laplace(torch.randn(K, d), torch.rand(K, d) + 0.1),
+    ):
+        components = family.to_event(1)
+        prior = MadeOf(components)
+        chosen = prior.latent(one)
+        assert type(chosen.base_dist) is type(family)
+        torch.testing.assert_close(chosen.log_prob(z), components.log_prob(z))
+        half = prior.latent(torch.full((K,), 1 / K))
+        torch.testing.assert_close(half.base_dist.loc, family.loc.mean(0))
+    whole = dist.MultivariateNormal(torch.zeros(K, d), torch.eye(d))
+    with pytest.raises(NotImplementedError, match=r"MultivariateNormal, but .* override `latent`"):
+        MadeOf(whole).latent(one)
 
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])

@@ -181,8 +181,7 @@ class Mixture(Prior):
             return self.marginal()
         if is_enumerated(component):
             return in_plates(self.components(), component.dim() - 2)
-        each = self.components().base_dist
-        return DiagonalNormal(component @ each.loc, component @ each.scale)
+        return _averaged(self.components(), component)
 
     def marginal(self) -> dist.TorchDistribution:
         """p(z) with the component summed out (Eq. 17), with event ``[d]``."""
@@ -213,6 +212,21 @@ class Mixture(Prior):
 
     def extra_repr(self) -> str:
         return f"num_components={self.num_components}, dim={self.dim}, weights={self.weights!r}"
+
+
+def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.TorchDistribution:
+    """The distribution that has a component's parameters, or their average by relaxed ones.
+
+    :raises NotImplementedError: unless the entries of z are independent in each component.
+    """
+    if not isinstance(components, dist.Independent):
+        raise NotImplementedError(
+            f"components are {type(components).__name__}, but only parameters of independent "
+            "entries, as of `Normal(loc, scale).to_event(1)`, are averaged: override `latent`"
+        )
+    each = components.base_dist
+    own = {name: component @ getattr(each, name) for name in each.arg_constraints}
+    return DiagonalNormal(**own) if isinstance(each, dist.Normal) else type(each)(**own).to_event(1)
 
 
 def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:
