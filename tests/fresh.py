@@ -83,7 +83,9 @@ def run(
 
 
 def noise(stderr: str) -> list[str]:
-    """Lines in which libraries warn of what the user has not done."""
+    """Lines of warnings that name a library's file, which tell a user nothing; not those whose
+    place is the caller's, as of NumPy's functions.
+    """
     return [line for line in stderr.splitlines() if "site-packages" in line and "Warning:" in line]
 
 

@@ -320,23 +320,51 @@ def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
 def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If they are complete and wide, whatever number of facets is asked for."""
+    """If they are complete and wide, and these clusters divide each facet's; whatever number of
+    facets is asked for.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 16)) + 6 * rng.integers(2, size=(90, 1))
     two = facets_found((x - x.mean(0)) / x.std(0), 0, View())
-    assert (two.numbers, two.combined) == ([2], 2)
+    assert (two.numbers, two.combined, two.shared) == ([2], 2, 1)
     three = replace(two, combined=3)
     assert are_pictures(three, x, View())
     assert not are_pictures(two, x, View())
+    assert not are_pictures(replace(three, shared=0.3), x, View()), "another labelling"
+    four = replace(two, groups=[*two.groups, *two.groups])
+    assert [are_pictures(replace(four, combined=number), x, View()) for number in (5, 6)] == [
+        False,
+        True,
+    ]
     assert not are_pictures(replace(three, groups=[]), x, View())
     assert not are_pictures(three, x[:, :15], View())
     assert not are_pictures(three, np.where(x == x[0, 3], NAN, x), View())
+
+    class OfCodes(View):
+        linear = False
+
+    assert not are_pictures(three, x, OfCodes())
     monkeypatch.setattr(clustering, "facets_found", lambda *given: three)
     for facets in (None, 1, 3):
         found = MultiFacetClustering(facets, n_clusters=2, epochs=3, random_state=0).fit(x)
         assert found.settings_["start"] == "NeighborStrategy"
         assert found.settings_["found"].startswith("neighbours tell more clusters than subspaces")
         assert len(found.facet_names_) == (facets or 2)
+    short = MultiFacetClustering(n_latents=3, n_clusters=2, epochs=3, random_state=0).fit(x)
+    assert short.settings_["start"] == "SubspaceStrategy"
+    within = (x - x.min(0)) / np.ptp(x, axis=0)
+    monkeypatch.setattr(clustering, "clusters_in_subspaces", lambda *given: True)
+    counted = MultiFacetClustering(n_clusters=2, epochs=3, random_state=0).fit(within)
+    assert counted.settings_["start"] == "CountedStrategy", "judged once"
+
+
+def test_an_outlying_row_may_be_the_only_one_with_a_gap() -> None:
+    x = columns().copy()
+    x[7] = [NAN, *x[7, 1:] + 1000]
+    found = short().fit(x)
+    assert found.outliers_[7]
+    assert found.settings_["missing"] == pytest.approx(1 / x.size)
+    assert (found.predict(x[:10]) == found.labels_[:10]).all()
 
 
 @pytest.mark.parametrize("value", np.random.default_rng(0).normal(size=4))

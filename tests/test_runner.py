@@ -77,6 +77,15 @@ def test_history_has_every_term_and_the_terms_add_up() -> None:
         assert record["elbo"] == pytest.approx(record["reconstruction"] - kl, rel=1e-5)
 
 
+@pytest.mark.parametrize(("mode", "label"), [(None, "training:"), ("replay", "training (replay):")])
+def test_the_progress_bar_says_what_takes_the_steps(
+    mode: str | None, label: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = small()
+    SVIRunner(guide.model, guide, compile=mode).fit(torch.rand(40, 6), 2, 20)
+    assert f"\r{label} 100%" in capsys.readouterr().err
+
+
 def test_objective_and_elbo_part_where_weights_are_not_one() -> None:
     x = torch.rand(40, 6)
     guide = small()

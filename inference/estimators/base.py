@@ -195,7 +195,7 @@ class FacetEstimator(BaseEstimator):
         if likelihood is None:
             likelihood = self.reader_.likelihood(x, self.encoding_, dim)
         return Chosen(
-            self.reader_.completed(likelihood, x),
+            self.reader_.completed(likelihood, x, self.encoding_),
             network if self.network is None else self.network,
             default_batch_size(len(x))
             if self.batch_size is None

@@ -92,30 +92,30 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     factor analysis makes held-out rows likelier. 8-bit values are scaled to [0, 1], and so are
     ``"intensities"``, rows of 16 numbers or more that begin at 0 in each column and in many, but
     not all, reach the largest, such as pixels. Such rows, and those within [0, 1], are columns of
-    real numbers if their clusters lie in subspaces: if the facets that these have make as many
-    clusters, combined, as neighbours do. Of pictures of one thing each neighbours tell more. Real
-    numbers are standardised, each column by itself, and skewed columns transformed where the data
-    are then more likely (Yeo and Johnson's powers).
+    real numbers if their clusters lie in subspaces: if neighbours tell at most a quarter more
+    clusters than the facets that these have, combined. Of pictures of one thing each they tell
+    more. Real numbers are standardised, each column by itself, and skewed columns transformed where
+    the data are then more likely (Yeo and Johnson's powers).
 
     Columns of real numbers start from independent subspaces of the data that have clusters
     (:func:`~inference.estimators.counting.number_of_facets`), one for each facet: a valley of the
     density separates two clusters. What these leave of the data gets a latent without clusters,
     ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
     least on each other; if none is, and no number was given, one facet with a single cluster is
-    fitted. Complete rows of 16 columns or more of which neighbours tell more clusters than these
-    facets combined, by a quarter or more, are treated like images, as standardised pictures should
-    be. Rows that lie far from all others are left out of the fit (``outliers_``).
-    For images and other values within bounds the network is a ladder, convolutional for ``[N, C, H,
-    W]``, and facets are faded in one after the other, the deepest first. That one learns the
-    clusters of neighbouring data (:func:`~inference.neighbor_clusters`), if there are such, and the
-    others have a standard normal prior. Then mixtures are fitted to the latents. Their numbers of
-    clusters are those with the lowest BIC; with subspaces, those of its components between which
-    the density has a valley, since BIC alone takes several components for a cluster that is not
-    normal. ``settings_`` says why, as ``"found"`` and ``"counted"``. Finally everything is trained
-    together, until the line through the last five values of the ELBO of a held-out tenth of the
-    data, or of the training objective if that is fewer than 20 rows, no longer rises; the state
-    with the best held-out ELBO is kept, which may be that before this training.
-    ``settings_["ended"]`` says when.
+    fitted. Complete rows of 16 columns or more are treated like images if neighbours tell clusters
+    that divide those of each facet, and are more than a quarter more than all combined; so are
+    standardised pictures. Rows that lie far from all others are left out of the fit
+    (``outliers_``). For images and other values within bounds the network is a ladder,
+    convolutional for ``[N, C, H, W]``, and facets are faded in one after the other, the deepest
+    first. That one learns the clusters of neighbouring data (:func:`~inference.neighbor_clusters`),
+    if there are such, and the others have a standard normal prior. Then mixtures are fitted to the
+    latents. Their numbers of clusters are those with the lowest BIC; with subspaces, those of its
+    components between which the density has a valley, since BIC alone takes several components for
+    a cluster that is not normal. ``settings_`` says why, as ``"found"`` and ``"counted"``. Finally
+    everything is trained together, until the line through the last five values of the ELBO of a
+    held-out tenth of the data, or of the training objective if that is fewer than 20 rows, no
+    longer rises; the state with the best held-out ELBO is kept, which may be that before this
+    training. ``settings_["ended"]`` says when.
 
     Facets, subspaces, numbers of clusters and skewness are looked for in at most 20,000 rows, drawn
     at random (``settings_["searched"]``); outlying rows by comparison with 10,000; and at most
@@ -146,7 +146,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
         features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
-        is given; other data get two.
+        is given; other data, and columns that are treated like images, get two.
     :param n_clusters: one number for all facets, or one for each; ``None`` to choose from the data.
     :param n_latents: length of each facet's latent vector, in the same form. In columns of real
         numbers only the sum counts, and facets are not looked for by their clusters.
@@ -587,6 +587,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.outliers_, self.usual_ = self._outlying(x), None
         if self.outliers_.any():
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
+            encoding = replace(encoding, missing=self.encoding_.missing)  # all rows get clusters
             if encoding.values == "real":
                 self.encoding_ = encoding
                 del x  # before another is made
@@ -622,7 +623,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return self._ladder(x, names, view)
         if self.n_latents is None:
             every = facets_found(x, 0, view)
-            if are_pictures(every, x, view):
+            if not self.reader_.as_columns and are_pictures(every, x, view):
                 return self._ladder(x, names, view, every)
             if found := every.clearest(len(names) if names else None):
                 how = {"found": found, "named": names is not None}
@@ -679,8 +680,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         shape = x.shape[1:]
         chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
         if view.linear and self.likelihood is None:
-            likelihood = Normal(view.residual_scale(x, dim))
-            chosen = replace(chosen, likelihood=self.reader_.completed(likelihood, x))
+            likelihood = self.reader_.completed(
+                Normal(view.residual_scale(x, dim)), x, self.encoding_
+            )
+            chosen = replace(chosen, likelihood=likelihood)
         steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
         lengths = chosen.lengths(len(x), steps)
         return kind(shape, names, chosen, lengths, dim, len(x), **how)

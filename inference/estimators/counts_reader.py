@@ -71,7 +71,7 @@ class CountsReader(Reader):
     def likelihood(self, x: Any, encoding: Encoding, dim: int) -> Likelihood:
         return DirichletMultinomial()
 
-    def completed(self, likelihood: Likelihood, x: Any) -> Likelihood:
+    def completed(self, likelihood: Likelihood, x: Any, encoding: Encoding) -> Likelihood:
         """With a typical total, and the shares of the columns to begin with."""
         return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
 

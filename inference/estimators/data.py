@@ -13,7 +13,6 @@ from sklearn.preprocessing import StandardScaler
 from inference.estimators.noise import residual_scale
 from inference.estimators.rows import (
     MANY,
-    has_missing,
     in_parts,
     is_missing,
     parts,
@@ -313,11 +312,11 @@ def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
     )
 
 
-def completed(likelihood: Likelihood, x: np.ndarray) -> Likelihood:
-    """The likelihood, extended if entries are missing; encoders see the mean of the observed
-    entries in their place.
+def completed(likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
+    """The likelihood, extended if entries are missing, be it in other rows than these; encoders see
+    the mean of the observed entries in their place.
     """
-    if likelihood.takes_missing or not has_missing(x):
+    if likelihood.takes_missing or not encoding.missing:
         return likelihood
     low, high = likelihood.support
     mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))

@@ -63,9 +63,9 @@ class Reader:
         """
         return default_likelihood(encoding.values, x, dim)
 
-    def completed(self, likelihood: Likelihood, x: np.ndarray) -> Likelihood:
+    def completed(self, likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
         """The user's or the default one, with what encoded data add to it."""
-        return completed(likelihood, x)
+        return completed(likelihood, x, encoding)
 
     def network(self, shape: tuple[int, ...], view: View) -> Architecture:
         """That of data whose facets are subspaces, where the user gave none.

@@ -392,11 +392,11 @@ def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
 
 
 def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:
-    """Whether complete, wide rows of numbers have clusters that no subspaces show, as standardised
-    pictures of one thing each have.
+    """Whether complete, wide rows of numbers have clusters that facets in subspaces are parted by
+    (:attr:`FacetCount.is_divided`), as standardised pictures of one thing each have.
     """
-    wide = view.linear and view.dims is None and x.shape[1] >= FEWEST_PIXELS
-    return wide and found.number > 0 and not found.in_subspaces and not has_missing(x)
+    wide = view.linear and x.shape[1] >= FEWEST_PIXELS
+    return wide and found.is_divided and not has_missing(x)
 
 
 def numbered(found: FacetCount) -> list[str]:

@@ -71,11 +71,12 @@ def _train(plan: FitPlan) -> None:
     trackers = [NonFiniteTracker(run) for run in plan.runs]
     at = TrainingProgress(lead.step, lead.model.gates.new_zeros(len(plan.runs)))
     hidden = not (plan.progress and processes.is_first)
+    executor = plan.recording.executor
     with (
         lead.while_training(),
         tqdm(
             total=plan.epochs * source.steps,
-            desc=f"training ({plan.recording.executor})",
+            desc=f"training ({executor})" if executor else "training",
             unit="step",
             disable=hidden,
             dynamic_ncols=True,
