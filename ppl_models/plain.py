@@ -77,10 +77,13 @@ def hidden(x: Any) -> np.ndarray:
 
 
 def with_unknown(labels: Any) -> Any:
-    """``labels``, with -1 in place of masked entries and ``pandas.NA``.
+    """``labels``, with -1 in place of masked entries, ``pandas.NA``, and NaN among whole numbers,
+    which is how pandas holds integers with gaps.
 
     :raises ValueError: if an integer needs 64 bits without a sign.
     """
+    if (whole := _whole_numbers(labels)) is not None:
+        return whole
     where = hidden(labels)
     if not where.any():
         return labels
@@ -90,6 +93,19 @@ def with_unknown(labels: Any) -> Any:
     if plain.dtype.kind == "f" and all(isinstance(label, int) for label in found.tolist()):
         raise ValueError("labels beyond 2**63 - 1 cannot stand beside unknown ones: renumber them")
     return plain
+
+
+def _whole_numbers(labels: Any) -> np.ndarray | None:
+    """Floats that are whole or NaN as integers, -1 for NaN; ``None`` for anything else."""
+    kind = getattr(labels, "dtype", None)
+    if not isinstance(kind, np.dtype) or kind.kind != "f" or is_masked(labels):
+        return None
+    numbers = np.asarray(labels)
+    gaps = np.isnan(numbers)
+    known = numbers[~gaps]
+    if not gaps.any() or not ((known == np.rint(known)) & (np.abs(known) < 2.0**63)).all():
+        return None
+    return np.where(gaps, -1, numbers).astype(np.int64)
 
 
 def _na() -> Any:

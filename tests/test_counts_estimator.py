@@ -198,6 +198,12 @@ def test_other_settings_take_sparse_counts_too(options: dict[str, Any]) -> None:
     found.partial_fit(matrix)
 
 
+def test_sparse_rows_are_described_as_dense_ones_are() -> None:
+    x = drawn()[0]
+    told = fitted().describe(0, sparse.csr_array(x))
+    assert str(told) == str(fitted().describe(0, x))
+
+
 def test_sparse_tensors_are_read_as_matrices_of_scipy_are() -> None:
     x = torch.as_tensor(drawn()[0]).to_sparse_coo()
     np.testing.assert_array_equal(fitted().predict(x), fitted().labels_)

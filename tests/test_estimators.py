@@ -48,7 +48,7 @@ from inference.estimators import (
 from inference.estimators.base import SCORE_DRAWS, Chosen
 from inference.estimators.chance import principal_dimensions, rank
 from inference.estimators.convergence import LOOKS, Convergence, StopConverged
-from inference.estimators.counting import clusters_in_subspaces
+from inference.estimators.counting import FacetCount, clusters_in_subspaces
 from inference.estimators.data import encoding_of
 from inference.estimators.defaults import default_plain_network, lengths
 from inference.estimators.noise import (
@@ -356,6 +356,82 @@ def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
     monkeypatch.setattr(clustering, "clusters_in_subspaces", lambda *given: True)
     counted = MultiFacetClustering(n_clusters=2, epochs=3, random_state=0).fit(within)
     assert counted.settings_["start"] == "CountedStrategy", "judged once"
+
+
+@cache
+def two_groupings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A table, and two independent labellings of it: the second has the clearer clusters."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(2, size=(2, 120))
+    centres = np.outer(a, [4, 4, 0, 0]) + np.outer(b, [0, 0, 8, 8])
+    return centres + rng.normal(size=(120, 4)), a, b
+
+
+def test_labels_choose_among_more_facets_than_are_wanted() -> None:
+    x, a, b = two_groupings()
+    known = np.where(np.arange(120) % 2 == 0, a, -1)
+    told = MultiFacetClustering(1, n_init=2, epochs=6, random_state=0).fit(x, labels=known)
+    assert (told.labels_[:, 0] == a).mean() > 0.9
+    assert told.stability_[0] > 0.7
+    assert told.settings_["found"].startswith("2 of ")
+    first = MultiFacetClustering(1, epochs=6, random_state=0).fit(x)
+    assert nmi(b, first.labels_[:, 0]) > 0.9, "the clearest"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "given", "refused"),
+    [
+        (short(1), {}, {"labels": [1]}),
+        (CLASSIFIER, {"y": np.arange(60) % 2}, {"y": ["a", "b"] * 30, "epochs": 0}),
+        (ContentStyleTransformer(epochs=2), {"groups": np.arange(60) // 2}, {"groups": [1]}),
+    ],
+    ids=["clustering", "classifier", "content"],
+)
+def test_a_fit_that_is_refused_leaves_the_one_before(
+    estimator: Any, given: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    found = clone(estimator).set_params(random_state=0).fit(columns(), **given)
+    before = found.transform(columns()) if hasattr(found, "transform") else found.predict(columns())
+    state = {name: value for name, value in vars(found).items() if name.endswith("_")}
+    options = {name: value for name, value in refused.items() if name in found.get_params()}
+    data = {name: value for name, value in refused.items() if name not in options}
+    with pytest.raises(ValueError, match=r"labels|epochs|groups|group"):
+        found.set_params(**options).fit(1000 * columns()[:, :4], **data)
+    after = found.transform(columns()) if hasattr(found, "transform") else found.predict(columns())
+    np.testing.assert_array_equal(after, before)
+    assert {name: value for name, value in vars(found).items() if name.endswith("_")} == state
+
+
+@pytest.mark.parametrize("output", ["pandas", "default"])
+def test_what_transform_gives_is_the_users_choice_alone(output: str) -> None:
+    frame = pd.DataFrame(np.exp(columns() / columns().std(0)), columns=list("abcde"))
+    with sklearn.config_context(transform_output=output):
+        found = short(1).fit(frame)
+        assert found.settings_["start"] == "CountedStrategy"
+        found.predict(frame)
+        view = found.facet(0)
+        kind = pd.DataFrame if output == "pandas" else np.ndarray
+        assert type(found.transform(frame)) is type(view.transform(frame)) is kind
+    asked = short(1).set_output(transform=output).fit(frame)
+    assert type(asked.transform(frame)) is kind
+    assert type(asked.facet(0).transform(frame)) is np.ndarray, "it has a setting of its own"
+
+
+def test_few_distinct_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 4))
+    found = MultiFacetClustering(epochs=2, random_state=0).fit(np.repeat(rows, 20, 0))
+    assert len(found.labels_) == 100
+
+
+def test_a_facet_of_a_later_fit() -> None:
+    found = short(2).fit(columns())
+    first, second = found.facet(0), found.facet(1)
+    found.set_params(facets=1).fit(columns()[:50])
+    np.testing.assert_array_equal(first.labels_, found.labels_[:, 0])
+    with pytest.raises(ValueError, match=r"now has \['facet_0'\] only: call its facet\(\) again"):
+        second.predict(columns())
+    with pytest.raises(ValueError, match="unknown facet 'digit': as the estimator is given no"):
+        FacetClustering(MultiFacetClustering(epochs=1), "digit").fit(columns())
 
 
 def test_an_outlying_row_may_be_the_only_one_with_a_gap() -> None:
@@ -1079,11 +1155,25 @@ def test_what_facets_leave_has_a_latent_of_its_own() -> None:
     assert kept[sum(dims.values()) - dims["rest"]] > 0.05 * kept[0]
 
 
-def test_facets_that_are_asked_for_are_those_with_clusters() -> None:
-    """One of two labellings, the one with the clearer clusters, and not both mixed."""
+def test_facets_that_are_asked_for_are_those_with_clusters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of two labellings, the one with the clearer clusters or with as many as asked for, and
+    not both mixed.
+    """
+    counted: list[FacetCount] = []
+
+    def once(*given: Any) -> FacetCount:
+        counted.extend([] if counted else [facets_found(*given)])
+        return counted[0]
+
+    monkeypatch.setattr(clustering, "facets_found", once)
     one = MultiFacetClustering(("only",), epochs=10, random_state=0).fit(drawn().x)
     assert one.settings_["start"] == "CountedStrategy"
     assert max(nmi(truth, one.labels_[:, 0]) for truth in drawn().labels) > 0.95
+    for number, truth in zip((3, 5), drawn().labels, strict=True):
+        one = MultiFacetClustering(1, n_clusters=number, epochs=10, random_state=0).fit(drawn().x)
+        assert nmi(truth, one.labels_[:, 0]) > 0.95
     for numbers in ((3, 5), (5, 3)):
         both = MultiFacetClustering(2, n_clusters=numbers, epochs=10, random_state=0)
         found = both.fit(drawn().x).labels_

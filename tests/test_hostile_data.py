@@ -115,6 +115,8 @@ def test_a_mask_of_nothing_is_no_mask() -> None:
         np.ma.array(np.array([0, 7, 1], np.uint8), mask=[0, 1, 0]),
         pd.Series([0, pd.NA, 1], dtype="Int64"),
         [0, pd.NA, 1],
+        pd.Series([0, np.nan, 1]),
+        np.array([0, np.nan, 1], np.float32),
     ],
 )
 def test_masked_labels_are_unknown(known: Any) -> None:
@@ -124,12 +126,12 @@ def test_masked_labels_are_unknown(known: Any) -> None:
     repeated = np.repeat([0, -1, 1], 10)
     x, y = columns()[:30], np.ma.array(np.repeat([0, 7, 1], 10), mask=repeated < 0)
     series = pd.Series(y.data, dtype="Int64").mask(y.mask)
-    for labels in (y, series, series.astype(object)):
+    for labels in (y, series, series.astype(object), series.astype(float)):
         found = classifier().fit(x, labels)
         assert list(found.classes_) == [0, 1]
         expected = classifier().fit(x, repeated)
         np.testing.assert_array_equal(found.predict_proba(x), expected.predict_proba(x))
-        with pytest.raises(ValueError, match="10 entries that are masked or NA"):
+        with pytest.raises(ValueError, match="10 entries that are masked, NA or NaN"):
             found.score(x, labels)
 
 
@@ -411,6 +413,6 @@ def test_searches_in_several_processes() -> None:
 @pytest.mark.parametrize("label", [np.nan, np.inf, -1e300])
 def test_a_label_that_no_class_has_is_refused_by_a_score(label: float) -> None:
     found = classifier().fit(columns(), np.arange(40) % 2)
-    with pytest.raises(ValueError, match="NaN, infinite or beyond"):
+    with pytest.raises(ValueError, match=r"NaN: leave these|infinite or beyond"):
         found.score(columns()[:2], np.array([0.0, label]))
     assert 0 <= found.score(columns()[:2], np.array([0.0, 1.0])) <= 1

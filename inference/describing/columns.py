@@ -220,6 +220,9 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
 def _named_columns(given: Any) -> dict[str, Any] | None:
     if hasattr(given, "dtypes") and hasattr(given, "iloc"):
         columns = [given.iloc[:, i] for i in range(given.shape[1])]
+        names = [str(each.name) for each in columns]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
         return {str(each.name): each for each in columns}
     if isinstance(given, Mapping):
         return {str(name): each for name, each in given.items()}

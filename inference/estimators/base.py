@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ from ppl_models import FacetModel, Likelihood
 from ppl_models.checks import check_count, check_kind, check_positive
 from ppl_models.networks import Architecture
 
-__all__ = ["Chosen", "FacetEstimator", "RandomState", "drawn_seed"]
+__all__ = ["Chosen", "FacetEstimator", "RandomState", "all_or_nothing", "drawn_seed"]
 
 #: A random state, as scikit-learn defines it.
 RandomState = int | np.random.RandomState | None
@@ -53,6 +54,24 @@ ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 FILES = {"config.json", "weights.safetensors", "history.jsonl"}
 # Draws of the latents in a score.
 SCORE_DRAWS = 10
+
+
+Fitted = TypeVar("Fitted", bound=Callable[..., Any])
+
+
+def all_or_nothing(fit: Fitted) -> Fitted:
+    """A fit that fails, or is stopped, leaves the estimator as it was."""
+
+    @wraps(fit)
+    def whole(self: FacetEstimator, *args: Any, **options: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **options)
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    return cast(Fitted, whole)
 
 
 @dataclass(frozen=True)
@@ -426,4 +445,6 @@ def drawn_seed(random_state: RandomState) -> int:
 
     :raises ValueError: if it is not a random state.
     """
+    if isinstance(random_state, np.random.Generator):
+        raise ValueError("random_state is a Generator: give an integer or a RandomState")
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from guides import ClassifierGuide
-from inference.estimators.base import FacetEstimator, RandomState
+from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from inference.estimators.exporting import plain_values
 from inference.estimators.tables import complete_labels, plain_labels
@@ -91,12 +91,13 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         self.verbose = verbose
 
     @exclusive()
+    @all_or_nothing
     def fit(self, X: Any, y: Any) -> SemiSupervisedClassifier:
         """Learn from data and their labels.
 
         :param X: ``[N, D]``, or images; NaN where missing.
-        :param y: ``[N]``, labels of any type, -1 where unknown, as are masked entries and
-            ``pandas.NA``; to combine -1 with strings, use an array of dtype object.
+        :param y: ``[N]``, labels of any type, -1 where unknown, as are masked entries,
+            ``pandas.NA``, and NaN among whole numbers; to combine -1 with strings, use an array of dtype object.
         :raises ValueError: before training, if an argument does not fit, or there are fewer than
             two classes.
         :raises FloatingPointError: if training diverges.
@@ -156,7 +157,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         """The accuracy of :meth:`predict`.
 
         :param y: ``[N]``, known labels; -1 is never predicted.
-        :raises ValueError: if a label is masked or NA.
+        :raises ValueError: if a label is masked, NA or NaN.
         """
         return ClassifierMixin.score(self, X, complete_labels(y), sample_weight)
 

@@ -25,7 +25,7 @@ from inference.estimators.assignment import (
     predicted,
     probabilities,
 )
-from inference.estimators.base import FacetEstimator, RandomState, drawn_seed
+from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing, drawn_seed
 from inference.estimators.chance import principal_dimensions, rank
 from inference.estimators.counting import FacetCount, clusters_in_subspaces
 from inference.estimators.data import BOUNDED
@@ -38,6 +38,7 @@ from inference.estimators.describing import (
 )
 from inference.estimators.divergence import check_trained
 from inference.estimators.facets import (
+    NUMBERED,
     at_least,
     check_enough,
     facet_index,
@@ -242,6 +243,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.verbose = verbose
 
     @exclusive()
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> MultiFacetClustering:
         """Find the clusterings.
 
@@ -622,10 +624,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if not self.encoding_.of_columns or self.network is not None:
             return self._ladder(x, names, view)
         if self.n_latents is None:
-            every = facets_found(x, 0, view)
-            if not self.reader_.as_columns and are_pictures(every, x, view):
-                return self._ladder(x, names, view, every)
-            if found := every.clearest(len(names) if names else None):
+            found = facets_found(x, 0, view)
+            if not self.reader_.as_columns and are_pictures(found, x, view):
+                return self._ladder(x, names, view, found)
+            if found.offers(len(names) if names else None):
                 how = {"found": found, "named": names is not None}
                 named = names or numbered(found)
                 return self._subspaces(CountedStrategy, x, named, len(found.maps), view, **how)
@@ -739,7 +741,8 @@ def _own(x: np.ndarray) -> np.ndarray:
 
 
 class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
-    """One facet of a :class:`MultiFacetClustering`, as a scikit-learn clusterer.
+    """One facet of a :class:`MultiFacetClustering`, as a scikit-learn clusterer. What
+    :meth:`MultiFacetClustering.facet` returns shares that estimator, and follows its later fits.
 
     :param estimator: the estimator that finds the facets; a clone of it is fitted. By default one
         with a single facet.
@@ -778,55 +781,69 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
             estimator.set_params(random_state=self.random_state)
         if estimator.facets is not None:
             facet_index(facet_names(estimator.facets), self.facet)
+        elif isinstance(self.facet, str) and not NUMBERED.fullmatch(self.facet):
+            raise ValueError(
+                f"unknown facet {self.facet!r}: as the estimator is given no facets=, those that "
+                "are found are called facet_0, facet_1 and so on"
+            )
         fitted = estimator.fit(X, labels=labels)
         self._view(fitted, facet_index(fitted.facet_names_, self.facet))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Clusters ``[N]``."""
-        check_is_fitted(self)
-        return self.estimator_.predict(X)[:, self.facet_]
+        return self._fitted().predict(X)[:, self.facet_]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster ``[N, K]``."""
-        check_is_fitted(self)
-        return self.estimator_.predict_proba(X)[
-            :, self.facet_, : len(self.estimator_.clusters_[self.facet_])
-        ]
+        fitted = self._fitted()
+        return fitted.predict_proba(X)[:, self.facet_, : len(fitted.clusters_[self.facet_])]
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of the facet's latents ``[N, d]``."""
-        check_is_fitted(self)
-        ours = self._columns()
-        return self.estimator_.transform(X)[:, ours]
+        fitted = self._fitted()
+        return fitted._features(fitted._seen_data(X), fitted.facet_names_)[:, self._columns()]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of what :meth:`transform` gives.
 
         :param input_features: not used.
         """
-        check_is_fitted(self)
-        return self.estimator_.get_feature_names_out()[self._columns()]
+        return self._fitted().get_feature_names_out()[self._columns()]
 
     def describe(self, X: Any, metadata: Any = None, **options: Any) -> FacetDescription:
         """What the facet is about; see :meth:`MultiFacetClustering.describe`.
 
         :raises ValueError: if rows or columns do not fit.
         """
-        check_is_fitted(self)
-        return self.estimator_.describe(self.facet_, X, metadata, **options)
+        return self._fitted().describe(self.facet_, X, metadata, **options)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO of all facets together, in nats per datum; see
         :meth:`MultiFacetClustering.score`.
         """
+        return self._fitted().score(X)
+
+    @property
+    def labels_(self) -> np.ndarray:
+        return self._fitted().labels_[:, self.facet_]
+
+    def _fitted(self) -> MultiFacetClustering:
+        """The fitted estimator.
+
+        :raises ValueError: if it was fitted again, to fewer facets.
+        """
         check_is_fitted(self)
-        return self.estimator_.score(X)
+        if self.facet_ >= len(self.estimator_.facet_names_):
+            raise ValueError(
+                f"the estimator was fitted again, and now has {self.estimator_.facet_names_} only: "
+                "call its facet() again"
+            )
+        return self.estimator_
 
     def _view(self, fitted: MultiFacetClustering, facet: int) -> None:
         """Show one facet of a fitted estimator."""
         self.estimator_, self.facet_ = fitted, facet
-        self.labels_ = fitted.labels_[:, facet]
         self.n_features_in_ = fitted.n_features_in_
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if hasattr(fitted, "feature_names_in_"):

@@ -171,23 +171,17 @@ class FacetCount:
         others = [each.columns for each in self._others] if self.number else []
         return self.maps[np.concatenate([np.zeros(0, int), *others])]
 
-    def clearest(self, number: int | None) -> FacetCount | None:
-        """So many of the facets, the last; the others count as coordinates without clusters.
+    def offers(self, number: int | None) -> bool:
+        """Whether there are so many facets; for ``None``, whether anything varies."""
+        return bool(self.groups) if number is None else number <= self.number
 
-        :param number: ``None`` for all, if there are none as well.
-        :returns: ``None`` if there are fewer, or nothing varies.
+    def only(self, places: Sequence[int]) -> FacetCount:
+        """The facets at these places, in this order; the others count as coordinates without
+        clusters.
         """
-        if number is None:
-            return self if self.groups else None
-        left = self.number - number
-        if left < 0:
-            return None
-        facets = [replace(each, is_facet=i >= left) for i, each in enumerate(self.facets)]
-        return replace(self, groups=[*self._others, *facets])
-
-    def reordered(self, order: Sequence[int]) -> FacetCount:
-        """With the facets in another order, given by their places in this one."""
-        return replace(self, groups=[*self._others, *(self.facets[place] for place in order)])
+        facets = self.facets
+        left = [replace(each, is_facet=False) for i, each in enumerate(facets) if i not in places]
+        return replace(self, groups=[*self._others, *left, *(facets[i] for i in places)])
 
     @property
     def in_subspaces(self) -> bool:
@@ -275,7 +269,8 @@ def clusters_in_subspaces(x: np.ndarray, seed: int = 0) -> bool:
     whole = some[~np.isnan(some).any(1)]
     if len(whole) < FEWEST_NEIGHBORS:
         return False
-    rows = StandardScaler().fit_transform(thinned(whole, FEW_ROWS).astype(float))
+    scaler = StandardScaler().set_output(transform="default")
+    rows = scaler.fit_transform(thinned(whole, FEW_ROWS).astype(float))
     return number_of_facets(rows, seed).in_subspaces
 
 
@@ -462,7 +457,10 @@ def _discriminating(
         z = u @ turn.T
         means = np.stack([z[label == each].mean(0) for each in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
-        label = mixture.fit(z).predict(z)
+        try:
+            label = mixture.fit(z).predict(z)
+        except ValueError:  # clusters of equal rows have no spread
+            break
         if len(np.unique(label)) < k:
             break
     turn = turn / (u @ turn.T).std(0)[:, None]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.sparse import issparse
 from scipy.special import softmax
 
 from inference.describing import FacetClusters, FacetDescription
@@ -29,7 +30,7 @@ def clusters_found(
     return FacetClusters(facet, softmax(log_joint, -1), log_joint, left_out, stability)
 
 
-def shown_columns(X: Any, seen: np.ndarray, names: Any) -> Any:
+def shown_columns(X: Any, seen: Any, names: Any) -> Any:
     """The rows with the user's own columns: a frame as it is; else numbers, by name if they have
     any.
 
@@ -38,6 +39,8 @@ def shown_columns(X: Any, seen: np.ndarray, names: Any) -> Any:
     """
     if is_frame(X):
         return X
+    if issparse(seen):
+        seen = seen.toarray()
     return seen if names is None else dict(zip(map(str, names), seen.T, strict=True))
 
 

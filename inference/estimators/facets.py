@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,15 +13,21 @@ from ppl_models.checks import check_size
 
 __all__ = ["at_least", "check_enough", "facet_index", "facet_names", "for_each", "known_labels"]
 
+# Name of the latent without clusters that describes what the facets leave of the data.
+REST = "rest"
+# Names of facets that are numbered.
+NUMBERED = re.compile(r"facet_\d+")
 # A facet is a level of a network: more are a mistake.
 MOST_FACETS = 1000
 
 
-def facet_names(facets: int | Sequence[str]) -> list[str]:
+def facet_names(facets: int | Sequence[str] | np.ndarray) -> list[str]:
     """Names of the facets, shallow to deep.
 
     :raises ValueError: if ``facets`` is neither a number nor names.
     """
+    if isinstance(facets, np.ndarray) and facets.ndim:
+        facets = facets.tolist()
     if (
         isinstance(facets, Sequence)
         and not isinstance(facets, str)
@@ -36,6 +43,11 @@ def facet_names(facets: int | Sequence[str]) -> list[str]:
         raise ValueError(
             "facets must be a number, or names that differ, such as ('style', 'digit'), got "
             f"{facets!r}"
+        )
+    if REST in names:
+        raise ValueError(
+            f"a facet cannot be called {REST!r}, as what facets leave of the data is: give it "
+            "another name"
         )
     return names
 

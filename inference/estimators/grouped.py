@@ -10,7 +10,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from guides import GroupedGuide
-from inference.estimators.base import FacetEstimator, RandomState
+from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from ppl_models import MLVAE, Likelihood
 from ppl_models.checks import check_size
@@ -85,6 +85,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         self.verbose = verbose
 
     @exclusive()
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> ContentStyleTransformer:
         """Learn what members of a group share.
 

@@ -45,7 +45,8 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     k = min(dim, rows.shape[1] - 1, len(rows) - 1)
     if k < 1:
         return high
-    filled = SimpleImputer(keep_empty_features=True).fit_transform(rows) if missing.any() else rows
+    imputer = SimpleImputer(keep_empty_features=True).set_output(transform="default")
+    filled = imputer.fit_transform(rows) if missing.any() else rows
     with np.errstate(invalid="ignore"):  # shares of the variance of constant data
         noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))

@@ -55,7 +55,7 @@ class Unskewed:
         return np.sign(x) * (self.power - 1) * np.log1p(np.abs(x)) - np.log(self.scale)
 
     def _transformer(self) -> PowerTransformer:
-        transformer = PowerTransformer(standardize=False)
+        transformer = PowerTransformer(standardize=False).set_output(transform="default")
         transformer.lambdas_ = self.power
         transformer.n_features_in_ = len(self.power)
         return transformer
@@ -100,7 +100,8 @@ def _log_density(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
     """Of the rows that nothing was fitted to, in nats; missing entries take their column's mean."""
     complete = np.nan_to_num(x)
     most = min(MAX_DIM, x.shape[1], int(fitted.sum()) // 3)
-    pca = PCA(principal_dimensions(complete, 1, most), random_state=0).fit(complete[fitted])
+    pca = PCA(principal_dimensions(complete, 1, most), random_state=0)
+    pca.set_output(transform="default").fit(complete[fitted])
     z = pca.transform(complete)
     mixture = likeliest_mixture(z[fitted], seed=0)
     rest = complete - pca.inverse_transform(z)

@@ -32,9 +32,10 @@ def independent_sources(
     """ICA of ``dim`` principal components of ``x`` ``[N, D]``: the sources ``[N, dim]``, their maps
     ``[dim, D]`` from data less their mean, and that mean ``[D]``.
     """
-    pca = PCA(dim, random_state=seed, whiten=True).fit(x)
+    pca = PCA(dim, random_state=seed, whiten=True).set_output(transform="default").fit(x)
     white = pca.transform(x)
     ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
+    ica.set_output(transform="default")
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", ConvergenceWarning

@@ -19,7 +19,7 @@ from inference.estimators.counting import FacetCount, number_of_facets
 from inference.estimators.data import FEWEST_PIXELS
 from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
-from inference.estimators.facets import facet_names
+from inference.estimators.facets import REST, facet_names
 from inference.estimators.merging import ClusterCount, merged_number
 from inference.estimators.rows import has_missing, in_parts, labelled, some_rows
 from inference.estimators.subspaces import (
@@ -51,8 +51,6 @@ __all__ = [
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
-# Name of the latent without clusters that describes what the facets leave of the data.
-REST = "rest"
 # Weight of the neighbours' clusters while they are learned.
 LABEL_WEIGHT = 30.0
 # By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
@@ -342,47 +340,57 @@ class CountedStrategy(SubspaceStrategy):
     """Facets are the subspaces in which clusters were found; a further latent without clusters
     describes the data's other coordinates.
 
-    :param found: the facets and the evidence for them.
+    :param found: the facets, at least as many as names, and the evidence for them.
     :param named: whether the user gave the facets' number or names.
+    :param places: which of them are fitted, in the order of the names; by default all.
     """
 
     found: FacetCount
     named: bool
+    places: Sequence[int] | None = None
 
     @property
     def found_as(self) -> str:
         return self.found.evidence
 
+    @property
+    def fitted(self) -> FacetCount:
+        """With the facets that are fitted."""
+        return self.found if self.places is None else self.found.only(self.places)
+
     def given(
         self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
     ) -> CountedStrategy:
-        """Facets with a given number of clusters get the subspace whose own number is nearest."""
+        """Facets with known labels get the subspace that separates these best, facets with a given
+        number of clusters the one whose own number is nearest, and others the clearest.
+        """
         hills = np.array([each.number for each in self.found.counts])
         misfit = [np.zeros(len(hills)) if k is None else abs(hills - k) for k in numbers.values()]
-        order = self._order(self.found.subspaces, x, label, misfit)
-        return replace(self, found=self.found.reordered(order)) if self.found.number else self
+        places = self._order(self.found.subspaces, x, label, misfit)
+        return replace(self, places=places) if self.found.number else self
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         """Facets are looked for once more; if fewer are found, the data are merely split."""
         other = cast(CountedStrategy, super().again(x, number))
         names = self.names if self.named else None
-        every = facets_found(x, other.chosen.seed, other.chosen.view)
-        if found := every.clearest(len(names) if names else None):
+        found = facets_found(x, other.chosen.seed, other.chosen.view)
+        if found.offers(len(names) if names else None):
             dim = len(found.maps)
-            return replace(other, names=names or numbered(found), dim=dim, found=found)
+            named = names or numbered(found)
+            return replace(other, names=named, dim=dim, found=found, places=None)
         how = (other.chosen, self.lengths, self.dim, self.rows)
         return SubspaceStrategy(self.x_shape, self.names, *how)
 
     def numbers(
         self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
     ) -> dict[str, ClusterCount]:
-        counted = dict(zip(self.names, self.found.counts, strict=True))
+        counted = dict(zip(self.names, self.fitted.counts, strict=True))
         given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}
         return counted | given
 
     def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
-        rest = self.found.rest
-        facets = self.found.subspaces
+        rest = self.fitted.rest
+        facets = self.fitted.subspaces
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
 
 

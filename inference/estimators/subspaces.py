@@ -73,7 +73,8 @@ class Subspaces:
         self, labels: Sequence[np.ndarray | None], x: np.ndarray, misfit: Any = 0
     ) -> list[int]:
         """For each facet, the place of its subspace: those with labels get the one in which their
-        classes are best separated, others the one that misfits least.
+        classes are best separated, others the one that misfits least. If there are more subspaces
+        than facets, those that nothing suggests are the last.
 
         :param labels: for each facet, integers ``[N]``, -1 where unknown; ``None`` for a facet
             without labels.
@@ -86,7 +87,8 @@ class Subspaces:
             for label in labels
         ]
         # Keep the given order if nothing suggests another.
-        gain = np.array(apart) - 1e-3 * np.array(misfit) + 1e-6 * np.eye(len(parts))
+        J, most = np.shape(apart)
+        gain = np.array(apart) - 1e-3 * np.array(misfit) + 1e-6 * np.eye(J, most, most - J)
         return linear_sum_assignment(gain, maximize=True)[1].tolist()
 
     def reordered(self, order: Sequence[int]) -> Subspaces:

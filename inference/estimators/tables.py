@@ -64,16 +64,19 @@ def complete_labels(y: Any) -> Any:
 
     :raises ValueError: if some are masked, NA, NaN or too large for a class.
     """
-    if hidden(y).any():
+    dtype = getattr(y, "dtype", None)
+    floats = isinstance(dtype, np.dtype) and dtype.kind == "f"
+    unknown = hidden(y) | np.isnan(np.ma.filled(y, 0.0) if floats else 0.0)
+    if unknown.any():
         raise ValueError(
-            f"y has {int(hidden(y).sum())} entries that are masked or NA: leave these rows out of "
-            "X and y, because a score compares known labels"
+            f"y has {int(unknown.sum())} entries that are masked, NA or NaN: leave these rows out "
+            "of X and y, because a score compares known labels"
         )
     y = plain_labels(y)
     if isinstance(y, np.ndarray) and y.dtype.kind == "f" and not (np.abs(y) < LARGEST_LABEL).all():
         raise ValueError(
-            "y has entries that are NaN, infinite or beyond 2**63, which no class is: leave these "
-            "rows out of X and y"
+            "y has entries that are infinite or beyond 2**63, which no class is: leave these rows "
+            "out of X and y"
         )
     return y
 

@@ -166,7 +166,8 @@ def centred_rows(data: Tensor, loc: Tensor) -> np.ndarray:
 def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
     """At most ``dim`` principal components of the first rows ``[N, D]``."""
     some = rows[:PCA_ROWS]
-    return PCA(min(dim, *some.shape), random_state=seed).fit(some)
+    pca = PCA(min(dim, *some.shape), random_state=seed)
+    return pca.set_output(transform="default").fit(some)  # whatever the user is to be given
 
 
 def edge_weights(

@@ -137,6 +137,11 @@ COMMON: list[tuple[Any, ...]] = [
     ("type: random_state", {"random_state": "0"}, "'0' cannot be used to seed"),
     ("range: random_state", {"random_state": -1}, "Seed must be between 0 and"),
     (
+        "type: a generator",
+        {"random_state": np.random.default_rng(0)},
+        "random_state is a Generator: give an integer or a RandomState",
+    ),
+    (
         "empty: no rows",
         {"given": np.zeros((0, 5))},
         r"0 sample\(s\) .* while a minimum of 2 is required",
@@ -197,6 +202,7 @@ ESTIMATORS = [
             facets(facets=["a", "a"]),
             r"names that differ, .* got \['a', 'a'\]",
         ),
+        ("unknown: rest", facets(facets=["rest", "a"]), "a facet cannot be called 'rest', as what"),
         ("huge: facets", facets(facets=HUGE), f"facets must be at most 100000000, got {HUGE}"),
         ("range: facets 1001", facets(facets=1001), "facets must be at most 1000, got 1001"),
         ("range: n_init", facets(n_init=0), f"n_init {COUNT}, got 0"),
@@ -510,7 +516,7 @@ ESTIMATORS = [
             lambda: estimators()[SemiSupervisedClassifier].score(
                 table(), np.ma.array(np.arange(30) % 2, mask=np.arange(30) == 3)
             ),
-            "y has 1 entries that are masked or NA",
+            "y has 1 entries that are masked, NA or NaN",
         ),
     ),
     *of(

@@ -89,6 +89,11 @@ DESCRIBING = of(
         lambda: describe_clusters(FacetClusters("kind", np.ones((6, 2)), np.ones(6)), X),
         r"typicality must have shape \(6, 2\), got \(6,\)",
     ),
+    (
+        "misfit: columns of one name",
+        lambda: describing(metadata=pd.DataFrame(np.zeros((6, 2)), columns=["a", "a"])),
+        "two columns are called 'a': rename one of them",
+    ),
     ("type: metadata", lambda: describing(metadata=np.arange(6)), "metadata must be a data frame"),
     (
         "shape: metadata",
