@@ -151,6 +151,27 @@ def test_gaps_are_filled_and_nothing_else() -> None:
     )
 
 
+def test_values_that_training_did_not_see_stay_when_gaps_are_filled() -> None:
+    """Whole numbers are filled in where training had whole ones; a year and a half is left alone.
+    Bools among objects stay bools.
+    """
+    years = pd.DataFrame(
+        {
+            "year": np.arange(60.0) + 1950,
+            "city": ["Oslo", "Bath"] * 30,
+            "open": pd.Series([True, False, None] * 20, dtype=object),
+        }
+    )
+    found = short().fit(years.assign(year=years["year"].where(years.index > 0)))
+    given = years.assign(year=years["year"] + 0.5)
+    given.loc[3, "year"] = NAN
+    filled = found.impute(given)
+    there = ~given.isna()
+    pd.testing.assert_frame_equal(filled.where(there), given.where(there))
+    assert filled.loc[3, "year"] % 1 == 0
+    assert set(filled["open"]) == {True, False}
+
+
 def test_columns_may_come_in_any_order() -> None:
     given = frame()
     np.testing.assert_array_equal(

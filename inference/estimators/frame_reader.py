@@ -69,4 +69,4 @@ class FrameReader(Reader):
             )
 
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
-        return self.table.frame(values, None if like is None else like.index)
+        return self.table.frame(values) if like is None else self.table.filled(values, like)

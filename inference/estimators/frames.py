@@ -208,6 +208,24 @@ class Table:
                 frame[i] = _within(frame[i], dtype).astype(dtype)
         return frame.set_axis(self.empty.columns, axis=1)
 
+    def filled(self, codes: np.ndarray, X: Any) -> Any:
+        """The frame ``X``, its columns in the order of the training data, with codes ``[N, D]`` in
+        its gaps. What is observed stays as it is.
+        """
+        given, frame = _named(X), self.frame(codes, X.index)
+        for i, name in enumerate(self.names):
+            own, gaps = given[name], given[name].isna()
+            if not gaps.any():
+                frame.isetitem(i, own)
+            elif _may_differ(own.dtype):
+                frame.isetitem(i, frame.iloc[:, i].astype(own.dtype).where(gaps, own))
+        return frame
+
+
+def _may_differ(dtype: Any) -> bool:
+    """Whether it is NumPy's dtype of floats or of objects, which hold what no column may expect."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "fO"
+
 
 def _within(values: Any, dtype: Any) -> Any:
     """Numbers of a column within what an integer dtype holds; others as they are."""
