@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -34,6 +34,12 @@ def build_optimizer(
         return _of_pyro(optimizer, loss)
     built = optimizer(learning, lr=lr) if callable(optimizer) else optimizer
     if isinstance(built, Optimizer) and built is not optimizer:
+        closure = signature(built.step).parameters.get("closure")
+        if closure is not None and closure.default is Parameter.empty:
+            raise ValueError(
+                f"{type(built).__name__} computes the loss several times a step, which the runner "
+                "does not: give one that takes a gradient, such as torch.optim.SGD"
+            )
         return built
     raise ValueError(
         f"optimizer must be called with parameters and lr= and give one of torch's, got "

@@ -117,7 +117,15 @@ class Run:
             try:
                 yield
             finally:
-                self._random_state = random_state(self.device)
+                self.keep_random_state()
+
+    def keep_random_state(self) -> None:
+        """Go on from here, in this run and in copies of it."""
+        self._random_state = random_state(self.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of copies and pickles, which nobody trains, be it that a callback made them."""
+        return {**self.__dict__, "_in_use": False}
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -221,6 +229,13 @@ def check_precision(module: nn.Module) -> None:
         raise ValueError(
             f"parameters must be float32 or float64, but {name!r} is {tensor.dtype}: call "
             "guide.float(), and give precision='bf16' for networks that run in bfloat16"
+        )
+    kinds = {p.dtype: name for name, p in module.named_parameters() if p.is_floating_point()}
+    if len(kinds) > 1:
+        named = " and ".join(f"{name!r} is {dtype}" for dtype, name in kinds.items())
+        raise ValueError(
+            f"parameters must be of one precision, but {named}: call guide.float() or "
+            "guide.double(), which convert the model as well"
         )
 
 

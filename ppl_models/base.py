@@ -46,7 +46,7 @@ class FacetModel(Program):
         1.
     :ivar kl_sites: index into ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
-    :ivar gated: whether the gates are applied; see :meth:`ungated`.
+    :ivar gated: whether the gates are applied; see :meth:`gating`.
     """
 
     kl_weights: Tensor
@@ -336,11 +336,11 @@ class FacetModel(Program):
             self.kl_weights, self.gates, self.gated = kept
 
     @contextmanager
-    def ungated(self) -> Iterator[None]:
-        """Within this context the decoder's inputs are not multiplied by the gates, which must all
-        be 1: at MNIST's size the multiplications take some percent of a step.
+    def gating(self, gated: bool) -> Iterator[None]:
+        """Within this context the decoder's inputs are multiplied by the gates, or are not, for
+        which these must all be 1: at MNIST's size the multiplications take some percent of a step.
         """
-        kept, self.gated = self.gated, False
+        kept, self.gated = self.gated, gated
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 import time
@@ -163,10 +164,48 @@ def test_gates_that_stay_open_are_left_out() -> None:
         assert runner.model.gated
         assert torch.equal(runner.model.gates, torch.ones(2))
     with (
-        open_gates.model.ungated(),
+        open_gates.model.gating(gated=False),
         open_gates.model.weights_set_to(torch.ones(2, 2), torch.zeros(2)),
     ):
         assert open_gates.model.gated  # gates that are given are applied
+
+
+def test_copies_that_a_callback_makes_are_as_the_run_was() -> None:
+    """A copied runner goes on as the run does, and a copied guide has its gates."""
+    x, kept = torch.rand(40, 6), []
+
+    def copied(run: SVIRunner, record: dict[str, Any]) -> None:
+        kept.append(copy.deepcopy(run))
+
+    guide = small()
+    runner = SVIRunner(guide.model, guide).fit(x, 2, 20, progress=False, callbacks=[copied])
+    halfway = kept[0].fit(x, 1, 20, progress=False)
+    for one, two in zip(halfway.loss.parameters(), runner.loss.parameters(), strict=True):
+        assert torch.equal(one, two)
+    z = {name: torch.rand(3, 2) for name in ("style", "digit")}
+    with halfway.model.weights_set_to(torch.ones(2, 2), torch.zeros(2)):
+        shut = halfway.model.decode(z).mean
+    assert halfway.model.gated
+    assert not torch.equal(shut, halfway.model.decode(z).mean)
+
+
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+def test_a_copied_guide_is_faded_in_as_the_run_s_own() -> None:
+    """Though the copy was made while the gates of the run were open, and left out."""
+    x, kept = torch.rand(40, 6), []
+
+    def faded(guide: VaDEGuide) -> float:
+        fade_in = ProgressiveFadeIn((2, 2), fade_steps=2)
+        runner = SVIRunner(guide.model, guide, schedule=fade_in, seed=3)
+        return runner.fit(x, 4, 20, progress=False).history[-1]["objective"]
+
+    def fade_in(run: SVIRunner, record: dict[str, Any]) -> None:
+        kept.extend([copy.deepcopy(run.guide), faded(copy.deepcopy(run.guide))])
+
+    guide = small()
+    SVIRunner(guide.model, guide).fit(x, 1, 20, progress=False, callbacks=[fade_in])
+    copied, within_the_callback = kept
+    assert faded(copied) == within_the_callback == faded(guide)
 
 
 def test_three_facets_come_in_deepest_first() -> None:

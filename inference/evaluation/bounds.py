@@ -96,6 +96,11 @@ def elbo_per_datum(
             "of a group, so a "
             "datum has no ELBO of its own: use inference.elbo on whole groups"
         )
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "each datum's ELBO takes a gradient, which torch.inference_mode() rules out: call it "
+            "outside that context, or use torch.no_grad()"
+        )
     data = guide.observed(x, given).to(model.gates.device)
     with _as_evaluated(guide):
         # A running sum: a hundred draws of many data would fill the memory.

@@ -84,6 +84,13 @@ def fit_neighbors(
     sizes = runner.model.neighborly
     none = {name: np.zeros((number, sizes[name])) for name in graphs}
     runner.plan(x, epochs, **fit_options, neighbors=none)  # refuses what does not fit
+    try:
+        runner.plan(x, min(every, epochs), **fit_options, neighbors=none)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}\n  - a larger every: the schedule has to fit the first {every} epochs, which "
+            "are a call of fit"
+        ) from error
     if not learn_strength and (weak := [n for n in graphs if not _prior(runner.guide, n).strength]):
         raise ValueError(
             f"with a strength of 0 the neighbours of {weak[0]!r} say nothing: leave learn_strength "

@@ -57,8 +57,7 @@ def train(plan: FitPlan) -> None:
     with ExitStack() as stack:
         for run in plan.runs:
             stack.enter_context(run.in_use())
-            if plan.lead.schedule.gates_open:
-                stack.enter_context(run.model.ungated())
+            stack.enter_context(run.model.gating(not plan.lead.schedule.gates_open))
         _train(plan)
 
 
@@ -125,11 +124,13 @@ def _report(
         with seeded(0, plan.lead.device):
             record |= _watch(run, watched)
             run.history.append(record)
-            with pyro.validation_enabled(checks):
+            # A callback may copy the model, or train it in another way.
+            with pyro.validation_enabled(checks), run.model.gating(gated=True):
                 for callback in callbacks:
                     callback(run, record)
                     check_record(record, callback)
 
+    plan.lead.keep_random_state()
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
         plan.processes.on_first(partial(complete, run, record, callbacks))
         plan.processes.broadcast_run(run)

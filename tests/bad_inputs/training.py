@@ -276,6 +276,16 @@ RUNS = [
     *of("SVIRunner.fit", *((fault, partial(fit, x=x), message) for fault, x, message in DATA)),
     *of(
         "SVIRunner",
+        (
+            "misfit: an optimiser with a closure",
+            lambda: run_with(optimizer=torch.optim.LBFGS),
+            "LBFGS computes the loss several times a step, which the runner does not",
+        ),
+        (
+            "misfit: two precisions",
+            lambda: two_precisions().fit(X, 1),
+            "parameters must be of one precision, but .* is torch.float32: call guide.float",
+        ),
         ("range: lr", lambda: run_with(lr=0.0), "lr must be a positive number, got 0.0"),
         ("nan: lr", lambda: run_with(lr=NAN), "lr must be a positive number, got nan"),
         ("huge: lr", lambda: run_with(lr=INF), "lr must be a positive number, got inf"),
@@ -785,6 +795,11 @@ RUNS = [
         ),
         ("empty: graph", lambda: fit_neighbors(with_neighbors(), X, {}, 1), "no graph is given"),
         (
+            "misfit: a schedule longer than every",
+            lambda: fit_neighbors(warming_up(), X, graph(), 10, every=2),
+            "a larger every: the schedule has to fit the first 2 epochs, which are a call of fit",
+        ),
+        (
             "misfit: strength",
             lambda: fit_neighbors(no_strength(), X, graph(), 1, learn_strength=False),
             "with a strength of 0 the neighbours of 'digit' say nothing",
@@ -1010,6 +1025,11 @@ RUNS = [
     *of(
         "elbo_per_datum",
         (
+            "misfit: inference mode",
+            lambda: within_inference_mode(elbo_per_datum),
+            "which torch.inference_mode.* rules out: call it outside",
+        ),
+        (
             "range: draws",
             lambda: elbo_per_datum(guide().model, guide(), X, 0),
             f"num_draws {COUNT}, got 0",
@@ -1075,6 +1095,24 @@ def two_with_neighbors() -> VaDEGuide:
 def with_neighbors() -> SVIRunner:
     model = facet(neighborly())
     return SVIRunner(model, VaDEGuide(model))
+
+
+def within_inference_mode(function: Callable[..., Any]) -> Any:
+    with torch.inference_mode():
+        return function(guide().model, guide(), X)
+
+
+def two_precisions() -> SVIRunner:
+    model = facet()
+    run = SVIRunner(model, VaDEGuide(model))
+    model.double()
+    return run
+
+
+@cache
+def warming_up() -> SVIRunner:
+    model = facet(neighborly())
+    return SVIRunner(model, VaDEGuide(model), schedule=WarmUp(8))
 
 
 @cache
