@@ -60,7 +60,7 @@ nitpick_ignore_regex = [
     (
         r"py:class",
         r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)"
-        r"|distributed\.T|objectives\.loss\.Suitable)"
+        r"|distributed\.T|estimators\.base\.Fitted|objectives\.loss\.Suitable)"
         r"|ppl_models\.(likelihood_base\.Built|categories\.CodedLikelihood)",
     ),
 ]
