@@ -8,9 +8,9 @@ python -m benchmarks.draw_curves --measure accuracy_held_out_digit_digit \\
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
+from benchmarks.run_lines import whole_lines
 from inference.figures import run_curves
 
 __all__ = ["read_curve"]
@@ -25,7 +25,7 @@ def read_curve(run: Path, *measures: str) -> dict[int, float]:
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise SystemExit(f"there is no {path}: run folders of examples are needed")
-    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records = list(whole_lines(path.read_text()))
     found: dict[int, float] = {}
     for measure in measures:
         scale = 100 if measure.startswith("accuracy") else 1
@@ -61,6 +61,11 @@ def main(argv: list[str] | None = None) -> None:
     for panel in args.panel:
         if len(panel) < 2:
             parser.error(f"--panel {panel[0]}: a name and at least one run folder are needed")
+    names = [panel[0] for panel in args.panel]
+    if twice := [name for name in names if names.count(name) > 1]:
+        parser.error(f"--panel {twice[0]} is given twice: name all its run folders at once")
+    if not args.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {args.out.parent}")
     runs = {
         name: [read_curve(Path(folder), *args.measure) for folder in folders]
         for name, *folders in args.panel

@@ -69,6 +69,8 @@ class Found:
 def check_can_run(record: Record, seeds: Sequence[int], data_root: Path | None) -> None:
     """Refuse, before any work, what cannot be run or compared."""
     text = " ".join(record.command)
+    if len(set(seeds)) < len(seeds):
+        raise RecordError(f"--seeds: one is given twice, got {list(seeds)}")
     if not any(figure.read for figure in record.figures):
         by_hand = "\n    ".join(record.command or ("(none is kept)",))
         raise RecordError(
@@ -92,8 +94,14 @@ def rerun(
     data_root: Path | None = None,
     root: Path = ROOT,
 ) -> dict[str, Found]:
-    """Run the commands, once for each seed if they take one, and read the figures back."""
+    """Run the commands, once for each seed if they take one, and read the figures back.
+
+    :raises RecordError: before any work, if something does not fit, or the folder holds files:
+        programs would take these for their own, and go on from what another version had found.
+    """
     check_can_run(record, seeds, data_root)
+    if out.is_dir() and any(out.iterdir()):
+        raise RecordError(f"{out} is not empty: remove it, or give another --out")
     a_seed_each = any("{seed}" in command for command in record.command)
     folders = [out / str(seed) for seed in seeds] if a_seed_each else [out]
     for folder, seed in zip(folders, seeds or (0,), strict=False):

@@ -56,9 +56,8 @@ class Job:
         """Start it in a session of its own, so that Ctrl-C reaches it through the queue alone."""
         settings, words = split(self.command)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "command.txt").write_text(self.command + "\n")
         with (self.folder / "log.txt").open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*words, *([] if "--resume" in words else ["--resume"])],
                 env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
                 stdin=subprocess.DEVNULL,
@@ -66,6 +65,8 @@ class Job:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        (self.folder / "command.txt").write_text(self.command + "\n")
+        return process
 
 
 def read_jobs(text: str, seeds: Sequence[int]) -> list[Job]:
@@ -104,8 +105,13 @@ def work_off(jobs: Sequence[Job], workers: int) -> list[Job]:
     try:
         while waiting or going:
             while waiting and len(going) < workers:
-                _tell("started", waiting[0])
-                going.append((waiting[0], waiting.pop(0).start()))
+                job = waiting.pop(0)
+                try:
+                    going.append((job, job.start()))
+                    _tell("started", job)
+                except OSError as error:  # no such program
+                    failed.append(job)
+                    _tell(f"FAILED ({error})", job)
             time.sleep(POLL)
             for job, process in [each for each in going if each[1].poll() is not None]:
                 going.remove((job, process))

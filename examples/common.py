@@ -30,6 +30,7 @@ from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints.atomic_files import write_together
 from inference.checkpoints.periodic import remove_checkpoints
 from inference.figures.facets import save_figures
+from inference.randomness import usable_device
 from inference.runner import Callback
 from inference.schedules import Schedule
 from ppl_models import FacetModel
@@ -56,6 +57,7 @@ __all__ = [
     "begin",
     "build_parser",
     "check_schedule",
+    "check_start",
     "checkpointing",
     "describe",
     "differing",
@@ -265,6 +267,7 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
         _check_same(_read(args.out / "run.json", "flags", "settings", "data"), run, args.out)
     if not leads():
         return args.out
+    usable_device(args.device)  # before anything of an earlier run is gone
     begin(args.out, args.resume)
     write_json(args.out / "run.json", run)
     return args.out
@@ -376,6 +379,19 @@ def check_schedule(
     """Let a schedule that does not fit the run say so before anything is done or written."""
     steps = -(-len(data.train) // batch_size)
     schedule.bind(model, steps, epochs * steps)
+
+
+def check_start(data: Dataset, settings: Any, num_components: Sequence[int]) -> None:
+    """Refuse, before anything is written, mixtures with more components than rows to fit them to.
+
+    :raises SystemExit: if there are such.
+    """
+    rows = min(len(data.train), settings.start_rows or len(data.train))
+    if rows < max(num_components):
+        raise SystemExit(
+            f"{rows} rows are too few to start {max(num_components)} components from: give a "
+            "larger --start-rows, more data, or a smaller --num-components"
+        )
 
 
 def start_mixtures(guide: FacetGuide, data: Dataset, settings: Any, seed: int) -> None:

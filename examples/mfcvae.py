@@ -29,6 +29,7 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     check_schedule,
+    check_start,
     fit_and_report,
     hold_out,
     load_data,
@@ -337,6 +338,7 @@ def main(argv: list[str] | None = None) -> None:
     phases, start = starts(settings, graph)
     schedule = SCHEDULES[settings.schedule](phases, settings)
     check_schedule(schedule, guide.model, data, sum(phases), settings.batch_size)
+    check_start(data, settings, settings.num_components)
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     if settings.convolutional:
         data_dependent_start(guide, data.train, seed=args.seed)

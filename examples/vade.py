@@ -24,6 +24,7 @@ from examples.common import (
     TRAINING_FLAGS,
     add_setting_flags,
     build_parser,
+    check_start,
     checkpointing,
     fabric_on,
     fit_and_report,
@@ -171,6 +172,7 @@ def main(argv: list[str] | None = None) -> None:
     if settings.network == "convolutional":
         data = as_images(data)
     data, held_out = hold_out(data, settings.held_out)
+    check_start(data, settings, [settings.num_components])
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)

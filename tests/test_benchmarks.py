@@ -427,7 +427,8 @@ def test_curves_of_runs_are_read_by_epoch_and_drawn(tmp_path: Path) -> None:
             for i, v in enumerate(values)
         ]
         lines = [json.dumps(record) for record in [*records, {"epoch": 3, "elbo": -1.0}]]
-        (tmp_path / f"run-{seed}" / "metrics.jsonl").write_text("\n".join(lines))
+        whole = "\n".join(lines) + '\n{"epoch": 4, "el'  # as a run that was killed leaves it
+        (tmp_path / f"run-{seed}" / "metrics.jsonl").write_text(whole)
     first, second = (tmp_path / f"run-{seed}" for seed in (0, 1))
     assert draw_curves.read_curve(first, "accuracy_a") == {1: 50.0, 2: 75.0}
     assert draw_curves.read_curve(first, "accuracy_a", "accuracy_b") == {1: 60.0, 2: 75.0}
@@ -441,6 +442,10 @@ def test_curves_of_runs_are_read_by_epoch_and_drawn(tmp_path: Path) -> None:
     panels = ["--panel", "one", str(first), "--panel", "both", str(first), str(second)]
     draw_curves.main([*panels, "--measure", "accuracy_a", "--out", str(tmp_path / "a.png")])
     assert (tmp_path / "a.png").stat().st_size > 5000
+    flags = ["--measure", "elbo", "--panel", "one", str(first)]
+    for wrong in (["--panel", "one", str(second)], []):
+        with pytest.raises(SystemExit, match="2"):
+            draw_curves.main([*flags, *wrong, "--out", str(tmp_path / "none" / "a.png")])
 
 
 def knows_first(data: rivals.Data, seed: int) -> np.ndarray:

@@ -125,6 +125,25 @@ def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path:
     assert weights.read_bytes() == first
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--start-rows", "3"], "3 rows are too few to start 10 components from"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_the_one_that_was_there(
+    flags: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints" / "step-000000001").mkdir(parents=True)
+    (tmp_path / "run.json").write_text("{}")
+    refused = run("examples.vade", "--smoke", *flags, "--out", str(tmp_path))
+    assert refused.returncode != 0
+    assert said in refused.stderr
+    assert (tmp_path / "run.json").read_text() == "{}"
+    assert (tmp_path / "checkpoints" / "step-000000001").is_dir()
+
+
 def test_none_is_unlisted() -> None:
     assert {
         path.stem for path in (ROOT / "examples").glob("*.py")

@@ -17,7 +17,7 @@ from inference import cold_start
 from inference.figures import cluster_gallery, run_curves, save_figures
 from inference.figures.drawing import image_rows
 from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP
 
 
 @pytest.fixture
@@ -140,3 +140,10 @@ def test_run_curves_have_every_run_the_mean_and_one_deviation() -> None:
     low, high = band.get_datalim(left.transData).intervaly
     assert (low, high) == pytest.approx((2 - 2**0.5, 4 + 8**0.5))
     assert not right.collections, "a single run has no deviation"
+
+
+def test_a_facet_of_one_cluster_has_no_figures_of_clusters(tmp_path: Path) -> None:
+    facets = {"one": GaussianMixture(1, 2), "two": GaussianMixture(2, 2)}
+    guide = VaDEGuide(MFCVAE((1, 4, 4), facets, network=SharedMLP((4,))))
+    drawn = save_figures(tmp_path, guide, np.random.default_rng(0).random((20, 1, 4, 4)))
+    assert [path.stem for path in drawn] == ["overview", "clusters_two", "samples_two"]

@@ -87,6 +87,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def call(root: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Of ``benchmarks.reproduce``, which takes no folder twice."""
+    shutil.rmtree(root / "runs", ignore_errors=True)
     monkeypatch.setattr(sys, "argv", ["reproduce", *arguments])
     return reproduce.main(root)
 
@@ -247,6 +249,16 @@ def test_a_rerun_that_agrees(
     assert "not read back: by_hand" in said
     assert (root / "runs/reproduce/small/2/stdout.txt").exists()
     assert call(root, monkeypatch, "small", "--seeds", "1") == 0
+
+
+def test_a_rerun_does_not_take_what_another_has_left(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(root, monkeypatch, "small") == 0
+    assert reproduce.main(root) == 2
+    assert "runs/reproduce/small is not empty: remove it, or give" in capfd.readouterr().err
+    assert call(root, monkeypatch, "small", "--seeds", "1", "1") == 2
+    assert "--seeds: one is given twice, got [1, 1]" in capfd.readouterr().err
 
 
 def test_a_rerun_that_does_not_agree(

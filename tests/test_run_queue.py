@@ -55,6 +55,8 @@ def test_each_seed_is_run_once_and_a_failure_does_not_stop_the_rest(
         "",
         f"python {program} --seed {{seed}} --out {tmp_path}/run-{{seed}}",
     ]
+    (tmp_path / "list.txt").write_text(f"no_such_program --out {tmp_path}/run-0")
+    assert "No such file or directory: 'no_such_program'" in work(tmp_path).stdout
     (tmp_path / "list.txt").write_text("\n".join(lines))
     for _ in range(2):  # the second time only what failed is run
         done = work(tmp_path, "--workers", "2", "--seeds", "0", "3")

@@ -109,7 +109,7 @@ def facet_overview(
     """
     x = np.asarray(x)
     shape = image_shape_of(guide, image_shape, rows=rows, columns=columns)
-    facets = list(guide.model.inferred)
+    facets = _clustered(guide)
     if not facets:
         raise ValueError(
             f"{type(guide.model).__name__} has no inferred clusters: there is nothing to group by"
@@ -311,8 +311,9 @@ def save_figures(
     image_shape_of(guide, image_shape)  # check before creating the folder
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"overview": facet_overview(guide, x, image_shape)} if guide.model.inferred else {}
-    for facet in guide.model.inferred:
+    facets = _clustered(guide)
+    figures = {"overview": facet_overview(guide, x, image_shape)} if facets else {}
+    for facet in facets:
         figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
         figures[f"samples_{facet}"] = cluster_samples(
             guide, x, facet, image_shape, temperature=temperature
@@ -344,6 +345,12 @@ def save_figures(
         paths.append(folder / f"{name}.png")
         figure.savefig(paths[-1], dpi=130)
     return paths
+
+
+def _clustered(guide: FacetGuide) -> list[str]:
+    """The facets with clusters to draw: those of more than one."""
+    inferred = guide.model.inferred
+    return [name for name, prior in inferred.items() if prior.num_components > 1]
 
 
 def _ranked_clusters(
