@@ -334,7 +334,7 @@ def save_figures(
             f"draws_{facet}": facet_draws(guide, x, facet, image_shape, **given)
             for facet in guide.model.priors
         }
-        for facet in guide.model.inferred:
+        for facet in facets:
             figures[f"samples_{facet}_others_held"] = cluster_samples(
                 guide, x, facet, image_shape, temperature=temperature, hold_others=True
             )
