@@ -7,7 +7,7 @@ from sklearn.impute import SimpleImputer
 
 from inference.estimators.rows import thinned
 
-__all__ = ["NARROW", "components_beyond_chance", "principal_dimensions", "rank"]
+__all__ = ["NARROW", "components_beyond_chance", "filled", "principal_dimensions", "rank"]
 
 #: Columns of a narrow table, and the most principal components of a wide one.
 NARROW = 15
@@ -19,7 +19,7 @@ EXCESS, SHUFFLES = 1.2, 5
 
 def rank(x: np.ndarray) -> int:
     """The number of dimensions in which data ``[N, D]`` vary, in single precision."""
-    rows = _filled(thinned(x, MAX_ROWS))
+    rows = filled(thinned(x, MAX_ROWS))
     return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
 
 
@@ -29,15 +29,17 @@ def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int =
     A component counts if its variance exceeds the 95 % quantile over data sets whose columns are
     shuffled independently (parallel analysis; Horn, 1965).
     """
-    rows = _filled(thinned(x, MAX_ROWS))
+    rows = filled(thinned(x, MAX_ROWS))
     rng = np.random.default_rng(seed)
     chance = np.quantile([_spectrum(rng.permuted(rows, axis=0)) for _ in range(20)], 0.95, axis=0)
     more = _spectrum(rows) > chance
     return int(np.clip(more.argmin() if not more.all() else len(more), at_least, at_most))
 
 
-def _filled(rows: np.ndarray) -> np.ndarray:
-    """A gap holds its column's mean. An array, whatever scikit-learn is set to give the user."""
+def filled(rows: np.ndarray) -> np.ndarray:
+    """Rows ``[N, D]`` whose gaps hold their column's mean: an array, whatever scikit-learn is set
+    to give the user.
+    """
     imputer = SimpleImputer(keep_empty_features=True).set_output(transform="default")
     return imputer.fit_transform(rows)
 

@@ -24,7 +24,7 @@ MOST_FACETS = 1000
 def facet_names(facets: int | Sequence[str] | np.ndarray) -> list[str]:
     """Names of the facets, shallow to deep.
 
-    :raises ValueError: if ``facets`` is neither a number nor names.
+    :raises ValueError: if ``facets`` is neither a number nor names, or a name is taken.
     """
     if isinstance(facets, np.ndarray) and facets.ndim:
         facets = facets.tolist()

@@ -7,9 +7,8 @@ from math import prod
 
 import numpy as np
 from sklearn.decomposition import PCA, FactorAnalysis
-from sklearn.impute import SimpleImputer
 
-from inference.estimators.chance import principal_dimensions
+from inference.estimators.chance import filled, principal_dimensions
 from inference.estimators.rows import has_missing, is_missing, thinned
 from inference.threads import on_one_thread
 
@@ -45,10 +44,9 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     k = min(dim, rows.shape[1] - 1, len(rows) - 1)
     if k < 1:
         return high
-    imputer = SimpleImputer(keep_empty_features=True).set_output(transform="default")
-    filled = imputer.fit_transform(rows) if missing.any() else rows
+    complete = filled(rows) if missing.any() else rows
     with np.errstate(invalid="ignore"):  # shares of the variance of constant data
-        noise = PCA(k, random_state=0).fit(filled).noise_variance_ / (1 - missing.mean())
+        noise = PCA(k, random_state=0).fit(complete).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))
 
 
