@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 __all__ = [
+    "Added",
     "Figure",
     "Paper",
     "Record",
@@ -115,10 +116,10 @@ class Figure:
     :ivar name: by which texts refer to it; ``what`` is what readers see.
     :ivar value: a single number, such as a median; ``low`` and ``high`` say its range.
     :ivar read: how a rerun's figure is found: ``FILE: path.of.keys`` of a JSON file in the run's
-        folder (``*`` for every element), ``stdout: REGEX`` (one group, every match being a seed's;
-        or groups ``mean`` and ``deviation``), or ``printed: ROW`` and ``printed: HEADING > ROW``,
-        the row of a printed table that has a mean and, in brackets, a deviation. Of several
-        values a ``value`` is the median.
+        folder (``*`` for every element; in JSON lines the epoch is the first key), ``stdout:
+        REGEX`` (one group, every match being a seed's; or groups ``mean`` and ``deviation``), or
+        ``printed: ROW`` and ``printed: HEADING > ROW``, the row of a printed table that has a mean
+        and, in brackets, a deviation. Of several values a ``value`` is the median.
     :ivar runs: that mean and deviation are of, where the record's seeds do not say it.
     :ivar scale: the figure is so many times what is read (100 for percent).
     :ivar tolerance: by how much a rerun may differ where seeds tell no error.
@@ -235,6 +236,15 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Added:
+    """Seeds of a record that were measured at another commit than the others."""
+
+    seeds: tuple[int, ...]
+    commit: str
+    date: datetime.date
+
+
+@dataclass(frozen=True)
 class Record:
     """One measured experiment.
 
@@ -265,10 +275,16 @@ class Record:
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     summaries: tuple[Summary, ...] = ()
+    added: tuple[Added, ...] = ()
 
     def figure(self, name: str) -> Figure:
         """By name."""
         return next(figure for figure in self.figures if figure.name == name)
+
+    @property
+    def commits(self) -> list[str]:
+        """Of all its seeds."""
+        return list(dict.fromkeys([self.commit, *(each.commit for each in self.added)]))
 
     @property
     def modules(self) -> list[str]:
@@ -346,6 +362,7 @@ def load(path: Path, shared: Shared) -> Record:
         ("figures", "figure", _figure),
         ("tables", "table", _table),
         ("summaries", "summary", _build_summary),
+        ("added", "added", _added),
     ):
         entries = content.pop(one, [])
         places = [f"{where}: {one} {number}" for number in range(1, len(entries) + 1)]
@@ -456,6 +473,10 @@ def _build_summary(content: dict[str, Any], where: str) -> Summary:
     return build(Summary, content, where)
 
 
+def _added(content: dict[str, Any], where: str) -> Added:
+    return build(Added, content, where)
+
+
 def _check(record: Record, shared: Shared, where: str) -> None:
     """What needs more than one field."""
     for name in record.depends:
@@ -472,6 +493,9 @@ def _check(record: Record, shared: Shared, where: str) -> None:
                 f"{where}: figure {figure.name}: {len(figure.values)} values for "
                 f"{len(record.seeds)} seeds"
             )
+    for seed in (seed for each in record.added for seed in each.seeds):
+        if seed not in record.seeds:
+            raise RecordError(f"{where}: added: {seed} is none of seeds")
     for command in record.command:
         if "{seed}" in command and not record.seeds:
             raise RecordError(f"{where}: seeds: the command needs one")

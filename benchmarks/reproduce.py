@@ -3,11 +3,15 @@
     python -m benchmarks.reproduce --list                            # which records are stale
     python -m benchmarks.reproduce quickstart --seeds 0 1
     python -m benchmarks.reproduce mnist_half --data-root DATA --update
+    python -m benchmarks.reproduce mnist_authors --data-root DATA --seeds 10 11 --add
 
 Old and new mean agree if they differ by no more than three standard errors of their difference,
 which are estimated from the sample deviations over seeds, or by no more than the figure's own
 tolerance; half of the record's last digit is allowed beside. One seed against several has their
 deviation. Figures that a record does not tell how to read are not compared.
+
+A long record's commands can be run by hand or with `benchmarks.run_queue`, each seed's with the
+--out of a folder of its own, DIR/SEED; `--out DIR --finished COMMIT` then only reads them.
 """
 
 from __future__ import annotations
@@ -102,12 +106,22 @@ def rerun(
     check_can_run(record, seeds, data_root)
     if out.is_dir() and any(out.iterdir()):
         raise RecordError(f"{out} is not empty: remove it, or give another --out")
-    a_seed_each = any("{seed}" in command for command in record.command)
-    folders = [out / str(seed) for seed in seeds] if a_seed_each else [out]
-    for folder, seed in zip(folders, seeds or (0,), strict=False):
+    for folder, seed in zip(folders_of(record, seeds, out), seeds or (0,), strict=False):
         run_commands(
             record, folder, {"seed": seed, "runs": len(seeds), "data_root": data_root}, root
         )
+    return read_all(record, seeds, out)
+
+
+def folders_of(record: Record, seeds: Sequence[int], out: Path) -> list[Path]:
+    """One for each seed, if the commands take one."""
+    a_seed_each = any("{seed}" in command for command in record.command)
+    return [out / str(seed) for seed in seeds] if a_seed_each else [out]
+
+
+def read_all(record: Record, seeds: Sequence[int], out: Path) -> dict[str, Found]:
+    """Every figure that the record says how to read, from finished runs."""
+    folders = folders_of(record, seeds, out)
     return {figure.name: read(figure, folders) for figure in record.figures if figure.read}
 
 
@@ -177,9 +191,18 @@ def table_row(named: str) -> str:
 
 
 def numbers_at(path: Path, keys: str, figure: Figure) -> list[float]:
-    """The number or numbers at a path of keys in a JSON file; ``*`` stands for every element."""
+    """The number or numbers at a path of keys in a JSON file; ``*`` stands for every element.
+
+    In a file of JSON lines, as a run's metrics are, the first key is the epoch.
+    """
     try:
-        found = list(at(json.loads(path.read_text()), keys.split(".")))
+        text = path.read_text()
+        if path.suffix == ".jsonl":
+            lines = map(json.loads, text.splitlines())
+            content = {str(line["epoch"]): line for line in lines}
+        else:
+            content = json.loads(text)
+        found = list(at(content, keys.split(".")))
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise RecordError(f"figure {figure.name}: {path}: {keys}: {error!r}") from None
     lists = (value if isinstance(value, list) else [value] for value in found)
@@ -260,8 +283,27 @@ def update(
         entry.update(fields)
     if "seeds" in content:
         content["seeds"] = list(seeds)
+    content.pop("added", None)
     content["commit"] = commit
     content["date"] = datetime.date.today()
+    path.write_text(tomlkit.dumps(content))
+
+
+def add(
+    path: Path, record: Record, found: dict[str, Found], seeds: Sequence[int], commit: str
+) -> None:
+    """Write the values of more seeds beside those that the record has."""
+    import tomlkit
+
+    content = tomlkit.parse(path.read_text())
+    for entry in content["figure"]:
+        figure = record.figure(entry["name"])
+        for value in found[figure.name].values:
+            entry["values"].append(tomlkit.value(spelled(value, figure)))
+    content["seeds"].extend(seeds)
+    entry = tomlkit.inline_table()
+    entry.update({"seeds": list(seeds), "commit": commit, "date": datetime.date.today()})
+    content.setdefault("added", tomlkit.array().multiline(True)).append(entry)
     path.write_text(tomlkit.dumps(content))
 
 
@@ -354,25 +396,34 @@ def states(records: Iterable[Record], shared: Shared, root: Path = ROOT) -> dict
     found = {}
     for record in records:
         groups = (shared.dependencies[name] for name in record.depends)
-        files = changed(root, record.commit, [*itertools.chain(*groups), *record.modules])
-        if files is None:
-            found[record.name] = f"unknown commit {record.commit}"
-        elif files:
-            more = ", ..." if len(files) > 3 else ""
-            count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
-            named = ", ".join(files[:3]) + more
-            found[record.name] = f"stale ({count} changed since {record.commit}: {named})"
-        else:
-            found[record.name] = "current"
+        patterns = [*itertools.chain(*groups), *record.modules]
+        since = (state(root, commit, patterns) for commit in record.commits)
+        found[record.name] = next(filter(None, since), "current")
     return found
 
 
-def check_can_update(record: Record, seeds: Sequence[int], root: Path) -> None:
-    """Refuse, before any work, to note what would not be true or whole."""
+def state(root: Path, commit: str, patterns: Sequence[str]) -> str:
+    """What is amiss with figures of this commit; empty if nothing is."""
+    files = changed(root, commit, patterns)
+    if files is None:
+        return f"unknown commit {commit}"
+    if not files:
+        return ""
+    count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+    named = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+    return f"stale ({count} changed since {commit}: {named})"
+
+
+def check_committed(root: Path) -> None:
+    """Refuse to note a commit that is not what is run."""
     if git(root, "status", "--porcelain", "--untracked-files=no"):
         raise RecordError(
             "--update: files differ from the commit that would be noted: commit them first"
         )
+
+
+def check_can_update(record: Record, seeds: Sequence[int]) -> None:
+    """Refuse, before any work, what would not leave a whole record."""
     unread = [figure.name for figure in record.figures if figure.values and not figure.read]
     if len(seeds) < len(record.seeds) or (unread and list(seeds) != list(record.seeds)):
         raise RecordError(
@@ -381,23 +432,43 @@ def check_can_update(record: Record, seeds: Sequence[int], root: Path) -> None:
         )
 
 
+def check_can_add(record: Record, seeds: Sequence[int]) -> None:
+    """Refuse, before any work, seeds that would not give every figure a value each."""
+    if common := set(seeds) & set(record.seeds):
+        raise RecordError(f"--add: the record has seed {min(common)} already: give new --seeds")
+    if not any("{seed}" in command for command in record.command):
+        raise RecordError("--add: the record's command is not run once for each seed")
+    if left := [figure.name for figure in record.figures if not (figure.values and figure.read)]:
+        raise RecordError(
+            f"--add: these are not read back from a seed's run: {', '.join(left)}: use --update"
+        )
+
+
+WRITERS = {"update": (check_can_update, update), "add": (check_can_add, add)}
+
+
 def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) -> int:
     """One record: 0 if every figure agrees."""
     if args.name not in records:
         raise RecordError(f"no record {args.name!r}: there are {', '.join(records)}")
     record = records[args.name]
     seeds = args.seeds or list(record.seeds)
-    check_can_run(record, seeds, args.data_root)
-    if args.update:
-        check_can_update(record, seeds, root)
-    data_root = args.data_root and args.data_root.resolve()
-    found = rerun(
-        record, seeds, args.out or root / "runs" / "reproduce" / record.name, data_root, root
-    )
-    agreed = compare(record, found, seeds)
-    if args.update:
+    check, write = WRITERS.get(args.write, (None, None))
+    if check:
+        check(record, seeds)
+    out = args.out or root / "runs" / "reproduce" / record.name
+    if args.finished:
+        commit = git(root, "rev-parse", "--short", args.finished).strip()
+        found = read_all(record, seeds, out)
+    else:
+        check_can_run(record, seeds, args.data_root)
+        if write:
+            check_committed(root)
         commit = git(root, "rev-parse", "--short", "HEAD").strip()
-        update(root / "results" / f"{record.name}.toml", record, found, seeds, commit)
+        found = rerun(record, seeds, out, args.data_root and args.data_root.resolve(), root)
+    agreed = compare(record, found, seeds)
+    if write:
+        write(root / "results" / f"{record.name}.toml", record, found, seeds, commit)
         print(f"results/{record.name}.toml written; it still says machine {record.machine!r}")
         print("look at its notes, then run `python -m benchmarks.write_results`")
     return int(not agreed)
@@ -414,7 +485,15 @@ def main(root: Path = ROOT) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="default: the record's")
     parser.add_argument("--data-root", type=Path, help="where data sets lie")
     parser.add_argument("--out", type=Path, help="for runs (default: runs/reproduce/NAME)")
-    parser.add_argument("--update", action="store_true", help="write what is found into the record")
+    parser.add_argument(
+        "--finished", metavar="COMMIT", help="only read runs of this commit in --out"
+    )
+    writers = parser.add_mutually_exclusive_group()
+    for name, what in (
+        ("update", "write what is found into the record"),
+        ("add", "write what is found for new seeds beside what the record has"),
+    ):
+        writers.add_argument(f"--{name}", dest="write", action="store_const", const=name, help=what)
     args = parser.parse_args()
     if args.list == (args.name is not None):
         parser.error("give the name of a record, or --list")

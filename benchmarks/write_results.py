@@ -97,16 +97,16 @@ def commands(record: Record) -> str:
 def provenance(record: Record, machines: Mapping[str, str]) -> str:
     """Where the figures come from: commit, date, seeds, threads and the state of the machine."""
     threads = {None: "", 1: "one thread", 2: "two threads"}
-    parts = [f"Commit {record.commit}", str(record.date), seeds_of(record)]
+    parts = [f"Commit {record.commit}", str(record.date), seeds_of(record.seeds)]
+    parts += [f"{seeds_of(each.seeds)} at {each.commit}, {each.date}" for each in record.added]
     parts += [threads.get(record.threads, f"{record.threads} threads"), record.state]
     if record.machine != "two-core":
         parts.append(machines[record.machine])
     return "; ".join(part for part in parts if part) + "."
 
 
-def seeds_of(record: Record) -> str:
+def seeds_of(seeds: Sequence[int]) -> str:
     """Such as ``seeds 0, 1, 2`` or ``seeds 0 to 9``."""
-    seeds = record.seeds
     if len(seeds) < 2:
         return f"seed {seeds[0]}" if seeds else ""
     if len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
@@ -123,7 +123,7 @@ def figure_table(record: Record, figures: Sequence[Figure]) -> str:
         ("", [label(figure) for figure in figures]),
         (measured, [figure.show() for figure in figures]),
         (
-            seeds_of(record),
+            seeds_of(record.seeds),
             [part_or_blank(figure, "each") if several else "" for figure in figures],
         ),
         ("lowest to highest", [range_of(figure) for figure in figures]),

@@ -50,6 +50,13 @@ columns = ["of", "score", "pair"]
 rows = [["all", "{score}", [1.50, 0.20]]]
 """
 
+BY_HAND = """
+[[figure]]
+name = "by_hand"
+what = "looked at"
+value = 0.50
+"""
+
 
 def git(root: Path, *words: str) -> str:
     who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
@@ -214,6 +221,11 @@ MACHINES_OF_TEST = {"two-core": "two cores"}
         ("order = 1", 'order = "1"', "results/small.toml: order: must be int, got '1'"),
         ('depends = ["numbers"]', 'depends = ["others"]', "depends: 'others' is no group"),
         ("10.84, 10.13", "10.13", r"figure score: 2 values for 3 seeds"),
+        (
+            "date = 2026",
+            'added = [{seeds=[3], commit="a", date=2026-01-01}]\ndate = 2026',
+            "3 is none",
+        ),
         ("value = 0.50", "", r"figure 2 \(by_hand\): needs one of values, mean and value"),
         ("value = 0.50", "value = 0.50\nread = 'stdout: (a)'", "tolerance: is needed"),
         ("'stdout: ^score", "'stdout: (^score", "read: .*unterminated subpattern"),
@@ -285,6 +297,49 @@ def test_an_update_keeps_what_it_did_not_measure(
     assert record.figure("by_hand").commit == record.tables[0].commit == first
     assert 'what = "a score"  # kept by an update' in path.read_text()
     assert call(root, monkeypatch, "small") == 0
+
+
+def test_more_seeds_are_put_beside_those_of_the_record(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "results/small.toml"
+    (root / ".gitignore").write_text("runs/\n")
+    assert call(root, monkeypatch, "small", "--add", "--seeds", "3") == 2
+    assert "not read back from a seed's run: by_hand: use --update" in capfd.readouterr().err
+    edit(path, BY_HAND, "")
+    second = commit_all(root, "Everything is read back")
+    assert call(root, monkeypatch, "small", "--add", "--seeds", "2", "3") == 2
+    assert "the record has seed 2 already" in capfd.readouterr().err
+    assert call(root, monkeypatch, "small", "--add", "--seeds", "3") == 0
+    (record,) = load_all(root)
+    assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.24"
+    assert record.seeds == (0, 1, 2, 3)
+    assert record.commits == [record.commit, second]
+    page = write_results.whole_page([record], MACHINES_OF_TEST, "")
+    assert f"seeds 0 to 3; seed 3 at {second}" in page
+    edit(root / "model.py", "10 + ", "10.0 + ")
+    commit_all(root, "Changed")
+    assert call(root, monkeypatch, "--list") == 0
+    assert f"since {record.commit}" in capfd.readouterr().out
+    assert call(root, monkeypatch, "small", "--update") == 0
+    assert not load_all(root)[0].added
+
+
+def test_finished_runs_are_read_and_noted_with_their_commit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(root / "results/small.toml", BY_HAND, "")
+    edit(root / "results/small.toml", "'stdout: ^score (\\S+)'", "'metrics.jsonl: 20.score'")
+    commit = load_all(root)[0].commit
+    folder = root / "finished/5"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"epoch": 1, "score": 2}\n{"epoch": 20, "score": 10.5}')
+    finished = ("small", "--seeds", "5", "--out", str(folder.parent), "--finished", commit)
+    assert call(root, monkeypatch, *finished, "--add") == 0
+    (record,) = load_all(root)
+    assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.50"
+    assert record.commits == [commit]
+    assert call(root, monkeypatch, *finished[:2], "6", *finished[3:]) == 2
 
 
 def test_what_cannot_be_run_is_refused(
