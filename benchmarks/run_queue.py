@@ -44,8 +44,13 @@ class Job:
         return (self.folder / "scores.json").is_file()
 
     def check(self) -> None:
-        """:raises SystemExit: if the folder has the run of another command."""
+        """:raises SystemExit: if the folder has the run of another command, or of no queue."""
         note = self.folder / "command.txt"
+        if self.finished and not note.is_file():
+            raise SystemExit(
+                f"{self.folder} has a finished run that no queue has made: give another --out, or "
+                "remove it"
+            )
         if note.is_file() and (before := note.read_text().strip()) != self.command:
             raise SystemExit(
                 f"{self.folder} has the run of another command: give another --out, or remove it\n"

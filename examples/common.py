@@ -228,7 +228,10 @@ TRAINING_FLAGS: dict[str, dict[str, Any]] = {
 
 def begin(out: Path, resume: bool) -> None:
     """Create the run folder; of an earlier run's checkpoints nothing is left, but to go on from."""
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise SystemExit(f"--out {out}: it, or a folder above it, is a file") from None
     if not resume:
         remove_checkpoints(out / "checkpoints")
 

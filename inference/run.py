@@ -77,7 +77,7 @@ class Run:
         compile: str | None = "auto",
     ) -> None:
         self.compile = check_one_of("compile", compile, COMPILE)
-        self.lr, self.seed, self.precision = check_settings(lr, seed, precision)
+        self._lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
         check_precision(loss)
@@ -85,7 +85,7 @@ class Run:
         _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
-        self.optimizer = build_optimizer(optimizer, self.loss, self.lr)
+        self.optimizer = build_optimizer(optimizer, self.loss, self._lr)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
@@ -93,6 +93,17 @@ class Run:
         self._in_use = False
         with seeded(self.seed, self.device):
             self._random_state = random_state(self.device)
+
+    @property
+    def lr(self) -> float:
+        """The optimiser's rate as it was given; setting it changes the rate of the next steps."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self._lr = check_positive("lr", rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr
 
     @property
     def guide(self) -> FacetGuide:

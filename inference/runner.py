@@ -83,6 +83,7 @@ class SVIRunner(Run):
         ``RecordingWarning``.
     :raises ValueError: if the parts do not fit together or an option is unknown.
 
+    :ivar lr: the rate; setting it changes the rate of the next steps.
     :ivar history: one record for each logging interval; see :meth:`fit`.
     :ivar epoch: passes over the data so far.
     :ivar step: optimiser steps so far, which the schedule depends on.

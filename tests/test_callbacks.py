@@ -288,6 +288,8 @@ def test_two_processes_do_not_write_into_one_folder(
     assert held.wait(60)
     with pytest.raises(ValueError, match="is being written by another process: wait until it ends"):
         runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
+    with pytest.raises(ValueError, match="is being written by another process"):
+        remove_checkpoints(tmp_path.parent)  # though there are none yet
     first.kill()
     first.join()
     runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)

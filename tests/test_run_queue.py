@@ -123,4 +123,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, program: Path) -> None:
     done = work(tmp_path)
     assert done.returncode == 1
     assert "has the run of another command" in done.stderr
+    (tmp_path / "run" / "command.txt").unlink()
+    assert "has a finished run that no queue has made" in work(tmp_path).stderr
     assert work(tmp_path, "--workers", "0").returncode == 2

@@ -116,6 +116,29 @@ def test_schedules_give_the_papers_weights() -> None:
     torch.testing.assert_close(gates, torch.ones(2))
 
 
+def test_weights_are_at_their_end_when_a_run_ends_with_its_schedule() -> None:
+    guide = small()
+    runner = SVIRunner(guide.model, guide, schedule=WarmUp(4))
+    runner.fit(torch.rand(40, 6), 2, 20, progress=False)
+    assert torch.equal(guide.model.kl_weights, torch.ones(2, 2))
+
+
+def test_a_rate_that_is_set_is_that_of_the_next_steps() -> None:
+    def run(given: float, later: float | None = None) -> SVIRunner:
+        torch.manual_seed(0)
+        guide = small()
+        runner = SVIRunner(guide.model, guide, lr=given)
+        runner.lr = later or runner.lr
+        return runner.fit(torch.rand(40, 6), 2, 20, progress=False)
+
+    changed, wanted = run(1e-6, 1e-2), run(1e-2)
+    assert changed.lr == wanted.lr == 1e-2
+    assert changed.history[-1]["objective"] == wanted.history[-1]["objective"]
+    assert changed.history[-1]["objective"] != run(1e-6).history[-1]["objective"]
+    with pytest.raises(ValueError, match="lr must be"):
+        changed.lr = -1.0
+
+
 class Gated(Constant):
     """The same weights, with gates that are applied though they are 1."""
 

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from inference.checkpoints.json_text import parsed
 
 __all__ = [
+    "LOCK",
     "check_folder",
     "digest",
     "held",
@@ -35,6 +36,8 @@ __all__ = [
 DIGESTS = "digests.json"
 # Seconds to wait for a process that is about to end.
 WAIT = 5.0
+# The lock of a folder that a process writes.
+LOCK = ".lock"
 NONBLOCKING = getattr(os, "O_NONBLOCK", 0)
 # Bytes of a file of JSON, at most: millions of records.
 LARGEST_TEXT, LARGEST_DIGESTS = 2**30, 2**20
@@ -179,7 +182,7 @@ def held(folder: Path) -> Iterator[None]:
     :raises ValueError: if another process holds the lock for some seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=WAIT)
+    lock = FileLock(folder / LOCK, timeout=WAIT)
     try:
         lock.acquire()
     except Timeout:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import check_folder, held, remove_left_over
+from inference.checkpoints.atomic_files import LOCK, check_folder, held, remove_left_over
 from inference.checkpoints.format_3 import as_format_3
 from inference.checkpoints.json_text import shortened
 from inference.checkpoints.matching import check_fits
@@ -415,9 +415,10 @@ def remove_checkpoints(folder: Path) -> None:
         False
     """
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        if found := checkpoints_in(below):
+        # A run that has not yet written one holds its folder all the same.
+        if checkpoints_in(below) or (below / LOCK).is_file():
             with held(below):
-                for path in found:
+                for path in checkpoints_in(below):
                     shutil.rmtree(path)
 
 

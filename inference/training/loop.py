@@ -164,7 +164,7 @@ def _loop(
             run.epoch = first + at.epoch
         if at.epoch % plan.log_every == 0 or at.epoch == plan.epochs:
             for run in runs:
-                ScheduledLoss(run.loss, steps.weights).set(step - 1)
+                ScheduledLoss(run.loss, steps.weights).set(step)
             progress = {"epoch": lead.epoch, "step": lead.step, "seconds": at.seconds}
             yield [progress | objective for objective in _objectives(steps, at)]
             steps.look_again = True
