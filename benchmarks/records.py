@@ -116,10 +116,11 @@ class Figure:
     :ivar name: by which texts refer to it; ``what`` is what readers see.
     :ivar value: a single number, such as a median; ``low`` and ``high`` say its range.
     :ivar read: how a rerun's figure is found: ``FILE: path.of.keys`` of a JSON file in the run's
-        folder (``*`` for every element; in JSON lines the epoch is the first key), ``stdout:
-        REGEX`` (one group, every match being a seed's; or groups ``mean`` and ``deviation``), or
-        ``printed: ROW`` and ``printed: HEADING > ROW``, the row of a printed table that has a mean
-        and, in brackets, a deviation. Of several values a ``value`` is the median.
+        folder (``*`` for every element; in JSON lines the epoch is the first key; of ``these.keys
+        or those.keys`` the higher number counts), ``stdout: REGEX`` (one group, every match being a
+        seed's; or groups ``mean`` and ``deviation``), or ``printed: ROW`` and ``printed: HEADING >
+        ROW``, the row of a printed table that has a mean and, in brackets, a deviation. Of several
+        values a ``value`` is the median.
     :ivar runs: that mean and deviation are of, where the record's seeds do not say it.
     :ivar scale: the figure is so many times what is read (100 for percent).
     :ivar tolerance: by how much a rerun may differ where seeds tell no error.

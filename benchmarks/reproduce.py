@@ -162,7 +162,7 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
     source, _, path = figure.read.partition(": ")
     median = figure.value is not None
     if source not in ("stdout", "printed"):
-        values = [v for folder in folders for v in numbers_at(folder / source, path, figure)]
+        values = [v for folder in folders for v in highest(folder / source, path, figure)]
         if not values:
             raise RecordError(f"figure {figure.name}: {source} has no number at {path!r}")
         return Found.of((figure.scale * value for value in values), median)
@@ -188,6 +188,12 @@ def table_row(named: str) -> str:
     heading, _, row = named.rpartition(" > ")
     above = f"^{re.escape(heading)}\\n(?:  .*\\n)*?" if heading else "^"
     return rf"{above} *{re.escape(row)} +(?P<mean>{NUMBER})(?: \((?P<deviation>{NUMBER})\))?"
+
+
+def highest(path: Path, keys: str, figure: Figure) -> list[float]:
+    """The numbers at a path of keys, or the higher ones of two: ``these.keys or those.keys``."""
+    each = (numbers_at(path, one, figure) for one in keys.split(" or "))
+    return [max(numbers) for numbers in zip(*each, strict=True)]
 
 
 def numbers_at(path: Path, keys: str, figure: Figure) -> list[float]:

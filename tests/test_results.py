@@ -363,6 +363,7 @@ def test_what_cannot_be_run_is_refused(
         ("scores.json: a.b.accuracy", 0.5),
         ("scores.json: of.0.4.*.x", 2.0),
         ("scores.json: list", 3.0),
+        ("scores.json: a.b.accuracy or a.c", 0.75),
         ("stdout: ^seed \\d+ .* x (\\S+)", 1.5),
         ("printed: row, with a comma", 7.25),
         ("printed: second heading > row, with a comma", -1.5),
@@ -370,7 +371,8 @@ def test_what_cannot_be_run_is_refused(
 )
 def test_figures_are_read_from_files_and_tables(tmp_path: Path, how: str, value: float) -> None:
     (tmp_path / "scores.json").write_text(
-        '{"a": {"b": {"accuracy": 0.5}}, "of": {"0.4": [{"x": 1}, {"x": 3}]}, "list": [2, 4]}'
+        '{"a": {"b": {"accuracy": 0.5}, "c": 0.75}, "list": [2, 4],'
+        ' "of": {"0.4": [{"x": 1}, {"x": 3}]}}'
     )
     (tmp_path / "stdout.txt").write_text(
         "seed 0  y 1 x 1.0 z 2\nseed 1  y 1 x 2.0 z 2\n"
