@@ -307,9 +307,13 @@ def add(
         for value in found[figure.name].values:
             entry["values"].append(tomlkit.value(spelled(value, figure)))
     content["seeds"].extend(seeds)
-    entry = tomlkit.inline_table()
-    entry.update({"seeds": list(seeds), "commit": commit, "date": datetime.date.today()})
-    content.setdefault("added", tomlkit.array().multiline(True)).append(entry)
+    at = {"commit": commit, "date": datetime.date.today()}
+    added = content.setdefault("added", tomlkit.array().multiline(True))
+    if same := [entry for entry in added if {name: entry[name] for name in at} == at]:
+        same[0]["seeds"].extend(seeds)
+    else:
+        added.append(tomlkit.inline_table())
+        added[-1].update({"seeds": list(seeds), **at})
     path.write_text(tomlkit.dumps(content))
 
 

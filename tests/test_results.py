@@ -331,15 +331,21 @@ def test_finished_runs_are_read_and_noted_with_their_commit(
     edit(root / "results/small.toml", BY_HAND, "")
     edit(root / "results/small.toml", "'stdout: ^score (\\S+)'", "'metrics.jsonl: 20.score'")
     commit = load_all(root)[0].commit
-    folder = root / "finished/5"
-    folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text('{"epoch": 1, "score": 2}\n{"epoch": 20, "score": 10.5}')
-    finished = ("small", "--seeds", "5", "--out", str(folder.parent), "--finished", commit)
-    assert call(root, monkeypatch, *finished, "--add") == 0
+    for seed, score in ((5, 10.5), (6, 10.25)):
+        folder = root / f"finished/{seed}"
+        folder.mkdir(parents=True)
+        lines = ('{"epoch": 1, "score": 2}', f'{{"epoch": 20, "score": {score}}}')
+        (folder / "metrics.jsonl").write_text("\n".join(lines))
+
+    def add(seed: int) -> int:
+        seeds = ("small", "--add", "--seeds", str(seed))
+        return call(root, monkeypatch, *seeds, "--out", str(folder.parent), "--finished", commit)
+
+    assert (add(5), add(6), add(7)) == (0, 0, 2)  # there is no seventh run
     (record,) = load_all(root)
-    assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.50"
+    assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.50, 10.25"
     assert record.commits == [commit]
-    assert call(root, monkeypatch, *finished[:2], "6", *finished[3:]) == 2
+    assert [added.seeds for added in record.added] == [(5, 6)]
 
 
 def test_what_cannot_be_run_is_refused(
