@@ -166,8 +166,18 @@ class GroupMixture(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        sizes = group_sizes(self.group, self.loc.dtype).clamp_min(1)
-        total = torch.zeros_like(self.loc).index_add(0, self.group, self.loc)
+        return self._of_members(self.loc)
+
+    @property
+    def variance(self) -> Tensor:
+        square = self._of_members(self.loc.square() + self.scale.square())
+        empty = group_sizes(self.group)[self.of] == 0
+        return torch.where(empty[:, None], 1.0, square - self.mean.square())
+
+    def _of_members(self, values: Tensor) -> Tensor:
+        """Means of the rows' values ``[B, d]`` over the group of each variable."""
+        sizes = group_sizes(self.group, values.dtype).clamp_min(1)
+        total = torch.zeros_like(values).index_add(0, self.group, values)
         return (total / sizes[:, None])[self.of].expand(*self.batch_shape, -1)
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -75,6 +75,14 @@ class GroupedGuide(FacetGuide):
     def options(self) -> dict[str, Any]:
         return {**super().options, "content": self.content}
 
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        super().check_options(options)
+        if self.content == "untied" and options.get("content") != "untied":
+            raise ValueError(
+                "this guide gives each row a content of its own, and Pyro's SVI has to tell the "
+                "model: svi.step(x, group=group, content='untied')"
+            )
+
     @property
     def factorizes(self) -> bool:
         return False
@@ -91,10 +99,11 @@ class GroupedGuide(FacetGuide):
         num_samples: int | None = None,
         content: str = "group",
         size: float | None = None,
-        **beside: Tensor,
+        row: Tensor | None = None,
     ) -> None:
         L = self.num_samples if num_samples is None else num_samples
-        self.draw(self.heads(x, **beside), group, L, content, size)
+        given = {} if row is None else {"row": row}
+        self.draw(self.heads(x, **given), group, L, content, size)
 
     def draw(
         self,

@@ -317,6 +317,10 @@ class FacetModel(Program):
             raise ValueError(f"unknown facet {facet!r}: this model has {list(self.priors)}")
         return self.priors[facet]
 
+    def __call__(self, x: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Run the program, on x in the likelihood's form; see :meth:`prepare`."""
+        return super().__call__(None if x is None else self.prepare(x), *args, **kwargs)
+
     def plate(self, x: Tensor | None, size: int) -> AbstractContextManager:
         """The plate over observations: as many as ``x`` has, or ``size`` if nothing is observed."""
         return pyro.plate("data", size if x is None else len(x), dim=-1)

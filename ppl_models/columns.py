@@ -110,6 +110,7 @@ class Columns(Likelihood):
     """
 
     takes_missing = True
+    entrywise = False
 
     def __init__(self, columns: Mapping[str, Likelihood]) -> None:
         super().__init__()

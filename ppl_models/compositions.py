@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from ppl_models.checks import check_positive, check_size
 from ppl_models.counts import check_counted
 from ppl_models.likelihood_base import Likelihood, rebuilt
-from ppl_models.rising import log_rising_sums
+from ppl_models.rising import log_rising_sums, wide
 from ppl_models.sparse import ENTRIES_AT_ONCE, SparseRows
 
 __all__ = ["DirichletMultinomial", "Multinomial"]
@@ -52,14 +52,18 @@ class RowsGivenTotal(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of counts given their total ``[...]``, in nats."""
         counts = value[..., : self.logits.shape[-1]]
-        total = counts.sum(-1)
+        # A difference of numbers of the size of the total, and so in 64 bits where there are such.
+        total = counts.sum(-1, dtype=wide(counts))
         ways = (total + 1).lgamma() - log_rising_sums(counts, counts.new_ones(()))
         codes = value[..., -1].long() if self.coded else None
-        return ways + self._log_kernel(counts, total, self._shifted(codes))
+        kernel = self._log_kernel(counts, total, self._shifted(codes))
+        return (ways + kernel).to(self.logits.dtype)
 
     def _log_kernel(self, counts: Tensor, total: Tensor, logits: Tensor) -> Tensor:
         """The log-probability of one order of the counts ``[...]``."""
-        return (counts * logits).sum(-1) - total * logits.logsumexp(-1)
+        below = logits - logits.detach().amax(-1, keepdim=True)
+        chosen = (counts * below).sum(-1, dtype=total.dtype)
+        return chosen - total * below.exp().sum(-1, dtype=total.dtype).log()
 
     def _shifted(self, codes: Tensor | None) -> Tensor:
         """Logits in these batches, or in batch 0."""
@@ -138,12 +142,9 @@ class OverdispersedRows(RowsGivenTotal):
 
 
 def _log_rising(start: Tensor, number: Tensor) -> Tensor:
-    """log of start (start + 1) ... (start + number - 1): a difference of large numbers, and so in
-    64 bits where there are such.
-    """
-    wide = torch.float32 if start.device.type == "mps" else torch.float64
-    long = start.to(wide)
-    return ((long + number).lgamma() - long.lgamma()).to(number.dtype)
+    """log of start (start + 1) ... (start + number - 1), in the number's precision."""
+    long = start.to(number.dtype)
+    return (long + number).lgamma() - long.lgamma()
 
 
 class Multinomial(Likelihood):
@@ -181,6 +182,7 @@ class Multinomial(Likelihood):
     support = (0.0, inf)
     discrete = True
     takes_sparse = True
+    entrywise = False
 
     def __init__(
         self, num_batches: int = 1, num_columns: int | None = None, total: float | None = None
@@ -190,6 +192,7 @@ class Multinomial(Likelihood):
 
     def _set_sizes(self, num_batches: int, num_columns: int | None, total: float | None) -> None:
         self.num_batches = check_size("num_batches", num_batches)
+        self.given_total = total
         self.total = TYPICAL_TOTAL if total is None else check_positive("total", total)
         self.num_columns = num_columns
         if num_columns is not None:
@@ -244,12 +247,12 @@ class Multinomial(Likelihood):
         return -p.log_prob(x).sum() / self._counts(x).sum().clamp_min(1)
 
     def fitted(self, values: Tensor | SparseRows) -> Likelihood:
-        """With the median total, and offsets that begin at the shares of the columns in each batch,
-        from data ``[N, D]``, or ``[N, D + 1]`` with the batches' codes.
+        """With the median total, if none was given, and offsets that begin at the shares of the
+        columns in each batch, from data ``[N, D]``, or ``[N, D + 1]`` with the batches' codes.
         """
         sums, totals = _sums(values, self.num_batches)
         typical = float(totals[totals > 0].median()) if (totals > 0).any() else TYPICAL_TOTAL
-        built = rebuilt(self, num_columns=sums.shape[1], total=typical)
+        built = rebuilt(self, num_columns=sums.shape[1], total=self.given_total or typical)
         with torch.no_grad():
             built.offset.copy_(_log_shares(sums))
         return built

@@ -167,7 +167,7 @@ def _sparse(x: Any, model: FacetModel) -> SparseRows | Tensor:
 
 def _check_entries(data: SparseRows, model: FacetModel) -> None:
     """:raises ValueError: if a stored entry is not finite or outside the likelihood's support."""
-    bad = sum(int((~part.isfinite()).sum()) for part in data.values.split(CHECKED_AT_ONCE))
+    bad = sum(int((~values.isfinite()).sum()) for _, _, values in data.blocks())
     if bad:
         raise ValueError(
             f"x holds {bad} stored values that are NaN or infinite: counts have none, so drop "

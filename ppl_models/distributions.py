@@ -8,6 +8,7 @@ outside the networks.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import pyro.distributions as dist
@@ -471,11 +472,20 @@ class RoundedLogistic(dist.TorchDistribution):
     @property
     def mean(self) -> Tensor:
         # The mean of a count is the sum over k of the probability that it exceeds k.
-        edges = [(k + 0.5) / self.STEPS for k in range(self.STEPS)]
-        total = torch.zeros_like(self.loc)
-        for edge in edges:
-            total += ((self.loc - edge) / self.scale).sigmoid()
-        return total / self.STEPS
+        return sum(self._beyond(), torch.zeros_like(self.loc)) / self.STEPS
+
+    @property
+    def variance(self) -> Tensor:
+        # That of its square is the sum of 2 k + 1 times this probability.
+        square = torch.zeros_like(self.loc)
+        for k, beyond in enumerate(self._beyond()):
+            square += (2 * k + 1) * beyond
+        return square / self.STEPS**2 - self.mean.square()
+
+    def _beyond(self) -> Iterator[Tensor]:
+        """For each count from 0 on, the probability of a larger one."""
+        for k in range(self.STEPS):
+            yield ((self.loc - (k + 0.5) / self.STEPS) / self.scale).sigmoid()
 
     def expand(
         self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
@@ -531,6 +541,12 @@ def clamp_to_labels(logits: Tensor, label: Tensor) -> Tensor:
     """Logits ``[B, K]`` with all weight on the class where it is known.
 
     :param label: integers ``[B]``; -1 where unknown, which keeps the logits.
+    :raises ValueError: with Pyro's checks on, if a class is out of range.
     """
+    if is_validation_enabled() and (label >= logits.shape[-1]).any():
+        raise ValueError(
+            f"label must be within 0 to {logits.shape[-1] - 1}, or -1 where unknown, got "
+            f"{label.unique().tolist()}"
+        )
     known = torch.arange(logits.shape[-1], device=logits.device) == label.unsqueeze(-1)
     return torch.where((label < 0).unsqueeze(-1), logits, CERTAIN * known.to(logits))

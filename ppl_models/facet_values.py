@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ppl_models.arrays import as_labels, as_numbers
+from ppl_models.plain import with_unknown
 
 __all__ = ["cluster_labels", "neighbor_counts"]
 
@@ -21,7 +22,8 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
     :param facets: the number of clusters of each facet that may be known.
     :raises ValueError: if they do not fit.
     """
-    given = _by_facet(name, values, dict.fromkeys(facets, 1), "clusters")
+    columns = values if isinstance(values, Mapping) else with_unknown(values)
+    given = _by_facet(name, columns, dict.fromkeys(facets, 1), "clusters")
     return torch.stack(
         [
             as_labels(f"{name} of {facet!r}", _flat(given[facet]), n, number, unknown=True).cpu()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
-from ppl_models.sparse import ENTRIES_AT_ONCE, SparseRows
+from ppl_models.sparse import SparseRows
 
 __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
 
@@ -37,6 +37,8 @@ class Likelihood(Configurable, nn.Module):
     parameters_per_entry = 1
     #: how many numbers encoders read for each entry of x
     features_per_entry = 1
+    #: whether entries are alike and independent given z, so that any can be left out
+    entrywise = True
     #: whether NaN marks a missing entry rather than an error
     takes_missing = False
     #: whether it gives probabilities of values rather than a density
@@ -123,7 +125,7 @@ class Likelihood(Configurable, nn.Module):
 
         :raises ValueError: as :meth:`check`.
         """
-        for values in x.values.split(ENTRIES_AT_ONCE):
+        for _, _, values in x.blocks():
             self.check(values)
 
 

@@ -187,6 +187,8 @@ class Exact(Likelihood):
         tensor([[1., 2.]])
     """
 
+    entrywise = False
+
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return dist.Delta(output, event_dim=event_dim)
 
@@ -202,11 +204,12 @@ class Incomplete(Likelihood):
     VAEs*, 2020). Encoders see ``fill`` instead of missing entries. ``reconstruct`` returns means
     for all entries, including missing ones.
 
-    :param likelihood: of the observed entries; any except ``Exact``.
+    :param likelihood: of the observed entries, any of single entries: not ``Exact``, and not of
+        counts given their total; ``Columns`` takes missing entries itself.
     :param fill: what encoders see instead of a missing entry, such as the mean of the data; by
         default 0, where the likelihood allows it, or its ``loc``.
-    :raises ValueError: if ``likelihood`` is not a likelihood, is ``Exact`` or ``Incomplete``, or
-        ``fill`` is outside its support.
+    :raises ValueError: if ``likelihood`` is not one of single entries, or ``fill`` is outside its
+        support.
 
     Example:
         >>> import torch
@@ -218,13 +221,16 @@ class Incomplete(Likelihood):
     """
 
     takes_missing = True
+    entrywise = False
 
     def __init__(self, likelihood: Likelihood, fill: float | None = None) -> None:
         super().__init__()
         check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Normal(0.3)")
-        if isinstance(likelihood, Exact | Incomplete):
+        if not likelihood.entrywise:
+            itself = ", which takes missing entries itself" if likelihood.takes_missing else ""
             raise ValueError(
-                f"likelihood must be of single entries, such as Normal(0.3), got {likelihood!r}"
+                "likelihood must be of single entries that are alike, such as Normal(0.3), got "
+                f"{likelihood!r}{itself}"
             )
         fill = float(likelihood.placeholder) if fill is None else fill
         low, high = likelihood.support
@@ -256,6 +262,9 @@ class Incomplete(Likelihood):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return MaskedIndependent(self.likelihood(output, event_dim), self.fill)
+
+    def misfit(self, p: dist.TorchDistribution, x: Tensor) -> Tensor:
+        return (p.mean - x).square().nanmean()
 
     def check(self, x: Tensor) -> None:
         there = x[~x.isnan()]

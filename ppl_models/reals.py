@@ -75,7 +75,6 @@ class LogNormal(Scaled):
     """
 
     support = (0.0, inf)
-    placeholder = 1.0
 
     def __init__(
         self, scale: float | None = None, loc: float | None = None, unit: float | None = None
@@ -83,6 +82,10 @@ class LogNormal(Scaled):
         super().__init__()
         self._locate(loc, unit)
         self._set_scale(scale)
+
+    @property
+    def placeholder(self) -> float | Tensor:
+        return self.loc.exp() if self.located else 1.0
 
     def link(self, x: Tensor) -> Tensor:
         return x.log()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["log_rising_sums"]
+__all__ = ["log_rising_sums", "wide"]
 
 
 def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
@@ -23,26 +23,34 @@ def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
 
     :param x: counts ``[..., D]``; no gradient goes to them.
     :param start: a, positive, ``[..., D]``; both are broadcast.
-    :returns: ``[...]``.
+    :returns: ``[...]``, in 64 bits where the device has such: large counts give large numbers, of
+        which what matters is a small difference.
 
     Example:
         >>> import torch
         >>> from ppl_models.rising import log_rising_sums
         >>> x, start = torch.tensor([2.0, 0.0, 1.0]), torch.tensor([3.0, 9.0, 5.0])
         >>> log_rising_sums(x, start).exp()  # 3 * 4, 1, 5
-        tensor(60.0000)
+        tensor(60.0000, dtype=torch.float64)
     """
     x, start = torch.broadcast_tensors(x.to(start.dtype), start)
     return _sums(x.contiguous(), start.contiguous())
 
 
+def wide(like: Tensor) -> torch.dtype:
+    """The longest floats of the tensor's device."""
+    return torch.float32 if like.device.type == "mps" else torch.float64
+
+
 @torch.library.custom_op("facetvae::log_rising_sums", mutates_args=())
 def _sums(x: Tensor, start: Tensor) -> Tensor:
     if x.device.type != "cpu":
+        x, start = x.to(wide(x)), start.to(wide(x))
         return ((x + start).lgamma() - start.lgamma()).sum(-1)
     where, number, first = _counted(x, start)
+    number, first = number.double(), first.double()
     each = (number + first).lgamma() - first.lgamma()
-    sums = x.new_zeros(x.shape[:-1])
+    sums = each.new_zeros(x.shape[:-1])
     sums.view(-1).index_add_(0, where // x.shape[-1], each)
     return sums
 
@@ -71,7 +79,7 @@ def _all_slopes(gradient: Tensor, x: Tensor, start: Tensor) -> Tensor:
 
 @_sums.register_fake
 def _(x: Tensor, start: Tensor) -> Tensor:
-    return x.new_empty(x.shape[:-1])
+    return x.new_empty(x.shape[:-1], dtype=wide(x))
 
 
 @_slopes.register_fake
@@ -86,7 +94,8 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
     # With create_graph=True, by operations that have derivatives themselves.
     slopes = _all_slopes if torch.is_grad_enabled() else _slopes
-    return None, slopes(gradient.contiguous(), *ctx.saved_tensors)
+    x, start = ctx.saved_tensors
+    return None, slopes(gradient.to(start).contiguous(), x, start)
 
 
 _sums.register_autograd(_backward, setup_context=_keep)

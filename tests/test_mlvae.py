@@ -140,7 +140,14 @@ def test_draws_of_the_mixture_have_its_moments() -> None:
     loc, scale, group = mixture()
     chosen = torch.tensor([1, 3]).repeat(40_000)
     torch.manual_seed(1)
-    draws = GroupMixture(loc, scale, group, chosen).rsample()
+    q = GroupMixture(loc, scale, group, chosen)
+    draws = q.rsample()
+    first = torch.stack([loc[group == g].mean(0) for g in (1, 3)])
+    second = torch.stack([(loc**2 + scale**2)[group == g].mean(0) for g in (1, 3)])
+    torch.testing.assert_close(q.mean[:2], first)
+    torch.testing.assert_close(q.variance[:2], second - first**2)
+    empty = GroupMixture(loc, scale, group, torch.tensor([4]))
+    torch.testing.assert_close(empty.variance, torch.ones_like(empty.variance))
     for g in (1, 3):
         z, members = draws[chosen == g], group == g
         for power, wanted in (

@@ -6,7 +6,10 @@ rounding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pyro
 import pytest
 import torch
@@ -21,11 +24,13 @@ from ppl_models import (
     GaussianMixture,
     HeteroscedasticNormal,
     Incomplete,
+    LogNormal,
     MLPLadder,
     Normal,
     VaDE,
 )
 from ppl_models.distributions import Component, clamp_to_labels
+from ppl_models.facet_values import cluster_labels
 from tests import paper
 from tests.test_objective import (
     BATCH,
@@ -121,6 +126,30 @@ def test_a_likelihood_of_two_parameters_and_a_threshold_leave_missing_entries_ou
     torch.testing.assert_close(
         Incomplete(Bernoulli(threshold=0.5))(logits, 1).log_prob(prepared), expected
     )
+
+
+def test_what_stands_in_a_gap_is_typical_and_has_no_part_in_the_misfit() -> None:
+    placed = Incomplete(LogNormal(0.5, loc=10.0, unit=2.0))
+    x = torch.tensor([[22_026.4658, NAN]])
+    torch.testing.assert_close(placed.features(x), torch.zeros(1, 2))
+    assert Incomplete(LogNormal(0.5)).fill == 1
+    p = Incomplete(Normal(0.5))(torch.zeros(1, 2), 1)
+    assert float(Incomplete(Normal(0.5)).misfit(p, torch.tensor([[3.0, NAN]]))) == 9
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        np.array([0, NAN, 1, 2]),
+        np.ma.array([0, 7, 1, 2], mask=[0, 1, 0, 0]),
+        pd.array([0, None, 1, 2], dtype="Int64"),
+    ],
+    ids=["NaN", "masked", "pandas.NA"],
+)
+def test_labels_of_one_facet_may_lack_some(label: Any) -> None:
+    for given in (label, {"cluster": label}):
+        known = cluster_labels("label", given, 4, {"cluster": 3})
+        assert known.tolist() == [[0], [-1], [1], [2]]
 
 
 def holed(n: int = 60) -> torch.Tensor:

@@ -14,9 +14,19 @@ from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMe
 from pyro.optim import Adam, ClippedAdam, ExponentialLR
 
 from benchmarks.plain_svi import moved
-from guides import FacetGuide, MarginalGuide, VaDEGuide
+from guides import FacetGuide, MarginalGuide, SimilarContentGuide, VaDEGuide
 from inference import Checkpoints, Loss, SVIRunner
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder
+from ppl_models import (
+    MFCVAE,
+    MLVAE,
+    VAE,
+    Bernoulli,
+    GaussianMixture,
+    Likelihood,
+    MLPLadder,
+    Normal,
+    VaDE,
+)
 from tests.catalogue import OBJECTIVES, PAIRS, given, plain_vae, two_facets
 
 pytestmark = pytest.mark.slow(30)
@@ -55,7 +65,7 @@ def test_plain_svi_moves_all_that_the_runner_moves(
 
     def steps() -> None:
         for _ in range(STEPS):
-            svi.step(guide.model.prepare(x), **options)
+            svi.step(x, **options)
 
     by_svi = moved(guide, steps)
     other, x, beside = start(build)
@@ -220,6 +230,53 @@ def test_what_cannot_work_says_so() -> None:
             svi.step(x)
         svi.step(x, marginal=True)
     SVI(guide.model, guide, adam, TraceEnum_ELBO(max_plate_nesting=1)).step(x)
+
+    alike = SimilarContentGuide(MLVAE((6,), 2, 2))
+    svi, group = SVI(alike.model, alike, adam, Trace_ELBO()), torch.arange(N) % 3
+    with pytest.raises(ValueError, match=r"tell the model: .* content='untied'"):
+        svi.step(x, group=group)
+    svi.step(x, group=group, content="untied")
+    with pytest.raises(TypeError, match="contents"):
+        svi.step(x, group=group, content="untied", contents="untied")
+    vade = VaDEGuide(VaDE((6,), GaussianMixture(3, 2)))
+    svi = SVI(vade.model, vade, adam, TraceEnum_ELBO(max_plate_nesting=1))
+    with pytest.raises(ValueError, match="label must be within 0 to 2, or -1 where unknown, got"):
+        svi.step(x, label=torch.full((N, 1), 3))
+
+
+def test_labels_of_one_facet_may_be_a_row() -> None:
+    pyro.set_rng_seed(0)
+    guide, x = VaDEGuide(VaDE((6,), GaussianMixture(3, 2))), torch.rand(N, 6)
+    svi = SVI(guide.model, guide, Adam({}), TraceEnum_ELBO(max_plate_nesting=1))
+    losses = []
+    for label in (torch.arange(N) % 3, (torch.arange(N) % 3)[:, None]):
+        pyro.set_rng_seed(1)
+        losses.append(svi.evaluate_loss(x, label=label))
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "dtype"),
+    [
+        (Bernoulli(threshold=0.5), torch.float32),
+        (Normal(0.3), torch.uint8),
+        (Normal(0.3), torch.float64),
+        (Bernoulli(), torch.uint8),
+    ],
+    ids=repr,
+)
+def test_both_programs_see_the_same_x(likelihood: Likelihood, dtype: torch.dtype) -> None:
+    """Data as they are, where both bring them to the likelihood's form."""
+    pyro.set_rng_seed(0)
+    model = VAE((6,), 2, likelihood)
+    guide = VaDEGuide(model)
+    x = (255 * torch.rand(N, 6)).to(torch.uint8)
+    x = x if dtype == torch.uint8 else x.to(dtype) / 255
+    svi, losses = SVI(model, guide, Adam({}), Trace_ELBO()), []
+    for data in (x, model.prepare(x)):
+        pyro.set_rng_seed(1)
+        losses.append(svi.evaluate_loss(data))
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("kind", [Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO])

@@ -79,11 +79,12 @@ def test_draws_follow_the_masses() -> None:
 
 
 @pytest.mark.parametrize(("loc", "scale"), [(0.5, 0.05), (0.02, 0.1), (1.3, 0.4)])
-def test_the_mean_is_that_of_the_rounded_values(loc: float, scale: float) -> None:
-    mean = RoundedLogistic(torch.tensor(loc).double(), torch.tensor(scale).double()).mean
-    assert float(mean) == pytest.approx(
-        float((VALUES * log_mass(loc, scale).exp()).sum()), rel=1e-6
-    )
+def test_mean_and_variance_are_those_of_the_rounded_values(loc: float, scale: float) -> None:
+    p = RoundedLogistic(torch.tensor(loc).double(), torch.tensor(scale).double())
+    mass = log_mass(loc, scale).exp()
+    mean = float((VALUES * mass).sum())
+    assert float(p.mean) == pytest.approx(mean, rel=1e-6)
+    assert float(p.variance) == pytest.approx(float(((VALUES - mean) ** 2 * mass).sum()), rel=1e-5)
 
 
 def test_the_likelihood_is_around_the_middle_and_learns_its_scale() -> None:

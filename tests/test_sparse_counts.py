@@ -256,6 +256,25 @@ def test_single_precision_is_near_double_for_large_concentrations() -> None:
         )
 
 
+@pytest.mark.parametrize("kind", [Multinomial, DirichletMultinomial])
+def test_single_precision_tells_rows_of_ten_million_counts(kind: type) -> None:
+    """Their log-probabilities differ by some nats, and are differences of numbers near 1e8, of
+    which single precision has the tens.
+    """
+    rng = np.random.default_rng(0)
+    n, output = 10_000_000, rng.normal(size=(40, 50)).astype(np.float32)
+    p = softmax(output.astype(float))
+    if kind is Multinomial:
+        x = rng.multinomial(n, p)
+        want = stats.multinomial.logpmf(x, n, p)
+    else:
+        x = rng.multinomial(n, np.stack([rng.dirichlet(100 * each) for each in p]))
+        want = stats.dirichlet_multinomial.logpmf(x, 100 * p, n)
+    found = kind()(torch.tensor(output), 1).log_prob(torch.tensor(x).float()).detach()
+    assert want.std() > 3
+    np.testing.assert_allclose(found, want, atol=0.5)
+
+
 def test_gamma_functions_of_entries_that_are_zero_are_left_out() -> None:
     torch.manual_seed(0)
     x = torch.poisson(torch.full((2, 5, 9), 0.5)).double()
@@ -317,6 +336,7 @@ def test_fitted_likelihoods_begin_at_the_shares_of_each_batch() -> None:
         assert likelihood.total == 60
         np.testing.assert_allclose(likelihood.offset.detach().exp(), p, atol=0.01)
     assert Multinomial().fitted(torch.tensor(x)).offset.shape == (1, D + 1)
+    assert Multinomial(total=500.0).fitted(torch.tensor(x)).total == 500
 
 
 def test_encoders_see_counts_at_a_typical_total() -> None:
@@ -346,6 +366,15 @@ BROKEN = {
 def test_what_is_no_count_is_refused(change: Callable, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         guide(Multinomial()).embed(sparse.csr_array(change(counts())))
+
+
+def test_rows_that_were_left_out_are_not_refused() -> None:
+    for bad in (np.nan, -1.0):
+        x = counts()
+        x[1] = bad
+        good = sparse_rows(sparse.csr_array(x))[np.arange(40) != 1]
+        for likelihood in (Multinomial(), Poisson()):
+            assert len(guide(likelihood).embed(good)["topic"]) == 39
 
 
 def test_other_likelihoods_refuse_sparse_rows_in_a_sentence() -> None:

@@ -180,9 +180,7 @@ class Loss(nn.Module):
         beside: dict[str, Any] = {**self.guide.options, **given}
         if size is not None:
             beside["size"] = size
-        loss = objective.differentiable_loss(
-            self.model, self.guide, self.model.prepare(x), **beside
-        )
+        loss = objective.differentiable_loss(self.model, self.guide, x, **beside)
         return loss / (len(x) if size is None else size)
 
     def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:

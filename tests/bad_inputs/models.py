@@ -538,6 +538,12 @@ LIKELIHOODS = [
             "likelihood must be a likelihood, such as .* got float",
         ),
         ("misfit: twice", lambda: Incomplete(Incomplete(Normal(0.3))), "must be of single entries"),
+        ("misfit: counts", lambda: Incomplete(Multinomial()), "must be of single entries"),
+        (
+            "misfit: table",
+            lambda: Incomplete(Columns({"age": Normal()})),
+            "must be of single entries .* which takes missing entries itself",
+        ),
         (
             "range: fill",
             lambda: Incomplete(Bernoulli(), 2),
