@@ -230,7 +230,7 @@ class Incomplete(Likelihood):
             itself = ", which takes missing entries itself" if likelihood.takes_missing else ""
             raise ValueError(
                 "likelihood must be of single entries that are alike, such as Normal(0.3), got "
-                f"{likelihood!r}{itself}"
+                f"{type(likelihood).__name__}{itself}"
             )
         fill = float(likelihood.placeholder) if fill is None else fill
         low, high = likelihood.support
