@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count
+from ppl_models.plain import hidden
 
 __all__ = [
     "ClassifierScores",
@@ -81,14 +82,14 @@ def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority"
     """
     labels, clusters = _paired(labels, clusters)
     counts = contingency_matrix(labels, clusters)  # [classes, clusters]
-    classes, found = np.unique(labels), np.unique(clusters)
+    classes, found = np.unique(labels).tolist(), np.unique(clusters).tolist()
     if method == "majority":
         pairs = zip(counts.argmax(0), range(len(found)), strict=True)
     elif method == "hungarian":
         pairs = zip(*linear_sum_assignment(counts, maximize=True), strict=True)
     else:
         raise ValueError(f'method must be "majority" or "hungarian", got {method!r}')
-    return {found[k].item(): classes[t].item() for t, k in pairs}
+    return {found[k]: classes[t] for t, k in pairs}
 
 
 def clustering_scores(
@@ -366,16 +367,27 @@ def _correlations(s: np.ndarray, z: np.ndarray, method: str) -> np.ndarray:
     return correlation
 
 
+def _lacks_some(values: Any) -> bool:
+    """Whether an entry is masked, missing or not finite."""
+    if hidden(values).any():
+        return True
+    array = np.asarray(values)
+    if array.dtype.kind == "O":
+        return any(each is None or each != each for each in array.ravel())
+    return array.dtype.kind == "f" and not np.isfinite(array).all()
+
+
 def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    labels, clusters = np.asarray(labels), np.asarray(clusters)
-    for name, values in (("labels", labels), ("clusters", clusters)):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise ValueError(
-                f"{name} hold NaN or infinity, which are not classes: drop those rows from both"
-            )
-    if labels.shape != clusters.shape or labels.ndim != 1 or not len(labels):
+    shapes = np.shape(labels), np.shape(clusters)
+    if shapes[0] != shapes[1] or len(shapes[0]) != 1 or not shapes[0][0]:
         raise ValueError(
             "labels and clusters must be non-empty vectors of one length, "
-            f"got shapes {labels.shape} and {clusters.shape}"
+            f"got shapes {shapes[0]} and {shapes[1]}"
         )
-    return labels, clusters
+    for name, values in (("labels", labels), ("clusters", clusters)):
+        if _lacks_some(values):
+            raise ValueError(
+                f"{name} hold NaN, infinity or missing entries, which are not classes: drop those "
+                "rows from both"
+            )
+    return np.asarray(labels), np.asarray(clusters)

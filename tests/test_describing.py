@@ -5,12 +5,14 @@ told of clusters that are known.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binomtest, chi2_contingency, f_oneway, ncf, ncx2, ttest_ind
+from scipy.stats import binomtest, chi2, chi2_contingency, f_oneway, ncf, ncx2, ttest_ind
 from scipy.stats.contingency import association
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
@@ -84,6 +86,34 @@ def test_columns_without_spread(values: list[float], share: float) -> None:
     assert (found.share, found.interval) == (share, (share, share))
     assert variance_explained(np.arange(4.0), np.zeros(4, int)) is None
     assert variance_explained(np.arange(3.0), np.arange(3)) is None
+
+
+@pytest.mark.parametrize("far", [10.0, 2_000.0, 1e4, 1e5, 1e9])
+def test_almost_all_of_a_column_can_be_explained(far: float) -> None:
+    """Where the ends of the interval are close to 1, and to what a vast effect has: the spread of
+    the sum of squares within groups.
+    """
+    group = np.arange(60) % 2
+    values = far * group + np.random.default_rng(0).normal(size=60)
+    found = variance_explained(values, group)
+    assert found is not None
+    rest = sum(((values[group == k] - values[group == k].mean()) ** 2).sum() for k in (0, 1))
+    ratio = ((values - values.mean()) ** 2).sum() / rest - 1
+    below = [1 / (1 + ratio * chi2.ppf(q, 58) / 60) for q in (0.025, 0.975)]
+    assert [1 - end for end in found.interval] == pytest.approx(
+        below, rel=2e-2 if far < 50 else 1e-3
+    )
+
+
+@pytest.mark.parametrize("step", [20.0, 60.0])
+def test_times_in_seconds_are_described_as_those_from_their_start(step: float) -> None:
+    group = np.arange(2000) % 2
+    seconds = step * group + np.random.default_rng(0).normal(0, 15, 2000).round(3)
+    moved, plain = (variance_explained(v, group) for v in (1.75e9 + seconds, seconds))
+    assert moved is not None
+    assert plain is not None
+    assert moved.interval == pytest.approx(plain.interval, rel=1e-5)
+    assert 0 < moved.share < 1
 
 
 def test_association_is_cramers_v_corrected_for_bias() -> None:
@@ -194,6 +224,30 @@ def test_kinds_of_columns() -> None:
     assert chosen.levels == ("1", "2", "3", "4", "5")
     images = columns_of("X", np.zeros((4, 2, 3)))
     assert [each.name for each in images] == ["(0,0)", "(0,1)", "(0,2)", "(1,0)", "(1,1)", "(1,2)"]
+
+
+@pytest.mark.parametrize(
+    "form", [list, np.array, pd.Series, lambda v: pd.Series(v, dtype="string")]
+)
+def test_strings_of_digits_are_categories(form: Callable[[list[str]], Any]) -> None:
+    (column,) = columns_of("metadata", {"digit": form(["7", "0", "7", "1"] * 5)})
+    assert column.levels == ("0", "1", "7")
+    (asked,) = columns_of("X", {"digit": form(["7", "0", "7", "1"] * 5)}, {"digit": "numbers"})
+    assert asked.kind == "numbers"
+
+
+def test_masked_entries_of_an_array_are_gaps() -> None:
+    X = np.ma.masked_equal(np.where(np.arange(60)[:, None] % 4, np.arange(60.0)[:, None], -9), -9)
+    told = describe_clusters(FacetClusters("kind", np.eye(2)[np.arange(60) % 2]), X)
+    assert told.columns[0]["missing"] == 15
+    assert told.columns[0]["mean"] == pytest.approx(X.mean())
+
+
+def test_a_column_that_is_not_observed_agrees_with_nothing() -> None:
+    found = FacetClusters("kind", np.eye(2)[np.arange(60) % 2])
+    told = describe_clusters(found, np.zeros((60, 1)), {"town": np.full(60, NAN)})
+    assert told.metadata[0]["adjusted_rand"] is None
+    assert "AMI" not in told.to_markdown()
 
 
 def test_a_likelihood_says_what_a_column_is() -> None:

@@ -138,6 +138,11 @@ def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     assert "And of the known labels" in page
 
 
+def test_labels_that_are_numbers_are_categories() -> None:
+    told = explorer_of(two_facets(), labels={"kind": np.arange(N) % 3}).about("digit")
+    assert set(told.metadata[0]["shares"]) == {"0", "1", "2"}
+
+
 def test_images_have_mean_pictures_in_place_of_columns() -> None:
     model = MFCVAE((1, 8, 8), {"digit": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
     x = (255 * np.random.default_rng(0).random((30, 1, 8, 8))).astype(np.uint8)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.cross_decomposition import CCA
 
@@ -96,6 +99,24 @@ def test_a_dead_latent_counts_as_no_correlation() -> None:
 
 def test_labels_may_be_strings() -> None:
     assert cluster_accuracy(["cat", "cat", "dog"], [0, 0, 1]) == 1
+    for dtype in (object, "string", "category"):
+        labels = pd.Series(["cat", "cat", "dog"], dtype=dtype)
+        assert clustering_scores(labels, [0, 0, 1])["accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.ma.array([0, 9, 1], mask=[0, 1, 0]),
+        pd.array([0, None, 1], dtype="Int64"),
+        pd.Series(["cat", None, "dog"]),
+        np.array([0, np.inf, 1]),
+    ],
+    ids=["masked", "pandas.NA", "None", "infinity"],
+)
+def test_labels_that_lack_some_are_refused(labels: Any) -> None:
+    with pytest.raises(ValueError, match="labels hold NaN, infinity or missing entries"):
+        clustering_scores(labels, [0, 0, 1])
 
 
 def test_correlation_of_noise_is_small() -> None:

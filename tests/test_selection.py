@@ -253,6 +253,15 @@ def test_differences_are_paired_and_have_both_errors() -> None:
     assert selection.elbo("small")[1] == pytest.approx(small.mean(1).std(ddof=1))
 
 
+def test_facets_have_the_same_names_for_every_seed() -> None:
+    def run(facet: str) -> FittedRun:
+        one = {facet: 2}
+        return FittedRun(np.zeros(4), {facet: np.arange(4) % 2}, one, {facet: 2.0}, {facet: 0.7})
+
+    with pytest.raises(ValueError, match=r"of candidate 'A' are \['a'\] in one run and \['b'\]"):
+        Selection({"A": [run("a"), run("b")]}, match=True)
+
+
 def test_the_error_is_that_of_the_difference() -> None:
     """Its square against the variance of the difference over 2,000 repetitions, of new data and new
     seeds each.

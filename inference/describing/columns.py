@@ -213,7 +213,7 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
         check_one_of("a kind", kind, KINDS)
     named = _named_columns(given)
     if named is None:
-        return list(_entries(what, np.asarray(given)))
+        return list(_entries(what, without_mask(given)))
     return [column_of(what, name, each, (kinds or {}).get(name)) for name, each in named.items()]
 
 
@@ -227,6 +227,11 @@ def _named_columns(given: Any) -> dict[str, Any] | None:
     if isinstance(given, Mapping):
         return {str(name): each for name, each in given.items()}
     return None
+
+
+def without_mask(X: Any) -> np.ndarray:
+    """An array with NaN where it is masked."""
+    return np.ma.filled(X.astype(float), np.nan) if np.ma.isMaskedArray(X) else np.asarray(X)
 
 
 def _entries(what: str, X: np.ndarray) -> Iterator[Column]:
@@ -251,7 +256,8 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
         raise ValueError(
             f"column {name!r} of {what} has the dtype {dtype}: give numbers (dates as a duration)"
         )
-    numbers = None if kind == Categories.kind or _is_coded(dtype) else _numbers(values)
+    are_categories = _is_coded(dtype) or (kind is None and _holds_text(values, dtype))
+    numbers = None if kind == Categories.kind or are_categories else _numbers(values)
     if numbers is None:
         return _categories(what, name, values)
     if np.isinf(numbers).any():
@@ -263,6 +269,13 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
 
 def _is_coded(dtype: Any) -> bool:
     return str(dtype) in ("category", "bool", "boolean")
+
+
+def _holds_text(values: Any, dtype: Any) -> bool:
+    """Whether strings are among the values: they are categories, if of digits."""
+    if getattr(dtype, "kind", "O") in "biuf":
+        return False
+    return any(isinstance(each, str) for each in np.ravel(np.asarray(values, dtype=object)))
 
 
 def _numbers(values: Any) -> np.ndarray | None:
@@ -295,7 +308,7 @@ def _categories(what: str, name: str, values: Any) -> Categories:
     if are_names(len(order), int((~gaps).sum())):
         raise ValueError(
             f"column {name!r} of {what} has {len(order)} different values in {(~gaps).sum()} "
-            "rows, which are names rather than categories: drop it"
+            "rows, which are names rather than categories: drop it, or convert it to numbers"
         )
     place = {level: code for code, level in enumerate(order)}
     codes = np.full(len(objects), np.nan)

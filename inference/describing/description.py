@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from inference.describing.columns import Categories, Column, columns_of
+from inference.describing.columns import Categories, Column, columns_of, without_mask
 from inference.describing.text import markdown
 from ppl_models.checks import check_count, check_kind, number
 
@@ -180,7 +180,7 @@ def describe_clusters(
         key=lambda pair: -1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = _rows_as_bytes(own)
-    means = None if isinstance(X, Mapping) or hasattr(X, "iloc") else np.asarray(X)
+    means = None if isinstance(X, Mapping) or hasattr(X, "iloc") else without_mask(X)
     return FacetDescription(
         facet=found.facet,
         rows=n,
@@ -286,9 +286,12 @@ def _beside(column: Column, group: np.ndarray, confidence: float) -> dict[str, A
     rows = column.observed & (group >= 0)
     codes, clusters, used = column.values[rows], group[rows], _in_use(group)
     table = column.table(group)[:, used].tolist()
+    scores = adjusted_mutual_info_score, adjusted_rand_score
+    # Of no rows both would be 1.
+    shared, alike = (float(score(codes, clusters)) if rows.any() else None for score in scores)
     return told | {
-        "adjusted_mutual_information": float(adjusted_mutual_info_score(codes, clusters)),
-        "adjusted_rand": float(adjusted_rand_score(codes, clusters)),
+        "adjusted_mutual_information": shared,
+        "adjusted_rand": alike,
         "table": dict(zip(column.levels, table, strict=True)),
     }
 

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import chndtr, ncfdtr
-from scipy.stats import chi2_contingency, norm
+from scipy.stats import chi2, chi2_contingency, norm
 from scipy.stats import t as student
 from scipy.stats.contingency import association
 
@@ -32,6 +32,11 @@ __all__ = [
 
 # Largest noncentrality that is looked for, as a multiple of the statistic.
 WIDEST = 64.0
+# From which F statistic on the limit is taken: there it has four digits of the interval in common
+# with the exact one, which is NaN from about 1e10 on.
+VAST = 1e8
+# A constant column far from 0 has up to ten times the rounding that single squared errors have.
+ROUNDINGS = 100
 
 
 @dataclass(frozen=True)
@@ -93,16 +98,30 @@ def variance_explained(
         return None
     total = float(((values - values.mean()) ** 2).sum())
     rest = float(sum(((part - part.mean()) ** 2).sum() for part in parts))
-    rounding = np.finfo(float).eps * float((values**2).sum())
+    # A sum of squares of errors, each of which is of the size of the last digit.
+    rounding = ROUNDINGS * np.finfo(float).eps ** 2 * float((values**2).sum())
     if rest <= rounding:  # the groups say all of the column, or there is nothing to say
         whole = float(total > rounding)
         return Effect("eta squared", whole, whole, (whole, whole))
     raw = 1 - rest / total
     share = max(0.0, 1 - (1 - raw) * (n - 1) / within)
-    statistic = raw / (1 - raw) * within / between
-    at = partial(_f_below, statistic, between, within)
-    low, high = (nc / (nc + n) for nc in _ends(at, statistic * between, confidence))
+    ratio = (total - rest) / rest
+    low, high = (nc / (nc + n) for nc in _noncentralities(ratio, between, within, confidence))
     return Effect("eta squared", raw, share, (low, high))
+
+
+def _noncentralities(
+    ratio: float, between: int, within: int, confidence: float
+) -> tuple[float, float]:
+    """Both ends of the interval, for a ratio of the sums of squares between and within groups.
+
+    Of a vast ratio what varies is the sum within alone, and SciPy's noncentral F is NaN.
+    """
+    if ratio > VAST * between / within:
+        tail = (1 - confidence) / 2
+        return ratio * float(chi2.ppf(tail, within)), ratio * float(chi2.ppf(1 - tail, within))
+    at = partial(_f_below, ratio * within / between, between, within)
+    return _ends(at, ratio * within, confidence)
 
 
 def associated(table: np.ndarray, confidence: float = 0.95) -> Effect | None:

@@ -69,7 +69,7 @@ def _columns(columns: Sequence[Mapping[str, Any]], clusters: Sequence[Mapping[st
 
 def _column_cells(column: Mapping[str, Any]) -> list[str]:
     name = f"{column['column']}"
-    if "adjusted_mutual_information" in column:
+    if column.get("adjusted_mutual_information") is not None:
         name += f" (AMI {column['adjusted_mutual_information']:.2f})"
     explained = "-" if column["effect"] is None else f"{100 * column['effect']:.0f} %"
     between = column["interval"]

@@ -81,7 +81,7 @@ def compare_estimators(
     :param seed: of all draws; the caller's random state is not changed.
     :param chunk: most draws to compute at once.
     :param given: inputs of the losses other than x, such as ``label``.
-    :raises ValueError: if ``num_draws`` is below 1, or there are no estimators.
+    :raises ValueError: if ``num_draws`` is below 2, or there are no estimators.
 
     Example:
         >>> import torch
@@ -98,7 +98,8 @@ def compare_estimators(
         >>> {name: report.gradient_variance > 0 for name, report in reports.items()}
         {'enumerated': True, 'drawn': True}
     """
-    check_size("num_draws", num_draws)
+    if check_size("num_draws", num_draws) < 2:
+        raise ValueError(f"num_draws must be at least 2 to give a variance, got {num_draws}")
     if not isinstance(estimators, Mapping) or not estimators:
         raise ValueError(
             f'estimators must be losses by name, such as {{"a": Loss(model, guide)}}, got '
@@ -141,7 +142,7 @@ def _report(
         signal_to_noise=moments.signal_to_noise,
         cosine=moments.cosine(reference.gradient),
         milliseconds=milliseconds,
-        efficiency=1e3 / (moments.trace * milliseconds),
+        efficiency=1e3 / (moments.trace * milliseconds) if moments.trace else math.inf,
     )
 
 

@@ -19,6 +19,7 @@ from ppl_models.checks import check_kind, check_size, is_index
 from ppl_models.data import Observed, as_observed
 from ppl_models.ivae import Labelled
 from ppl_models.modes import evaluating
+from ppl_models.vqvae import VQVAE
 
 __all__ = ["importance_weighted_bounds", "log_importance_weights", "pareto_k"]
 
@@ -40,7 +41,8 @@ def log_importance_weights(
     :param given: the label, for models conditioned on one.
     :raises ValueError: if ``x`` or a keyword does not fit the model, ``num_draws`` is below 1, or
         the guide's facets depend on one another given x (``LadderGuide``) or on other data
-        (``GroupedGuide``): then the density of its draws is not available.
+        (``GroupedGuide``), are points (``FlowGuide``, ``PointGuide``) or codes: then the density
+        of its draws is not available.
 
     Example:
         >>> import numpy as np
@@ -54,7 +56,8 @@ def log_importance_weights(
     check_guide(guide)
     check_size("num_draws", num_draws)
     model = guide.model
-    if not guide.factorizes or (guide.takes and not isinstance(model, Labelled)):
+    draws = guide.factorizes and not guide.deterministic and not isinstance(model, VQVAE)
+    if not draws or (guide.takes and not isinstance(model, Labelled)):
         raise ValueError(
             f"{type(guide).__name__} has no density of z given x alone with its clusters summed out"
         )

@@ -96,6 +96,8 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
     In a model that infers its clusters, gradient descent cannot separate two components with equal
     parameters and weights: their gradients are the same.
 
+    :raises ValueError: if the covariance is not diagonal, or ``tolerance`` is negative.
+
     Example:
         >>> import torch
         >>> from inference.evaluation import coinciding_components
@@ -105,7 +107,7 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
         >>> coinciding_components(prior)
         [2]
     """
-    _check_mixture(prior)
+    _check_diagonal(prior)
     if not 0 <= number(tolerance) < float("inf"):
         raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     loc, scale = prior.loc.detach().double(), prior.scale.detach().double()
@@ -118,8 +120,19 @@ def _check_mixture(prior: Any) -> None:
     check_kind("prior", prior, GaussianMixture, "a GaussianMixture, such as model.mixtures[name]")
 
 
+def _check_diagonal(prior: Any) -> None:
+    _check_mixture(prior)
+    if prior.covariance != "diag":
+        raise ValueError(
+            f"components are compared by their variances, and this mixture has covariance="
+            f"{prior.covariance!r}: give one with covariance='diag'"
+        )
+
+
 def perturb_components(prior: GaussianMixture, which: list[int], noise: float, seed: int) -> None:
     """Add noise to the natural parameters of some components; ``noise`` is relative to their size.
+
+    :raises ValueError: if the covariance is not diagonal.
 
     Example:
         >>> import torch
@@ -131,6 +144,7 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
         >>> coinciding_components(prior)
         []
     """
+    _check_diagonal(prior)
     with seeded(seed, prior.loc.device):
         loc, variance = prior.loc.detach().clone(), prior.scale.detach().square()
         for k in which:

@@ -97,6 +97,7 @@ class Selection:
 
     :ivar runs: of each candidate, equally many.
     :ivar match: whether facets are matched between seeds; see :func:`stability`.
+    :raises ValueError: if a candidate's facets have other names for another seed.
 
     Example:
         >>> import numpy as np
@@ -112,6 +113,10 @@ class Selection:
 
     runs: Mapping[str, Sequence[FittedRun]]
     match: bool = False
+
+    def __post_init__(self) -> None:
+        for name, runs in self.runs.items():
+            _check_names(name, runs)
 
     @property
     def best(self) -> str:
@@ -268,7 +273,18 @@ def select_model(
         runs[name] = [
             _look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted
         ]
+        _check_names(name, runs[name])  # before the next ones are fitted
     return Selection(runs, match)
+
+
+def _check_names(name: str, runs: Sequence[FittedRun]) -> None:
+    """:raises ValueError: if a candidate's facets have other names for another seed."""
+    for run in runs:
+        if set(run.partitions) != set(runs[0].partitions):
+            raise ValueError(
+                f"the facets of candidate {name!r} are {list(runs[0].partitions)} in one run and "
+                f"{list(run.partitions)} in another: give them the same names for every seed"
+            )
 
 
 def _look_at(

@@ -39,6 +39,7 @@ from inference.selection.agreement import (
     stability,
 )
 from inference.selection.candidates import one_standard_error
+from tests import catalogue
 from tests.bad_inputs.shared import (
     COUNT,
     HUGE,
@@ -318,7 +319,7 @@ METRICS = [
             lambda: cluster_accuracy([0], [0], "best"),
             'must be "majority" or "hungarian"',
         ),
-        ("nan: labels", lambda: cluster_accuracy([0, NAN], [0, 1]), "labels hold NaN or infinity"),
+        ("nan: labels", lambda: cluster_accuracy([0, NAN], [0, 1]), "labels hold NaN, infinity"),
         (
             "shape: map",
             lambda: cluster_accuracy([0], [0], map_from=([0], [0, 1])),
@@ -432,6 +433,16 @@ DIAGNOSTICS = [
     *of(
         "log_importance_weights",
         ("misfit: guide", lambda: log_importance_weights(ladder(), X, 3), "has no density of z"),
+        (
+            "misfit: flow",
+            lambda: log_importance_weights(catalogue.flow(), X, 3),
+            "FlowGuide has no dens",
+        ),
+        (
+            "misfit: codes",
+            lambda: log_importance_weights(catalogue.vqvae_two_draws(), X, 3),
+            "CodebookGuide has no density",
+        ),
         (
             "range: draws",
             lambda: log_importance_weights(guide(), X, 0),

@@ -622,6 +622,11 @@ RUNS = [
     *of(
         "coinciding_components",
         ("nan: tolerance", lambda: coinciding_components(mixture(), NAN), "tolerance .* got nan"),
+        (
+            "misfit: covariance",
+            lambda: coinciding_components(GaussianMixture(3, 2, covariance="full")),
+            "this mixture has covariance='full': give one with covariance='diag'",
+        ),
     ),
     *of(
         "fit_together",
