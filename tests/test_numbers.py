@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
-from benchmarks.numbers_found import NONE, curved, linear, standardised, table
+from benchmarks.numbers_found import NONE, linear, standardised, table
 from examples.sources import labellings
 from inference.estimators.counting import FacetCount, _in_units_of_noise, number_of_facets
 from inference.estimators.dip import dip, dip_p_value
@@ -169,16 +169,23 @@ def test_constant_data_have_no_facets() -> None:
     assert found.evidence == "no clusters beyond chance; 1 cluster(s) of neighbours"
 
 
-def test_curved_labellings_are_one_facet_of_their_combinations() -> None:
-    """Six and two clusters, mixed by a network: no subspace shows either."""
-    drawn = curved(1)
-    x = standardised(drawn.x)[:2000]
+@pytest.mark.parametrize(
+    ("numbers", "dims", "rows", "least"), [((6, 4), 12, 1000, 0.95), ((8, 5), 15, 1500, 0.8)]
+)
+def test_labellings_that_no_subspace_shows_are_one_facet_of_their_combinations(
+    numbers: tuple[int, int], dims: int, rows: int, least: float
+) -> None:
+    """Each combination has its clusters' centre anywhere. With 40 of them and 25 components at
+    most, it depends on the last digits whether groups of coordinates show them, or all together.
+    """
+    rng = np.random.default_rng(0)
+    combined = rng.integers(np.prod(numbers), size=rows)
+    centres = 3 * rng.normal(size=(np.prod(numbers), dims))
+    x = standardised(centres[combined] + 0.5 * rng.normal(size=(rows, dims)))
     found = number_of_facets(x)
     assert found.number == 1
-    assert found.combined == pytest.approx(12, abs=2)
     each = found.facets[0].tree.labels(found.subspaces.sources(x), found.numbers[0])
-    combined = 2 * drawn.labels[0][:2000] + drawn.labels[1][:2000]
-    assert nmi(combined, each) > 0.9
+    assert nmi(combined, each) > least
 
 
 def test_pictures_in_colours_are_two_facets() -> None:
