@@ -36,7 +36,7 @@ __all__ = [
 DIGESTS = "digests.json"
 # Seconds to wait for a process that is about to end.
 WAIT = 5.0
-# The lock of a folder that a process writes.
+#: the lock of a folder that a process writes
 LOCK = ".lock"
 NONBLOCKING = getattr(os, "O_NONBLOCK", 0)
 # Bytes of a file of JSON, at most: millions of records.
