@@ -227,7 +227,10 @@ TRAINING_FLAGS: dict[str, dict[str, Any]] = {
 
 
 def begin(out: Path, resume: bool) -> None:
-    """Create the run folder; of an earlier run's checkpoints nothing is left, but to go on from."""
+    """Create the run folder; of an earlier run's checkpoints nothing is left, but to go on from.
+
+    :raises SystemExit: if it is a file, or below one.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

@@ -67,7 +67,8 @@ class VaDEGuide(SupervisedGuide):
         marginal: bool = False,
     ) -> None:
         L = self.num_samples if num_samples is None else num_samples
-        label = None if label is None else label.reshape(len(x), -1)  # of one facet also [B]
+        if label is not None and label.dim() == 1:  # of one facet
+            label = label[:, None]
         with self.model.plate(x, len(x)):
             z = self.draw_latents(x, L)
             near = self.model.by_facet(neighbors)

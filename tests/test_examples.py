@@ -125,6 +125,13 @@ def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path:
     assert weights.read_bytes() == first
 
 
+def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for out in (tmp_path / "notes", tmp_path / "notes" / "run"):
+        with pytest.raises(SystemExit, match="it, or a folder above it, is a file"):
+            common.begin(out, resume=False)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -20,6 +20,7 @@ from inference.describing.effects import (
 )
 from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
 from ppl_models.checks import check_one_of
+from ppl_models.plain import plain_array
 
 __all__ = [
     "FEW_VALUES",
@@ -213,7 +214,7 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
         check_one_of("a kind", kind, KINDS)
     named = _named_columns(given)
     if named is None:
-        return list(_entries(what, without_mask(given)))
+        return list(_entries(what, plain_array(given, what)))
     return [column_of(what, name, each, (kinds or {}).get(name)) for name, each in named.items()]
 
 
@@ -227,11 +228,6 @@ def _named_columns(given: Any) -> dict[str, Any] | None:
     if isinstance(given, Mapping):
         return {str(name): each for name, each in given.items()}
     return None
-
-
-def without_mask(X: Any) -> np.ndarray:
-    """An array with NaN where it is masked."""
-    return np.ma.filled(X.astype(float), np.nan) if np.ma.isMaskedArray(X) else np.asarray(X)
 
 
 def _entries(what: str, X: np.ndarray) -> Iterator[Column]:

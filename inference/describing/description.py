@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from inference.describing.columns import Categories, Column, columns_of, without_mask
+from inference.describing.columns import Categories, Column, columns_of
 from inference.describing.text import markdown
 from ppl_models.checks import check_count, check_kind, number
+from ppl_models.plain import plain_array
 
 __all__ = ["SURE", "FacetClusters", "FacetDescription", "describe_clusters"]
 
@@ -180,7 +181,7 @@ def describe_clusters(
         key=lambda pair: -1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = _rows_as_bytes(own)
-    means = None if isinstance(X, Mapping) or hasattr(X, "iloc") else without_mask(X)
+    means = None if isinstance(X, Mapping) or hasattr(X, "iloc") else plain_array(X, "X")
     return FacetDescription(
         facet=found.facet,
         rows=n,

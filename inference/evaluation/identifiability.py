@@ -46,10 +46,6 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
         torch.Size([5, 4])
     """
     _check_mixture(prior)
-    if prior.covariance != "diag":
-        raise ValueError(
-            "identifiability is stated for mixtures of diagonal covariance, got covariance='full'"
-        )
     return prior.natural_parameters().detach()
 
 
@@ -107,7 +103,7 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
         >>> coinciding_components(prior)
         [2]
     """
-    _check_diagonal(prior)
+    _check_mixture(prior)
     if not 0 <= number(tolerance) < float("inf"):
         raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     loc, scale = prior.loc.detach().double(), prior.scale.detach().double()
@@ -117,14 +113,11 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
 
 
 def _check_mixture(prior: Any) -> None:
+    """:raises ValueError: if it is none of diagonal covariance, which the theory assumes."""
     check_kind("prior", prior, GaussianMixture, "a GaussianMixture, such as model.mixtures[name]")
-
-
-def _check_diagonal(prior: Any) -> None:
-    _check_mixture(prior)
     if prior.covariance != "diag":
         raise ValueError(
-            f"components are compared by their variances, and this mixture has covariance="
+            "identifiability is stated for mixtures of diagonal covariance, got covariance="
             f"{prior.covariance!r}: give one with covariance='diag'"
         )
 
@@ -144,7 +137,7 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
         >>> coinciding_components(prior)
         []
     """
-    _check_diagonal(prior)
+    _check_mixture(prior)
     with seeded(seed, prior.loc.device):
         loc, variance = prior.loc.detach().clone(), prior.scale.detach().square()
         for k in which:

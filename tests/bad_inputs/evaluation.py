@@ -509,6 +509,11 @@ DIAGNOSTICS = [
         ),
         (
             "range: draws",
+            lambda: compare_estimators({"a": loss()}, TENSOR, loss(), 1),
+            "num_draws must be at least 2 to give a variance, got 1",
+        ),
+        (
+            "range: no draws",
             lambda: compare_estimators({"a": loss()}, TENSOR, loss(), 0),
             f"num_draws {COUNT}",
         ),

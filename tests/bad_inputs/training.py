@@ -625,7 +625,7 @@ RUNS = [
         (
             "misfit: covariance",
             lambda: coinciding_components(GaussianMixture(3, 2, covariance="full")),
-            "this mixture has covariance='full': give one with covariance='diag'",
+            "got covariance='full': give one with covariance='diag'",
         ),
     ),
     *of(
