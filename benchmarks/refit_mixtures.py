@@ -1,5 +1,5 @@
 """What it does to a finished MFCVAE run on MNIST to fit its mixtures once more: same networks, new
-clusters, no labels.
+clusters, no labels. It is what `examples.mfcvae --final-fits 3` does when it has trained.
 
 python -m benchmarks.refit_mixtures --data-root DATA runs/mnist-0 runs/mnist-1 runs/mnist-2
 """
@@ -29,11 +29,12 @@ def main() -> None:
     args = parser.parse_args()
     data = mnist(args.data_root)
     table: dict[str, list[float]] = {}
-    for seed, run in enumerate(args.runs):
-        guide = SVIRunner.load(run).guide
+    for run in args.runs:
+        runner = SVIRunner.load(run)
+        guide = runner.guide
         for when in ("trained", "fitted again"):
             if when == "fitted again":
-                fit_mixtures(guide, data.train, seed=seed, n_init=args.restarts)
+                fit_mixtures(guide, data.train, seed=runner.seed, n_init=args.restarts)
             for facet, scores in score_facets(guide, data).items():
                 for name in ("accuracy", "accuracy_train_map", "nmi"):
                     table.setdefault(f"{facet} {name}, {when}", []).append(

@@ -108,6 +108,7 @@ class Settings:
     loss: str = "primary"  # the objective's form (C.3)
     # fits of the deep facet's mixture when the second is let in, or of both after a warm start
     restarts: int = 0
+    final_fits: int = 0  # of both mixtures when training has ended; the paper has none
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
@@ -236,6 +237,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "help": "fits of the deep facet's mixture when the second is let in, or after a warm "
             "start of both"
         },
+        "final_fits": {"help": "fits of both mixtures when training has ended, the likeliest kept"},
         "merge": {
             "help": "of the decoder's rungs",
             "choices": ("concatenate", "gated_add"),
@@ -355,9 +357,11 @@ def main(argv: list[str] | None = None) -> None:
         start_mixtures(guide, data, settings, args.seed)
         runner = SVIRunner(guide.model, guide, schedule=schedule, **options)
         if settings.restarts:
-            refit = [
+            refit += [
                 FitMixtures(data.train, settings.epochs[0], [settings.facets[1]], settings.restarts)
             ]
+    if settings.final_fits:
+        refit += [FitMixtures(data.train, sum(settings.epochs), restarts=settings.final_fits)]
     fit_and_report(
         runner,
         data,

@@ -5,6 +5,7 @@ They run in processes that are forked where the libraries are imported already; 
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import re
@@ -23,7 +24,7 @@ from torch import nn
 from examples import augmentation, common, scoring
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
-from inference import SVIRunner, elbo
+from inference import SVIRunner, elbo, fit_mixtures
 from inference.metrics import cluster_accuracy
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
@@ -449,6 +450,27 @@ def test_a_run_can_train_on_some_of_the_images() -> None:
     few, all_of_them = (common.load_data("digits", args, rows) for rows in (args.train_rows, 0))
     assert (len(few.train), len(all_of_them.train)) == (50, common.SMOKE_ROWS[0])
     assert len(few.test) == len(all_of_them.test)
+
+
+def test_final_fits_are_a_fit_of_the_mixtures_after_the_last_step(tmp_path: Path) -> None:
+    for name, flags in (("without", []), ("with", ["--final-fits", "2"])):
+        done = run("examples.mfcvae", "--smoke", *flags, "--out", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr[-2000:]
+    without, fitted = (SVIRunner.load(tmp_path / name) for name in ("without", "with"))
+    changed = {
+        name
+        for name, value in without.model.state_dict().items()
+        if not torch.equal(value, fitted.model.state_dict()[name])
+    }
+    assert {name.split(".")[0] for name in changed} == {"facets"}
+    data = common.load_data("digits", argparse.Namespace(smoke=True, data_root=None))
+    fit_mixtures(without.guide, data.train, seed=without.seed, n_init=2)
+    for name, value in fitted.model.state_dict().items():
+        torch.testing.assert_close(without.model.state_dict()[name], value, msg=name)
+    scores = json.loads((tmp_path / "with" / "scores.json").read_text())
+    assert scores["digit"]["digit"]["accuracy"] == pytest.approx(
+        scoring.score_facets(fitted.guide, data)["digit"]["digit"]["accuracy"]
+    )
 
 
 def first_rows(whole: Path, folder: Path, rows: int) -> Path:
