@@ -39,7 +39,35 @@ __all__ = [
 ]
 
 
-class Evaluate:
+class _EveryEpochs:
+    """A callback that acts on the first record after each ``every`` epochs of a run."""
+
+    def __init__(self, every: int) -> None:
+        self.every = check_count("every", every)
+        self.done = 0
+
+    def check(self, runner: Run) -> None:
+        self.done = runner.epoch // self.every  # of this run, which another may have come before
+
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
+        if record["epoch"] // self.every > self.done:
+            self.done = record["epoch"] // self.every
+            self.act(runner, record)
+
+    def act(self, runner: Run, record: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        return {"every": self.every}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = _count(state, "done")
+
+
+class Evaluate(_EveryEpochs):
     """Add your own measures to the first record after each ``every`` epochs.
 
     :param measure: called with the runner; returns ``{name: number}``.
@@ -61,25 +89,13 @@ class Evaluate:
 
     def __init__(self, measure: Callable[[Run], Mapping[str, float]], every: int = 1) -> None:
         self.measure = _check_function("measure", measure)
-        self.every = check_count("every", every)
-        self.done = 0
+        super().__init__(every)
 
-    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
-        if record["epoch"] // self.every > self.done:
-            self.done = record["epoch"] // self.every
-            measured = check_kind(
-                "what measure returns", self.measure(runner), Mapping, "numbers by name"
-            )
-            record.update({name: float(value) for name, value in measured.items()})
-
-    def settings(self) -> dict[str, Any]:
-        return {"every": self.every}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = _count(state, "done")
+    def act(self, runner: Run, record: dict[str, Any]) -> None:
+        measured = check_kind(
+            "what measure returns", self.measure(runner), Mapping, "numbers by name"
+        )
+        record.update({name: float(value) for name, value in measured.items()})
 
 
 class FitMixtures:
@@ -126,6 +142,7 @@ class FitMixtures:
     def check(self, runner: Run) -> None:
         self.x = as_data(self.x, runner.model)
         check_enough(self.x, chosen_mixtures(runner.model, self.facets))
+        self.done = self.done and runner.epoch >= self.epoch  # in this run, not in another
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if record["epoch"] >= self.epoch and not self.done:
@@ -265,7 +282,7 @@ class TensorBoard:
         self.writer.flush()
 
 
-class Draw:
+class Draw(_EveryEpochs):
     """Draw figures in the first record after each ``every`` epochs, into ``folder/epoch-N``.
 
     :param draw: called with the runner and that folder; see :func:`inference.figures.save_figures`.
@@ -292,33 +309,24 @@ class Draw:
 
     def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
         self.folder, self.draw = Path(folder).absolute(), _check_function("draw", draw)
-        self.every, self.done = check_count("every", every), 0
+        super().__init__(every)
 
     def check(self, runner: Run) -> None:
+        super().check(runner)
         check_folder(self.folder, "figures")
 
-    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
-        if record["epoch"] // self.every > self.done:
-            self.done = record["epoch"] // self.every
-            place = self.folder / f"epoch-{record['epoch']:05d}"
-            place.mkdir(parents=True, exist_ok=True)
-            self.draw(runner, place)
-
-    def settings(self) -> dict[str, Any]:
-        return {"every": self.every}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = _count(state, "done")
+    def act(self, runner: Run, record: dict[str, Any]) -> None:
+        place = self.folder / f"epoch-{record['epoch']:05d}"
+        place.mkdir(parents=True, exist_ok=True)
+        self.draw(runner, place)
 
 
 class StopEarly:
     """End training when a number in the record has stopped improving.
 
     The parameters are those of that moment, not the best ones. To stop by a number on held-out
-    data, put an :class:`Evaluate` before this callback.
+    data, put an :class:`Evaluate` before this callback. Each call of ``fit`` waits anew, unless it
+    resumes a run.
 
     :param measure: the number's name in the record; records without it are skipped.
     :param patience: records without an improvement before training ends.
@@ -352,6 +360,9 @@ class StopEarly:
         self.threshold, self.sign = _check_threshold(threshold), 1 if larger_is_better else -1
         self.best: float | None = None
         self.waited = 0
+
+    def check(self, runner: Run) -> None:
+        self.best, self.waited = None, 0
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.measure not in record:

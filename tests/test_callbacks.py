@@ -4,6 +4,7 @@ keeping others away.
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from inference import Checkpoints, SVIRunner, fit_together
-from inference.callbacks import Draw, Evaluate, JSONLines, StopEarly, TensorBoard
+from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, StopEarly, TensorBoard
 from inference.checkpoints.periodic import CheckpointWarning, remove_checkpoints
 from inference.records import check_record
 from tests.catalogue import two_facets
@@ -65,6 +66,35 @@ def test_a_measure_may_come_now_and_then_and_must_come() -> None:
         runner().fit(X, epochs=9, callbacks=[StopEarly("held_in", patience=2)], **SIZES)
     with pytest.raises(ValueError, match="patience must be an integer of at least 1"):
         StopEarly(patience=0)
+
+
+def test_each_fit_waits_anew() -> None:
+    calls = [
+        told([9.0, 8.0, 7.0, 1.0, 2.0, 1.0, 1.0, 1.0, 0.0, 0.0]),
+        StopEarly("held_out", patience=2),
+    ]
+    first, other = runner(), runner(1)
+    assert first.fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 3
+    assert other.fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 4, "another run's best"
+    assert other.fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 4 + 3, "an earlier one"
+
+
+def test_callbacks_of_one_run_serve_another() -> None:
+    measure = Evaluate(lambda run: {"seen": 1.0}, every=2)
+    refit = FitMixtures(X, epoch=2, restarts=1)
+    for seed in (0, 1):
+        trained = runner(seed)
+        before = copy.deepcopy(trained.model.mixtures)
+        trained.lr = 1e-30  # so that nothing but the fit changes the mixtures
+        trained.fit(X, epochs=3, callbacks=[measure, refit], **SIZES)
+        assert ["seen" in record for record in trained.history] == [False, True, False]
+        for name, prior in trained.model.mixtures.items():
+            assert not torch.equal(prior.loc, before[name].loc)
+    fitted = copy.deepcopy(trained.model.mixtures)
+    trained.fit(X, epochs=2, callbacks=[measure, refit], **SIZES)
+    assert ["seen" in record for record in trained.history[3:]] == [True, False]
+    for name, prior in trained.model.mixtures.items():
+        assert torch.equal(prior.loc, fitted[name].loc), "once in a run"
 
 
 def test_a_run_that_ended_early_is_not_trained_on_when_it_is_resumed(tmp_path: Path) -> None:

@@ -257,6 +257,14 @@ def test_a_likelihood_says_what_a_column_is() -> None:
     assert kinds_of(Normal()) == {}
 
 
+def test_a_kind_is_for_a_column_that_is_there() -> None:
+    table = {"age": np.arange(9.0), "town": ["Oslo"] * 9}
+    with pytest.raises(ValueError, match=r"X has no column 'Age', but \['age', 'town'\]"):
+        columns_of("X", table, {"Age": "numbers"})
+    with pytest.raises(ValueError, match="give X as a data frame or mapping"):
+        columns_of("X", np.zeros((9, 2)), {"x0": "counts"})
+
+
 # A description of known clusters
 
 

@@ -208,14 +208,19 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     :param what: the argument's name, for messages.
     :param kinds: kinds of some columns by name; others follow their values.
     :raises ValueError: if a column is of dates or the like, has infinite values, or is one of
-        names rather than categories; or if a kind is unknown.
+        names rather than categories; or if a kind or the column that it is given for is unknown.
     """
-    for kind in (kinds or {}).values():
+    kinds = kinds or {}
+    for kind in kinds.values():
         check_one_of("a kind", kind, KINDS)
     named = _named_columns(given)
+    if named is None and kinds:
+        raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
+    if unknown := [name for name in kinds if name not in (named or {})]:
+        raise ValueError(f"kinds: {what} has no column {unknown[0]!r}, but {list(named or {})}")
     if named is None:
         return list(_entries(what, plain_array(given, what)))
-    return [column_of(what, name, each, (kinds or {}).get(name)) for name, each in named.items()]
+    return [column_of(what, name, each, kinds.get(name)) for name, each in named.items()]
 
 
 def _named_columns(given: Any) -> dict[str, Any] | None:
