@@ -225,7 +225,9 @@ def test_missing_entries_are_filled_in_the_units_of_the_data() -> None:
         np.testing.assert_array_equal(filled[~holes], x[~holes])
         # Standard deviations of a column: its mean, in place of the group's, would be off by 0.97.
         assert np.abs((filled - centre) / deviation)[holes].mean() < 0.4
-        np.testing.assert_array_equal(found.impute(x), x)
+        whole = found.impute(x)
+        np.testing.assert_array_equal(whole, x)
+        assert not np.shares_memory(whole, x)
 
 
 def test_a_group_fills_what_one_of_it_lacks() -> None:
@@ -1114,6 +1116,51 @@ def test_outlying_rows_have_clusters_unless_they_are_to_be_marked() -> None:
     label = np.where(which, 0, -1)
     told = MultiFacetClustering(("a", "b"), n_clusters=2, epochs=4, random_state=0)
     assert not told.fit(x, labels={"a": label}).outliers_.any()
+
+
+def test_rows_with_known_clusters_keep_them_where_outliers_are_marked() -> None:
+    x, which = with_outliers()
+    label = np.full(len(x), -1)
+    label[np.flatnonzero(which)[0]] = 1
+    found = MultiFacetClustering(
+        ("a", "b"), n_clusters=2, epochs=4, random_state=0, mark_outliers=True
+    ).fit(x, labels={"a": label})
+    np.testing.assert_array_equal(found.labels_[:, 0] == -1, found.outliers_)
+    assert (found.labels_[label == 1] >= 0).all()
+
+
+def test_rows_of_later_batches_are_compared_with_those_of_the_fit() -> None:
+    """A cluster that is rare in a batch is no outlier; a batch too small to compare has some."""
+    rng = np.random.default_rng(0)
+    rare = rng.random(1000) < 0.05
+    x = rng.normal(size=(1000, 4)) + 10 * rare[:, None]
+    found = MultiFacetClustering(1, n_clusters=2, epochs=2, random_state=0).fit(x)
+    assert not found.outliers_.any()
+    batch = rng.normal(size=(100, 4)) + 10 * (np.arange(100) < 4)[:, None]
+    again = pickle.loads(pickle.dumps(found)).partial_fit(batch)
+    assert again.outliers_.sum() == 0
+    batch = rng.normal(size=(40, 4)) + 200 * (np.arange(40) == 3)[:, None]
+    assert np.flatnonzero(found.partial_fit(batch).outliers_).tolist() == [3]
+
+
+def test_further_starts_need_rows_for_their_clusters_too() -> None:
+    few = columns()[:20]
+    with pytest.raises(ValueError, match=r"only \d+ of 20 data are used for a further start"):
+        MultiFacetClustering(1, n_clusters=15, n_init=3, epochs=1, random_state=0).fit(few)
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+@pytest.mark.parametrize("kind", ["rounded", "ratings"])
+def test_whole_numbers_in_few_columns_are_no_clusters(kind: str, columns: int) -> None:
+    rng = np.random.default_rng(0)
+    x = {
+        "rounded": lambda: np.round(rng.normal(size=(400, columns))),
+        "ratings": lambda: rng.choice(5, (400, columns), p=[0.05, 0.1, 0.2, 0.35, 0.3]),
+    }[kind]()
+    found = facets_found((x - x.mean(0)) / x.std(0), 0, View())
+    assert found.number == 0
+    grouped = np.round(rng.normal(size=(400, columns)) + 8 * rng.integers(0, 2, (400, 1)))
+    assert facets_found((grouped - grouped.mean(0)) / grouped.std(0), 0, View()).numbers == [2]
 
 
 @pytest.mark.parametrize("values", ["copies", "few", "integers"])

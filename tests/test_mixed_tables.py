@@ -151,13 +151,14 @@ def test_gaps_are_filled_and_nothing_else() -> None:
     )
 
 
-def test_values_that_training_did_not_see_stay_when_gaps_are_filled() -> None:
+@pytest.mark.parametrize("dtype", ["float64", "Float64"])
+def test_values_that_training_did_not_see_stay_when_gaps_are_filled(dtype: str) -> None:
     """Whole numbers are filled in where training had whole ones; a year and a half is left alone.
     Bools among objects stay bools.
     """
     years = pd.DataFrame(
         {
-            "year": np.arange(60.0) + 1950,
+            "year": pd.Series(np.arange(60.0) + 1950, dtype=dtype),
             "city": ["Oslo", "Bath"] * 30,
             "open": pd.Series([True, False, None] * 20, dtype=object),
         }

@@ -262,6 +262,21 @@ def test_facets_have_the_same_names_for_every_seed() -> None:
         Selection({"A": [run("a"), run("b")]}, match=True)
 
 
+def test_a_selection_has_runs_that_can_be_compared() -> None:
+    rows = np.zeros((2, 4))
+    with pytest.raises(ValueError, match=r"equally many of each candidate.*'B': \(1, 4\)"):
+        made_up({"A": rows, "B": rows[:1]})
+    with pytest.raises(ValueError, match=r"on the same data, got .*'B': \(2, 3\)"):
+        made_up({"A": rows, "B": rows[:, :3]})
+    with pytest.raises(ValueError, match="candidate 'A' has no runs"):
+        made_up({"A": rows[:0]})
+    with pytest.raises(ValueError, match=r"got .* \{\}"):
+        Selection({})
+    rows[1, 2] = -np.inf
+    with pytest.raises(ValueError, match=r"held-out datum 2 is -inf by candidate 'A' \(1 of 4"):
+        made_up({"A": rows})
+
+
 def test_the_error_is_that_of_the_difference() -> None:
     """Its square against the variance of the difference over 2,000 repetitions, of new data and new
     seeds each.

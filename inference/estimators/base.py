@@ -341,7 +341,9 @@ class FacetEstimator(BaseEstimator):
 
     def impute(self, X: Any) -> Any:
         """``X`` with each missing entry filled by its mean given the others, or the most probable
-        category, in the user's units; a data frame if it has mixed columns.
+        category, in the user's units; a data frame if it has mixed columns. Of a column whose
+        skewness was removed (``settings_["unskewed"]``) the mean is that of the transformed values,
+        whose place in the user's units is nearer to the median.
 
         :param X: ``[N, ...]``, NaN where missing.
         :raises ValueError: if ``X`` does not fit the training data.
@@ -350,7 +352,7 @@ class FacetEstimator(BaseEstimator):
 
     def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
         if not has_missing(X):
-            return X
+            return X.copy()
         guide = self._precise()
 
         def filled(X: np.ndarray) -> np.ndarray:

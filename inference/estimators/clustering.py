@@ -45,6 +45,7 @@ from inference.estimators.facets import (
     facet_names,
     for_each,
     known_labels,
+    labelled_rows,
 )
 from inference.estimators.gaps import ImprovedInGaps, Reads, rows_with_gaps
 from inference.estimators.outliers import Outliers
@@ -153,7 +154,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         numbers only the sum counts, and facets are not looked for by their clusters.
     :param n_init: number of starts; those after the first are fitted to six tenths of the rows,
         drawn anew and copied, and have other networks. The one with the best ELBO of held-out data
-        is kept, among those with as many facets as the first; the others tell how stable it is.
+        (of the training data where none are held out) is kept, among those with as many facets as
+        the first; the others tell how stable it is.
     :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
         ``predict``. They are those that are more than 2.5 times as far from their neighbours as
         these are from theirs (local outlier factor). In columns of real numbers they are left out
@@ -166,10 +168,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
         are then faded in by depth.
-    :param epochs: passes over the data, all phases together. By default, with subspaces: at most
-        3,000 optimiser steps, after 600 that train the networks on them where these cannot be set;
-        else 1,000 for the first facet, 3,000 for each further one and at most 1,500 for all
-        together.
+    :param epochs: passes over the data, all phases together, of which each has one at least. By
+        default, with subspaces: at most 3,000 optimiser steps, after 600 that train the networks on
+        them where these cannot be set; else 1,000 for the first facet, 3,000 for each further one
+        and at most 1,500 for all together.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate; with subspaces the last phase has a third of it, and
         less of fewer than 500 rows.
@@ -184,7 +186,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
         the largest to the smallest, without the empty ones; in a facet with known labels, by these
         labels.
-    :ivar outliers_: which rows of the training data ``[N]`` were left out of the fit.
+    :ivar outliers_: which rows of the training data ``[N]`` were left out of the fit; rows with
+        known clusters never are.
     :ivar stability_: for each facet, the mean over the other starts of the best adjusted Rand index
         with one of their facets ``[J]``: about 0 if no other start finds it, of which fit warns;
         NaN if ``n_init=1``.
@@ -268,19 +271,24 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._say("looks for facets")
         recipe = self._recipe(usual, names)
         known = known_labels(labels, recipe.names, len(x))
-        for theirs in known.values():
-            self.outliers_ &= theirs < 0
+        labelled = labelled_rows(known, len(x))
+        self.outliers_ &= ~labelled
         numbers = for_each(recipe.names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
             numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
         kept, held_out = self._split(known, recipe.chosen.seed)
+        label = {name: theirs[kept] for name, theirs in known.items()}
         check_enough(len(kept), len(x), numbers)
+        further = [
+            part_of_rows(len(kept), label, derive_seed(recipe.chosen.seed, i))
+            for i in range(1, self.n_init)
+        ]
+        for some in further:
+            check_enough(len(some), len(x), numbers, "a further start (n_init)")
         part, *held = rows.first(kept, *(() if held_out is None else (held_out,)))
         others, x = held[0] if held else None, rows.x
-        label = {name: theirs[kept] for name, theirs in known.items()}
         starts = [self._start(recipe, part, others, numbers, label)]
-        for i in range(1, self.n_init):
-            some = part_of_rows(len(part), label, derive_seed(recipe.chosen.seed, i))
+        for i, some in enumerate(further, 1):
             told = {name: each[some] for name, each in label.items()}
             again = recipe.again(part[some], i)
             starts.append(self._start(again, part[some], others, numbers, told))
@@ -291,10 +299,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if len(x) > MANY:
             gc.collect()  # frames of what torch imported meanwhile would keep x after this call
         found = self._number_clusters(x, known)
-        further = [self._reading(start.runner.guide) for start in starts if start is not best]
-        self.stability_ = stability(found, further, x)
+        others_found = [self._reading(start.runner.guide) for start in starts if start is not best]
+        self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = rows.back(self._marked(found, x))
+        self.labels_ = rows.back(self._marked(found, x, labelled[rows.order]))
         return self
 
     @exclusive()
@@ -303,7 +311,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> MultiFacetClustering:
         """Train on with new data; facets and clusters keep their numbers, and none is added.
 
-        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``.
+        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``,
+        whose rows are compared with those of the fit. If training is interrupted these stay as they
+        were, while the weights have moved.
 
         :param X: new data of the same shape; give old rows, too, if they still count.
         :param y: not used.
@@ -318,10 +328,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = self._encoded(X)
         known = known_labels(labels, self.facet_names_, len(x))
         label = {name: self._components(name, theirs) for name, theirs in known.items()}
-        self.outliers_ = self._outlying(x)
-        for theirs in known.values():
-            self.outliers_ &= theirs < 0
-        rows = ~self.outliers_
+        labelled = labelled_rows(known, len(x))
+        rows = labelled | ~self._outlying(x)
         self.runner_.fit(
             x[rows],
             epochs,
@@ -331,7 +339,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             label={name: theirs[rows] for name, theirs in label.items()} or None,
         )
         self._check_trained(self.runner_, x[rows])
-        self.labels_ = self._marked(predicted(self._precise(), self.clusters_, x), x)
+        found = predicted(self._precise(), self.clusters_, x)
+        self.labels_, self.outliers_ = self._marked(found, x, labelled), ~rows
         return self
 
     def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
@@ -586,7 +595,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self._shows_subspaces(x):
             self.reader_ = replace(self.reader_, as_columns=True)
             x = super()._newly_encoded(X)
-        self.outliers_, self.usual_ = self._outlying(x), None
+        self.usual_ = self._usual(x)
+        self.outliers_ = self._outlying(x)
         if self.outliers_.any():
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
             encoding = replace(encoding, missing=self.encoding_.missing)  # all rows get clusters
@@ -594,9 +604,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 self.encoding_ = encoding
                 del x  # before another is made
                 x = encoding.encode(X)
-        if self.mark_outliers:
             self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_))
         return x
+
+    def _usual(self, x: np.ndarray) -> Outliers | None:
+        """What tells outlying rows: of columns of real numbers, and of no other data."""
+        if not (self.encoding_.values == "real" and self.encoding_.of_columns):
+            return None
+        self._say("looks for outlying rows")
+        return Outliers(x)
 
     def _shows_subspaces(self, x: np.ndarray) -> bool:
         """Whether rows of bounded values have their clusters in subspaces, as tables have."""
@@ -607,16 +623,21 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return clusters_in_subspaces(x)
 
     def _outlying(self, x: np.ndarray) -> np.ndarray:
-        """Rows ``[N]`` to leave out of training: none but in columns of real numbers."""
-        if not (self.encoding_.values == "real" and self.encoding_.of_columns):
+        """Rows ``[N]`` that lie far from those of the fit, which are not trained on."""
+        if self.usual_ is None:
             return np.zeros(len(x), bool)
-        self._say("looks for outlying rows")
-        return Outliers(x).among(x, self._shown("rows"))
+        return self.usual_.among(x, self._shown("rows"))
 
-    def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """-1 instead of the clusters of outlying rows, if that is wanted."""
-        if self.usual_ is not None:
-            clusters[self.usual_.among(x)] = -1
+    def _marked(
+        self, clusters: np.ndarray, x: np.ndarray, labelled: np.ndarray | None = None
+    ) -> np.ndarray:
+        """-1 instead of the clusters of outlying rows, if that is wanted.
+
+        :param labelled: rows ``[N]`` with known clusters, which they keep.
+        """
+        if self.mark_outliers and self.usual_ is not None:
+            outlying = self.usual_.among(x)
+            clusters[outlying if labelled is None else outlying & ~labelled] = -1
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:

@@ -31,8 +31,9 @@ def dip_p_value(values: np.ndarray) -> float:
 
 
 def dip(values: np.ndarray) -> float:
-    """How far the empirical distribution of ``values`` ``[N]`` is from the nearest unimodal one:
-    the largest difference of the two distribution functions, between 1 / (2 N) and 1 / 4.
+    """How far the empirical distribution of distinct ``values`` ``[N]`` is from the nearest
+    unimodal one: the largest difference of the two distribution functions, between 1 / (2 N) and
+    1 / 4. Equal values are a step of it, and make the dip larger than that of their heap.
 
     The greatest convex minorant and the least concave majorant of the distribution function are
     compared on an interval, which shrinks to the mode (Hartigan and Hartigan, 1985, section 4).

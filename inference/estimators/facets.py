@@ -99,18 +99,28 @@ def at_least(classes: int, facet: str, number: int | None) -> int:
     return number or classes
 
 
-def check_enough(most: int, n: int, numbers: Mapping[str, int | None]) -> None:
+def check_enough(
+    most: int, n: int, numbers: Mapping[str, int | None], purpose: str = "training"
+) -> None:
     """Check that there are enough data for the clusters.
 
-    :param most: how many of the ``n`` data are used for training.
+    :param most: how many of the ``n`` data are used for this purpose.
     :raises ValueError: if there are more clusters.
     """
     for name, number in numbers.items():
         if number is not None and number > most:
             raise ValueError(
                 f"facet {name!r} cannot have {number} clusters: only {most} of {n} data are used "
-                "for training; give fewer clusters"
+                f"for {purpose}; give fewer clusters"
             )
+
+
+def labelled_rows(known: Mapping[str, np.ndarray], n: int) -> np.ndarray:
+    """Which rows ``[n]`` have a known cluster in some facet."""
+    labelled = np.zeros(n, bool)
+    for theirs in known.values():
+        labelled |= theirs >= 0
+    return labelled
 
 
 def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:

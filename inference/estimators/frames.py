@@ -223,8 +223,8 @@ class Table:
 
 
 def _may_differ(dtype: Any) -> bool:
-    """Whether it is NumPy's dtype of floats or of objects, which hold what no column may expect."""
-    return isinstance(dtype, np.dtype) and dtype.kind in "fO"
+    """Whether it is a dtype of floats, or NumPy's of objects: these hold what none expects."""
+    return dtype.kind == "f" or dtype == np.dtype(object)
 
 
 def _within(values: Any, dtype: Any) -> Any:

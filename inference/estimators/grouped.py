@@ -132,7 +132,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
     def impute(self, X: Any, *, groups: Any = None) -> np.ndarray:
         """``X`` with each missing entry replaced by its mean given the observed entries of its
-        group, in the user's units.
+        group, in the user's units; see
+        :meth:`MultiFacetClustering.impute <inference.estimators.MultiFacetClustering.impute>`.
 
         :param X: ``[N, ...]``, NaN where missing.
         """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -44,24 +46,31 @@ class Outliers:
 
     def __init__(self, x: np.ndarray, usual: np.ndarray | None = None) -> None:
         rows = np.unique(_flat(_some(x, usual)), axis=0)
-        self._rows: np.ndarray | None = None
-        if (k := min(NEIGHBORS, len(rows) // 10)) < FEWEST_NEIGHBORS:
+        self._rows = rows[:0]
+        self._k = min(NEIGHBORS, len(rows) // 10)
+        if self._k < FEWEST_NEIGHBORS:
             return
-        factors = -LocalOutlierFactor(n_neighbors=k).fit(rows).negative_outlier_factor_
-        if (inliers := rows[factors <= FACTOR]).shape[0] > k:
-            self._rows = inliers
-            self._detector = LocalOutlierFactor(n_neighbors=k, novelty=True).fit(inliers)
+        factors = -LocalOutlierFactor(n_neighbors=self._k).fit(rows).negative_outlier_factor_
+        if (inliers := rows[factors <= FACTOR]).shape[0] > self._k:
+            self._rows = inliers.astype(x.dtype)
+
+    @cached_property
+    def _detector(self) -> LocalOutlierFactor:
+        return LocalOutlierFactor(n_neighbors=self._k, novelty=True).fit(_flat(self._rows))
+
+    def __getstate__(self) -> dict[str, Any]:  # its trees are as large again, and soon made
+        return {name: each for name, each in vars(self).items() if name != "_detector"}
 
     def among(self, x: np.ndarray, shown: str | None = None) -> np.ndarray:
         """Which rows of ``x`` are outlying: ``[N]``.
 
         :param shown: what to call it beside a progress bar; ``None`` for no bar.
         """
-        if self._rows is None:
+        if not len(self._rows):
             return np.zeros(len(x), bool)
         if len(x) > MANY:
             with suppress(ImportError):
-                return in_parts(_Screened(self._rows, self._detector).among, x, shown)
+                return in_parts(_Screened(_flat(self._rows), self._detector).among, x, shown)
         return in_parts(lambda part: _outlying(self._detector, part), x, shown)
 
 

@@ -27,6 +27,8 @@ NO_VARIANCE = 1e-6
 # Noise that fills the gaps between codes and between counts, in deviations: without it every code
 # would be a hill of the density.
 FILLING = 0.4
+# Where fewer rows than this share are distinct, their values are spread.
+DISTINCT = 0.75
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,13 @@ class View:
         return np.nan_to_num(x) if has_missing(x) else x
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose hills can be counted."""
-        return self.numbers(x).astype(float)
+        """The same, with a density whose hills can be counted: rows that repeat others, as whole
+        numbers in few columns do, are spread over the gaps around their values.
+        """
+        numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
+        if _distinct(numbers, rng) > DISTINCT * len(numbers):
+            return numbers
+        return np.stack([_spread(column, rng) for column in numbers.T], 1)
 
     def taught(self, x: Tensor) -> Tensor:
         """What networks read, and learn to give back, before the bound is trained."""
@@ -63,6 +70,24 @@ class View:
         number's.
         """
         return linear_noise(x, dim)
+
+
+def _distinct(x: np.ndarray, rng: np.random.Generator) -> int:
+    """How many rows ``[N, F]`` are distinct, by their places in one direction."""
+    return len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
+
+
+def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each value ``[N]`` drawn anew from the interval up to halfway to the next ones, or to where
+    they would lie at the median step: a gap that is wider stays one.
+    """
+    levels, of = np.unique(values, return_inverse=True)
+    if len(levels) < 2:
+        return values
+    steps = np.diff(levels)
+    steps = np.minimum(steps, np.median(steps)) / 2
+    below, above = (np.concatenate(each) for each in ((steps[:1], steps), (steps, steps[-1:])))
+    return values + rng.uniform(-below[of], above[of])
 
 
 @dataclass(frozen=True)

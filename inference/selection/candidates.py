@@ -95,9 +95,10 @@ class Selection:
     ``str`` gives a table of means over seeds, with sample deviations in brackets (for differences,
     standard errors).
 
-    :ivar runs: of each candidate, equally many.
+    :ivar runs: of each candidate, equally many, on the same data.
     :ivar match: whether facets are matched between seeds; see :func:`stability`.
-    :raises ValueError: if a candidate's facets have other names for another seed.
+    :raises ValueError: if there are no runs or not equally many, on different numbers of data, with
+        an ELBO that is not finite, or if a candidate's facets have other names for another seed.
 
     Example:
         >>> import numpy as np
@@ -116,7 +117,13 @@ class Selection:
 
     def __post_init__(self) -> None:
         for name, runs in self.runs.items():
-            _check_names(name, runs)
+            _check_runs(name, runs)
+        sizes = {name: (len(runs), *np.shape(runs[0].elbo)) for name, runs in self.runs.items()}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(
+                "runs must be equally many of each candidate, on the same data, got (runs, data) "
+                f"{sizes}"
+            )
 
     @property
     def best(self) -> str:
@@ -214,7 +221,7 @@ class Selection:
 
     def _elbos(self, name: str) -> np.ndarray:
         """``[S, N]``."""
-        return np.stack([run.elbo for run in self.runs[name]])
+        return np.array([run.elbo for run in self.runs[name]], float)
 
 
 def select_model(
@@ -273,13 +280,24 @@ def select_model(
         runs[name] = [
             _look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted
         ]
-        _check_names(name, runs[name])  # before the next ones are fitted
+        _check_runs(name, runs[name])  # before the next ones are fitted
     return Selection(runs, match)
 
 
-def _check_names(name: str, runs: Sequence[FittedRun]) -> None:
-    """:raises ValueError: if a candidate's facets have other names for another seed."""
+def _check_runs(name: str, runs: Sequence[FittedRun]) -> None:
+    """Check one candidate's runs.
+
+    :raises ValueError: if there are none, facets have other names for another seed, or data have no
+        finite ELBO.
+    """
+    if not runs:
+        raise ValueError(f"candidate {name!r} has no runs")
     for run in runs:
+        if (faulty := np.flatnonzero(~np.isfinite(run.elbo))).size:
+            raise ValueError(
+                f"the ELBO of held-out datum {faulty[0]} is {run.elbo[faulty[0]]} by candidate "
+                f"{name!r} ({faulty.size} of {len(run.elbo)} are not finite): leave such data out"
+            )
         if set(run.partitions) != set(runs[0].partitions):
             raise ValueError(
                 f"the facets of candidate {name!r} are {list(runs[0].partitions)} in one run and "
