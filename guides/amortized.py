@@ -11,6 +11,7 @@ from guides.base import check_model
 from guides.discrete import Discrete
 from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_kind
 from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
 
 __all__ = ["AmortizedGuide"]
@@ -57,6 +58,7 @@ class AmortizedGuide(NetworkGuide):
         conditional: bool = False,
     ) -> None:
         check_model(model)
+        check_kind("conditional", conditional, bool, "True or False")
         if conditional and any(prior.uses_posterior for prior in model.priors.values()):
             raise ValueError(
                 "a VampPrior is made of q(z given x), which a conditional guide does not have: use "

@@ -23,6 +23,7 @@ from ppl_models.data import Observed, as_observed
 from ppl_models.modes import evaluating
 from ppl_models.networks import Encoder
 from ppl_models.posteriors import normal_points
+from ppl_models.priors import Codebook
 from ppl_models.program import Program
 
 __all__ = ["FacetGuide", "check_guide", "check_model"]
@@ -49,6 +50,8 @@ class FacetGuide(Program):
     accepts: tuple[str, ...] = ()
     #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
+    #: whether it has the codes of a VQVAE, which every guide of one needs
+    draws_codes = False
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, family: Family | None = None
@@ -69,6 +72,12 @@ class FacetGuide(Program):
             raise ValueError(
                 f"{type(model).__name__} takes {needed} besides x and {type(self).__name__} takes "
                 f"{taken}: use a guide that suits the model, such as {model.suitable_guide}"
+            )
+        has_codes = any(isinstance(prior, Codebook) for prior in model.priors.values())
+        if has_codes and not self.draws_codes:
+            raise ValueError(
+                f"{type(self).__name__} draws no codes, as {type(model).__name__} needs them: use "
+                f"{model.suitable_guide}"
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)

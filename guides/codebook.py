@@ -46,7 +46,7 @@ class PointGuide(FacetGuide):
 
     def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
         check_model(model)
-        if model.mixtures or isinstance(model, VQVAE):
+        if model.mixtures:
             raise ValueError(
                 "PointGuide is for facets without clusters, such as an Autoencoder's, got "
                 f"{model.priors}"
@@ -90,6 +90,7 @@ class CodebookGuide(FacetGuide):
     """
 
     needs = Needs.RELAXATION
+    draws_codes = True
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None
@@ -100,8 +101,11 @@ class CodebookGuide(FacetGuide):
             raise ValueError(
                 f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}"
             )
+        discrete = GumbelSoftmax() if discrete is None else discrete
+        discrete.check_free()
         super().__init__(model, num_samples)
-        self.discrete = discrete if discrete is not None else GumbelSoftmax()
+        self.discrete = discrete
+        self.discrete.attach(model)
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
         model = cast(VQVAE, self.model)

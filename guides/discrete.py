@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from guides.baselines import BASELINES
 from guides.needs import Needs
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_one_of, number
+from ppl_models.checks import check_count, check_kind, check_one_of, number
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
 from ppl_models.program import ENUMERATE
@@ -32,8 +32,19 @@ class Discrete(Configurable, nn.Module):
 
     needs: Needs
 
+    #: whether a guide has it, with whose steps it changes
+    attached = False
+
+    def check_free(self) -> None:
+        """:raises ValueError: if another guide has it."""
+        if self.attached:
+            raise ValueError(
+                f"this {type(self).__name__} belongs to another guide: give each guide its own"
+            )
+
     def attach(self, model: FacetModel) -> None:
         """Build what depends on the model; called once by the guide."""
+        self.attached = True
 
     @abstractmethod
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
@@ -66,6 +77,9 @@ class Enumerate(Discrete):
     """
 
     needs = Needs.FREE_ENUMERATION
+
+    def attach(self, model: FacetModel) -> None:
+        """Nothing changes, so several guides may have it."""
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         return pyro.sample(f"c_{name}", Component(logits=logits), infer=ENUMERATE)
@@ -129,7 +143,7 @@ class GumbelSoftmax(Discrete):
         self.schedule: Callable[[Tensor], Tensor] | None = (
             temperature if isinstance(temperature, Annealed) else None
         )
-        self.hard = hard
+        self.hard = check_kind("hard", hard, bool, "True or False")
         self.register_buffer("temperature", torch.tensor(float(start)))
         self.temperature: Tensor
 
@@ -181,10 +195,7 @@ class ScoreFunction(Discrete):
         self.baseline = check_one_of("baseline", baseline, BASELINES)
 
     def attach(self, model: FacetModel) -> None:
-        if hasattr(self, "baselines"):
-            raise ValueError(
-                "this ScoreFunction holds the baselines of another guide: give each guide its own"
-            )
+        super().attach(model)
         self.baselines = nn.ModuleDict(
             {name: BASELINES[self.baseline](model.features_shape) for name in model.mixtures}
         )

@@ -166,19 +166,24 @@ class GroupMixture(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        return self._of_members(self.loc)
+        return self._of_variables(self._means(self.loc))
 
     @property
     def variance(self) -> Tensor:
-        square = self._of_members(self.loc.square() + self.scale.square())
-        empty = group_sizes(self.group)[self.of] == 0
-        return torch.where(empty[:, None], 1.0, square - self.mean.square())
+        # Of what is left beside the group's mean: means may be large beside deviations.
+        rest = self.loc - self._means(self.loc)[self.group]
+        variances = self._means(rest.square() + self.scale.square())
+        unused = group_sizes(self.group)[:, None] == 0
+        return self._of_variables(torch.where(unused, 1.0, variances))
 
-    def _of_members(self, values: Tensor) -> Tensor:
-        """Means of the rows' values ``[B, d]`` over the group of each variable."""
+    def _means(self, values: Tensor) -> Tensor:
+        """Means of the rows' values ``[B, d]`` over each group, in as many slots."""
         sizes = group_sizes(self.group, values.dtype).clamp_min(1)
-        total = torch.zeros_like(values).index_add(0, self.group, values)
-        return (total / sizes[:, None])[self.of].expand(*self.batch_shape, -1)
+        return torch.zeros_like(values).index_add(0, self.group, values) / sizes[:, None]
+
+    def _of_variables(self, values: Tensor) -> Tensor:
+        """Values of groups ``[B, d]``, for each variable."""
+        return values[self.of].expand(*self.batch_shape, -1)
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         shape = self._extended_shape(sample_shape)

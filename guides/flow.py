@@ -7,6 +7,7 @@ from typing import cast
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import register_kl
 
 from guides.marginal import MarginalGuide
 from ppl_models.base import FacetModel
@@ -14,6 +15,15 @@ from ppl_models.flow import GMMFlow
 from ppl_models.networks import Encoder, NoEncoder
 
 __all__ = ["FlowGuide"]
+
+
+class MappedPoint(dist.Delta):
+    """A point under an invertible map, whose density of z holds the map's log-determinant."""
+
+
+@register_kl(MappedPoint, dist.Distribution)
+def _kl_of_mapped_point(q: MappedPoint, p: dist.TorchDistribution) -> Tensor:
+    return q.log_density - p.log_prob(q.v)  # Pyro's, of a Delta, is without the density
 
 
 class FlowGuide(MarginalGuide):
@@ -51,7 +61,7 @@ class FlowGuide(MarginalGuide):
         return NoEncoder()
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        return dist.Delta(head[..., :-1], -head[..., -1], event_dim=1)
+        return MappedPoint(head[..., :-1], -head[..., -1], event_dim=1)
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         model = cast(GMMFlow, self.model)

@@ -153,9 +153,6 @@ class GroupedGuide(FacetGuide):
             "content": self.content_posterior(heads["content"], group, content),
         }
 
-    def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        return super()._prepared_heads(prepared)
-
 
 class SimilarContentGuide(GroupedGuide):
     r"""A VAE with a penalty that keeps the contents of a group's members similar (ML-VAE's

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guides.base import EVALUATION_BATCH
 from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_shape
+from ppl_models.checks import check_count, check_seed, check_shape
 from ppl_models.configurable import Configurable
 
 __all__ = ["RademacherHash"]
@@ -46,8 +46,8 @@ class RademacherHash(Configurable):
         self.num_bits = check_count("num_bits", num_bits)
         if num_bits > 24:
             raise ValueError(f"num_bits={num_bits} gives {2**num_bits} labels: use 24 bits at most")
-        self.seed = seed
-        signs = torch.Generator().manual_seed(seed)
+        self.seed = check_seed("seed", seed)
+        signs = torch.Generator().manual_seed(self.seed)
         self.projection = (
             torch.randint(0, 2, (num_bits, prod(self.x_shape)), generator=signs).double() * 2 - 1
         )

@@ -39,8 +39,10 @@ class NetworkGuide(FacetGuide):
             raise ValueError(
                 f"discrete must be a rule such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
             )
+        discrete = Enumerate() if discrete is None else discrete
+        discrete.check_free()
         super().__init__(model, num_samples)
-        self.discrete = discrete if discrete is not None else Enumerate()
+        self.discrete = discrete
         self.discrete.attach(model)
 
     @property

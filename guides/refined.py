@@ -27,11 +27,12 @@ class Refined(Family):
               \lambda_{t + 1} = \lambda_t + \mathrm{Adam}\big(\nabla_\lambda
               \mathbb{E}_{q(z \mid \lambda_t)} [\log p(x, z) - \log q(z \mid \lambda_t)]\big)
 
-    with clusters summed out, also where labels or neighbours are given, and with the weights of the
-    terms of z. What an encoder of limited size leaves of the bound is gained back; what the family
-    itself leaves is not. The expectation is over fixed points, so that the same datum always has
-    the same posterior. The steps have no gradient: the objective's gradient passes to the encoder
-    as if :math:`\lambda_T - \lambda_0` did not depend on it, which leaves out second derivatives.
+    with clusters summed out, given their neighbours if these are, also where labels are known, and
+    with the weights of the terms of z. What an encoder of limited size leaves of the bound is
+    gained back; what the family itself leaves is not. The expectation is over fixed points, so that
+    the same datum always has the same posterior. The steps have no gradient: the objective's
+    gradient passes to the encoder as if :math:`\lambda_T - \lambda_0` did not depend on it, which
+    leaves out second derivatives.
 
     Each of the steps costs as much as a step of the decoder, in training and in predictions.
 

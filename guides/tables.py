@@ -71,15 +71,10 @@ class TableGuide(GroupedGuide):
         beside = dict(given)
         row = beside.pop("row", None)
         data = super().observed(x, beside)
-        if row is None and len(data) != len(self.group_of_row):
-            raise ValueError(
-                f"TableGuide has tables for {len(self.group_of_row)} rows, got {len(data)}: say "
-                "which they are (row=), or fit new tables to new data (infer_tables)"
-            )
         rows = (
-            torch.arange(len(data))
+            self._all_rows(len(data))
             if row is None
-            else as_rows(row, len(data), len(self.group_of_row))
+            else as_rows(row, len(data), len(self.group_of_row)).cpu()
         )
         ours, theirs = self.group_of_row.cpu()[rows], data.given["group"].cpu()
         together = len(torch.stack([ours, theirs]).unique(dim=1)[0])
@@ -89,11 +84,20 @@ class TableGuide(GroupedGuide):
             )
         return Observed(data.x, data.given | {"row": rows.to(data.x.device)})
 
+    def _all_rows(self, n: int) -> Tensor:
+        """The numbers of all rows, if there are ``n``."""
+        if n != len(self.group_of_row):
+            raise ValueError(
+                f"TableGuide has tables for {len(self.group_of_row)} rows, got {n}: say which they "
+                "are (row=), or fit new tables to new data (infer_tables)"
+            )
+        return torch.arange(n)
+
     def build_encoder(self) -> Encoder:
         return NoEncoder()
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        row = given["row"]
+        row = given["row"] if "row" in given else self._all_rows(len(prepared))
         return {
             "style": self.tables["style"][row],
             "content": self.tables["content"][self.group_of_row[row]],

@@ -69,6 +69,11 @@ class VaDEGuide(SupervisedGuide):
         L = self.num_samples if num_samples is None else num_samples
         if label is not None and label.dim() == 1:  # of one facet
             label = label[:, None]
+        if label is not None and label.shape[1:] != (len(self.model.mixtures),):
+            raise ValueError(
+                f"label needs a column for each of the facets {list(self.model.mixtures)}, got "
+                f"shape {list(label.shape)}"
+            )
         with self.model.plate(x, len(x)):
             z = self.draw_latents(x, L)
             near = self.model.by_facet(neighbors)

@@ -183,7 +183,7 @@ class FacetModel(Program):
     def draws(self, num_samples: int) -> Iterator[None]:
         """A plate of L draws, each weighted by 1 / L: the average of MFCVAE's Eq. 58."""
         with ExitStack() as stack:
-            if num_samples > 1:
+            if check_size("num_samples", num_samples) > 1:
                 stack.enter_context(pyro.plate("samples", num_samples, dim=-2))
                 stack.enter_context(poutine.scale(scale=1 / num_samples))
             yield
@@ -233,12 +233,15 @@ class FacetModel(Program):
             total = total + (log_prior if weight is None else weight * log_prior)
         return total
 
-    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
+    def log_prior(
+        self, name: str, z: Tensor, *, neighbors: Tensor | None = None, **given: Any
+    ) -> Tensor:
         """log p(z_j) of one facet with its clusters summed out: ``[..., d] -> [...]``.
 
+        :param neighbors: numbers of neighbours in the clusters; see :meth:`by_facet`.
         :param given: what the model takes besides x; in most models no prior depends on it.
         """
-        return self.priors[name].log_prob(z)
+        return self.priors[name].log_prob(z, **self.by_facet(neighbors).get(name, {}))
 
     def _latent(self, name: str, z: Any) -> Tensor:
         latent = as_numbers(z, name).to(self.gates)

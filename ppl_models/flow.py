@@ -47,6 +47,8 @@ class GMMFlow(FacetModel):
         (torch.Size([4, 5]), torch.Size([4]))
     """
 
+    suitable_guide = "FlowGuide"
+
     def __init__(
         self,
         x_shape: Sequence[int],

@@ -79,7 +79,8 @@ class MFCVAE(FacetModel):
         :param neighbors: numbers of neighbours in each cluster, the facets' side by side.
         :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
             / L.
-        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
+        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17), which
+            neighbours weigh as well.
         """
         with self.plate(x, size if neighbors is None else len(neighbors)):
             c: dict[str, Tensor] = {}
@@ -92,7 +93,8 @@ class MFCVAE(FacetModel):
                 z: dict[str, Tensor] = {}
                 for name, prior in self.priors.items():
                     # z_j | c_j ~ Normal(mu, Sigma)
-                    z[name] = pyro.sample(f"z_{name}", prior.latent(c.get(name)))
+                    latent = prior.latent(c.get(name), **near.get(name, {}))
+                    z[name] = pyro.sample(f"z_{name}", latent)
                 # x | z_1, ..., z_J
                 return pyro.sample("x", self.decode(z), obs=x)
 

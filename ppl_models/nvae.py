@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ppl_models.arrays import as_labels, draw_labels
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_size, number
+from ppl_models.checks import check_kind, check_size, number
 from ppl_models.distributions import Proportions, one_hot_labels
 from ppl_models.inputs import Input
 from ppl_models.likelihoods import Likelihood
@@ -75,7 +75,8 @@ class NVAE(FacetModel):
             raise ValueError(
                 f"concentration must be positive, or None to sum pi out, got {concentration!r}"
             )
-        self.class_bias, self.concentration = class_bias, concentration
+        self.class_bias = check_kind("class_bias", class_bias, bool, "True or False")
+        self.concentration = concentration
         for name, value in (
             ("num_classes", num_classes),
             ("class_dim", class_dim),

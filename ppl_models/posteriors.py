@@ -16,7 +16,9 @@ from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 __all__ = ["AutoregressiveNormal", "FullNormal", "normal_points"]
 
 # Points that the mean and variance of what has no formula for them are averaged over.
-POINTS, AT_ONCE = 256, 16
+POINTS = 256
+# How many of them at once; fewer for large batches, which are so many rows at most.
+MOST_AT_ONCE, ROWS_AT_ONCE = 16, 65_536
 # Bound of a layer's log-scales, to avoid overflow.
 MAX_LOG_SCALE = 3.0
 
@@ -120,21 +122,23 @@ class AutoregressiveNormal(dist.TorchDistribution):
     @property
     def variance(self) -> Tensor:
         """From the same points."""
-        mean, square = self._moments
-        return square - mean.square()
+        return self._moments[1]
 
     @cached_property
     @torch.no_grad()
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Means of z and of its square, some points at a time."""
+        """Mean and variance of z, some points at a time."""
+        # About a point among them: means may be large beside deviations.
+        origin = self.from_noise(torch.zeros_like(self.base.mean))
         noise = normal_points(POINTS, self.event_shape[0], self.features)
         first = second = torch.zeros_like(self.base.mean)
         # A program that is exported has no loops.
-        for points in noise.split(POINTS if torch.compiler.is_exporting() else AT_ONCE):
+        at_once = max(1, min(MOST_AT_ONCE, ROWS_AT_ONCE // max(1, self.batch_shape.numel())))
+        for points in noise.split(POINTS if torch.compiler.is_exporting() else at_once):
             shape = (len(points), *[1] * len(self.batch_shape), *self.event_shape)
-            z = self.from_noise(points.view(shape).expand(-1, *self.batch_shape, -1))
+            z = self.from_noise(points.view(shape).expand(-1, *self.batch_shape, -1)) - origin
             first, second = first + z.sum(0) / POINTS, second + z.square().sum(0) / POINTS
-        return first, second
+        return origin + first, second - first.square()
 
     def _forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's z, and the sum of all logarithms of scales ``[...]``."""

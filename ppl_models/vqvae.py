@@ -43,6 +43,8 @@ class VQVAE(FacetModel):
         torch.Size([2, 1, 28, 28])
     """
 
+    suitable_guide = "CodebookGuide"
+
     def __init__(
         self,
         x_shape: Sequence[int],
@@ -105,6 +107,8 @@ class Autoencoder(MFCVAE):
         >>> model.decode({"code": torch.zeros(2, 196)}).mean.shape
         torch.Size([2, 1, 28, 28])
     """
+
+    suitable_guide = "PointGuide"
 
     def __init__(
         self,

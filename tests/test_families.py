@@ -94,6 +94,21 @@ def test_mean_and_variance_are_those_of_draws(family: Family) -> None:
     assert ((deviation / q.variance.sqrt()).log().abs() < 0.1).all()
 
 
+def test_the_variance_of_values_far_from_zero_is_positive() -> None:
+    """In single precision, 20,000 deviations away, against double precision."""
+    family = InverseAutoregressive()
+    torch.manual_seed(0)
+    layers = family.layers(3)
+    head = torch.randn(4, family.head_size(3))
+    head[:, :3] += 200
+    head[:, 3:6] = -9
+    found, wanted = (
+        family.posterior(head.to(dtype), layers.to(dtype)).variance
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(found.double(), wanted, rtol=0.2, atol=0)
+
+
 def shortfall(family: Family, log_joint: Callable[[Tensor], Tensor], evidence: float) -> float:
     """How far the best bound of the family stays below the evidence, for one datum, in nats; the
     expectation is by quadrature, so that nothing is random.

@@ -253,6 +253,16 @@ def refuse_second_guide() -> None:
     ("call", "message"),
     [
         (lambda: GumbelSoftmax(0.0), "temperature must be positive, got 0.0"),
+        (lambda: GumbelSoftmax(hard="no"), "hard must be True or False, got str"),
+        (lambda: AmortizedGuide(two_facets(), conditional="no"), "conditional must be True or Fa"),
+        (
+            lambda: VaDEGuide(two_facets())(torch.zeros(4, PIXELS), label=torch.zeros(4, 3).long()),
+            r"a column for each of the facets .* got shape \[4, 3\]",
+        ),
+        (
+            lambda: two_facets()(torch.zeros(4, PIXELS), num_samples=0),
+            "num_samples must be an integer of at least 1, got 0",
+        ),
         (lambda: Annealed(1.0, -1.0), "temperatures must be positive"),
         (lambda: Annealed(steps=0), "steps must be an integer of at least 1"),
         (lambda: ScoreFunction("median"), "baseline must be one of"),
@@ -442,7 +452,8 @@ def test_objectives_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_score_function_belongs_to_one_guide() -> None:
-    model, discrete = two_facets(), ScoreFunction()
-    AmortizedGuide(model, discrete=discrete)
+    model, discrete = MFCVAE((PIXELS,), {"z": VampPrior(3, 2, (PIXELS,))}), ScoreFunction()
+    AmortizedGuide(two_facets(), discrete=discrete)
     with pytest.raises(ValueError, match="give each guide its own"):
         AmortizedGuide(model, discrete=discrete)
+    AmortizedGuide(model, discrete=ScoreFunction())  # a guide that is refused leaves the model free

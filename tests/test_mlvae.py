@@ -13,6 +13,8 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import Adam
 from scipy.special import logsumexp
 from scipy.stats import norm
 from torch import Tensor
@@ -148,6 +150,8 @@ def test_draws_of_the_mixture_have_its_moments() -> None:
     torch.testing.assert_close(q.variance[:2], second - first**2)
     empty = GroupMixture(loc, scale, group, torch.tensor([4]))
     torch.testing.assert_close(empty.variance, torch.ones_like(empty.variance))
+    far = GroupMixture(loc.float() + 1000, scale.float(), group, torch.tensor([1, 3]))
+    torch.testing.assert_close(far.variance.double(), second - first**2, rtol=1e-3, atol=1e-4)
     for g in (1, 3):
         z, members = draws[chosen == g], group == g
         for power, wanted in (
@@ -465,6 +469,12 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     guide = TableGuide(model, group)
     SVIRunner(model, guide, lr=0.02).fit(x, epochs=150, batch_size=100, progress=False, group=group)
     assert np.abs(guide.reconstruct(x, group=group) - truth[:, None].numpy()).mean() < 0.4
+    svi = SVI(model, guide, Adam({}), Trace_ELBO())
+    assert svi.evaluate_loss(x, group=group) == pytest.approx(
+        svi.evaluate_loss(x, group=group, row=torch.arange(200)), rel=0.1
+    ), "without numbers all rows, as embed has them"
+    with pytest.raises(ValueError, match="tables for 200 rows, got 30: say which"):
+        svi.evaluate_loss(x[:30], group=group[:30])
     before = {name: value.clone() for name, value in model.state_dict().items()}
     new, ids = x[:30] + 0.1 * torch.randn(30, 6), group[:30] + 1000
     inferred = infer_tables(model, new, ids, epochs=150, batch_size=30, progress=False)

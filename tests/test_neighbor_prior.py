@@ -399,6 +399,35 @@ def test_training_with_neighbours_goes_on_after_a_stop(tmp_path: Path) -> None:
     assert [r["objective"] for r in again.history] == [r["objective"] for r in whole.history]
 
 
+@pytest.mark.parametrize("L", [1, 2])
+def test_neighbours_weigh_where_clusters_are_summed_out(L: int) -> None:
+    """With responsibilities given z the bounds of one draw are equal (Eq. 62 and 71); of two draws
+    with responsibilities each, the sum over clusters is their mean.
+    """
+    pyro.set_rng_seed(0)
+    prior = NeighborMixture(GaussianMixture(K, 2, scale=1.0), strength=1.0)
+    facets = {"a": prior, "b": StandardNormal(2)}
+    guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,)))).double()
+    torch.nn.init.normal_(prior.mixture.loc)
+    x, said = torch.rand(4, 6).double(), torch.tensor([[10.0, 0, 1]]).double().expand(4, 3)
+    z = {name: q.sample(torch.Size([L])).squeeze(0) for name, q in guide.encode(x).items()}
+    model = poutine.condition(guide.model, data={f"z_{name}": each for name, each in z.items()})
+    traced = poutine.trace(model).get_trace(x, marginal=True, neighbors=said, num_samples=L)
+    components = torch.distributions.Normal(prior.loc, prior.mixture.scale)
+    share = (prior.logits.log_softmax(-1) + prior.strength * said).log_softmax(-1)
+    joint = components.log_prob(z["a"].unsqueeze(-2)).sum(-1) + share
+    summed = joint.logsumexp(-1)
+    traced.compute_log_prob()
+    torch.testing.assert_close(traced.nodes["z_a"]["unscaled_log_prob"], summed)
+    expected = (
+        guide.model.decode(z).log_prob(x)
+        + summed
+        + torch.distributions.Normal(0.0, 1.0).log_prob(z["b"]).sum(-1)
+    )
+    torch.testing.assert_close(guide.model.log_joint(x, z, neighbors=said), expected)
+    torch.testing.assert_close(prior.log_prob(z["a"], neighbors=said), summed)
+
+
 def test_a_ladder_climbs_with_the_clusters_that_neighbours_say() -> None:
     pyro.set_rng_seed(0)
     facets = {"low": NeighborMixture(GaussianMixture(K, 2), 5.0), "high": StandardNormal(2)}

@@ -479,3 +479,12 @@ def test_a_ladder_of_ones_own_needs_no_layer_after_the_merge() -> None:
     assert decoder([torch.zeros(4, 2), torch.zeros(4, 3)], torch.ones(2)).shape == (4, 6)
     with pytest.raises(NotImplementedError, match="Own has no layer for layers_after_merge=1"):
         own((8, 9), layers_after_merge=1).decoder((6,), (2, 3))
+
+
+def test_dropout_of_an_mlp_is_between_its_hidden_units() -> None:
+    """Not of the data, of the latents or of what is decoded, however few layers there are."""
+    for widths in ((8,), (8, 9), (8, 9, 10, 11)):
+        network = MLP(widths, dropout=0.5)
+        for part in (network.features((6,))[0], network.picture(2, (6,))):
+            kinds = [type(each).__name__ for each in part if not isinstance(each, nn.Flatten)]
+            assert kinds.index("Dropout") > 0, kinds

@@ -9,7 +9,17 @@ import torch
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import RelaxedOneHotCategorical
 
-from guides import Annealed, CodebookGuide, Enumerate, GumbelSoftmax, PointGuide, VaDEGuide
+from guides import (
+    AmortizedGuide,
+    Annealed,
+    ClassifierGuide,
+    CodebookGuide,
+    Enumerate,
+    GumbelSoftmax,
+    MarginalGuide,
+    PointGuide,
+    VaDEGuide,
+)
 from inference import Loss, SVIRunner, elbo
 from ppl_models import MFCVAE, VAE, VQVAE, Autoencoder, ConvGrid, GaussianMixture, Normal
 
@@ -159,8 +169,13 @@ def test_what_does_not_fit_is_refused() -> None:
         build(discrete=Enumerate())
     with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):
         PointGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}))
-    with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):
-        PointGuide(build().model)
+    for guide in (PointGuide, VaDEGuide, MarginalGuide, AmortizedGuide):
+        with pytest.raises(ValueError, match="draws no codes, as VQVAE needs them: use Codebook"):
+            guide(build().model)
+    with pytest.raises(ValueError, match="got Autoencoder: use PointGuide"):
+        ClassifierGuide(Autoencoder((1, 8, 8), 2, network=ConvGrid((4, 5))))
+    with pytest.raises(ValueError, match="this GumbelSoftmax belongs to another guide"):
+        CodebookGuide(build().model, discrete=build().discrete)
     with pytest.raises(ValueError, match="whose height and width divide by 4"):
         VQVAE((1, 6, 8), K, D, network=ConvGrid((4, 5)))
     with pytest.raises(ValueError, match="give it one facet whose size is a multiple of this"):

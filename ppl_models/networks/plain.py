@@ -77,7 +77,7 @@ class MLP(Plain):
         """Layers from the first width to the last, and how many features they end in."""
         layers: list[nn.Module] = [self._block(n, m) for n, m in pairwise(widths)]
         if self.dropout:
-            layers.insert(len(layers) // 2, nn.Dropout(self.dropout))
+            layers.insert(max(1, len(layers) // 2), nn.Dropout(self.dropout))
         return ([_Skip(*layers)], widths[0] + widths[-1]) if self.skip else (layers, widths[-1])
 
 

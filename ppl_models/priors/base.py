@@ -66,11 +66,13 @@ class Prior(Configurable, nn.Module):
     def log_joint(self, z: Tensor) -> Tensor:
         """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; also takes arrays."""
 
-    def log_prob(self, z: Tensor) -> Tensor:
+    def log_prob(self, z: Tensor, **given: Tensor) -> Tensor:
         """log p(z) with the component summed out (MFCVAE, Eq. 17), in nats: ``[..., d] ->
         [...]``.
+
+        :param given: what c depends on (``accepts``).
         """
-        return self.log_joint(z).logsumexp(-1)
+        return self.log_joint(z, **given).logsumexp(-1)
 
     def bind(
         self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
@@ -176,16 +178,22 @@ class Mixture(Prior):
     def component(self) -> Component:
         return self.weights.component(self.logits)
 
-    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+    def latent(self, component: Tensor | None = None, **given: Tensor) -> dist.TorchDistribution:
         if component is None:
-            return self.marginal()
+            return self.marginal(**given)
         if is_enumerated(component):
             return in_plates(self.components(), component.dim() - 2)
         return _averaged(self.components(), component)
 
-    def marginal(self) -> dist.TorchDistribution:
-        """p(z) with the component summed out (Eq. 17), with event ``[d]``."""
-        return MarginalMixture(self.component(), self.components())
+    def marginal(self, **given: Tensor) -> dist.TorchDistribution:
+        """p(z) with the component summed out (Eq. 17), with event ``[d]``.
+
+        :param given: what c depends on, as :meth:`component` takes it.
+        """
+        component, components = self.component(**given), self.components()
+        if given:
+            components = components.expand(component.batch_shape + components.batch_shape)
+        return MarginalMixture(component, components)
 
     def log_joint(self, z: Tensor, **given: Tensor) -> Tensor:
         """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; also takes arrays.

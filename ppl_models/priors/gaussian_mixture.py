@@ -96,9 +96,9 @@ class GaussianMixture(Mixture):
             return DiagonalNormal(self.loc, self.scale)
         return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril)
 
-    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
+    def latent(self, component: Tensor | None = None, **given: Tensor) -> dist.TorchDistribution:
         if component is None or is_enumerated(component) or self.covariance == "diag":
-            return super().latent(component)
+            return super().latent(component, **given)
         factor = torch.einsum("...k,kij->...ij", component, self.scale_tril)
         return dist.MultivariateNormal(component @ self.loc, scale_tril=factor)
 

@@ -95,8 +95,8 @@ class NeighborMixture(Mixture):
     def components(self) -> dist.TorchDistribution:
         return self.mixture.components()
 
-    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
-        return self.mixture.latent(component)
+    def latent(self, component: Tensor | None = None, **given: Tensor) -> dist.TorchDistribution:
+        return self.marginal(**given) if component is None else self.mixture.latent(component)
 
     def place(
         self,

@@ -330,7 +330,7 @@ GUIDES = [
         (
             "misfit: two guides",
             lambda: twice(ScoreFunction()),
-            "of another guide: give each guide its own",
+            "belongs to another guide: give each guide its own",
         ),
     ),
     *of(
