@@ -27,7 +27,7 @@ NO_VARIANCE = 1e-6
 # Noise that fills the gaps between codes and between counts, in deviations: without it every code
 # would be a hill of the density.
 FILLING = 0.4
-# Where fewer rows than this share are distinct, their values are spread.
+# Where a smaller share of the rows is distinct, they may lie in a lattice.
 DISTINCT = 0.75
 
 
@@ -53,11 +53,11 @@ class View:
         return np.nan_to_num(x) if has_missing(x) else x
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose hills can be counted: rows that repeat others, as whole
-        numbers in few columns do, are spread over the gaps around their values.
+        """The same, with a density whose hills can be counted: rows of a lattice, as whole numbers in
+        few columns are, are spread over the gaps around their values.
         """
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
-        if _distinct(numbers, rng) > DISTINCT * len(numbers):
+        if not _in_lattice(numbers, rng):
             return numbers
         return np.stack([_spread(column, rng) for column in numbers.T], 1)
 
@@ -72,9 +72,14 @@ class View:
         return linear_noise(x, dim)
 
 
-def _distinct(x: np.ndarray, rng: np.random.Generator) -> int:
-    """How many rows ``[N, F]`` are distinct, by their places in one direction."""
-    return len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
+def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
+    """Whether rows ``[N, F]`` repeat each other, and those that differ share values: copies of a few
+    rows share none. Rows are told apart by their places in one direction.
+    """
+    distinct = len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
+    if distinct > DISTINCT * len(x):
+        return False
+    return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
 
 
 def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
