@@ -22,7 +22,8 @@ class Guard(Options):
     running statistics stay as they were. What follows depends on ``action``: ``"stop"`` takes no
     further step, and ``fit`` raises at the next logging interval; ``"skip"`` continues with the
     next batch; ``"halve"`` also halves the learning rate at the logging interval. Records hold the
-    number of such steps as ``skipped``.
+    number of such steps as ``skipped``. Where logging intervals had no other steps, and ten or more
+    in a row, ``fit`` raises whatever the action.
 
     :param action: ``"stop"``, ``"skip"`` or ``"halve"``.
     :param max_norm: gradients with a larger norm, over all parameters, are scaled down to it; by

@@ -86,6 +86,8 @@ class Run:
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.loss, self._lr)
+        if isinstance(optimizer, PyroOptim):  # which brings its own rates
+            self._lr = float(max(group["lr"] for group in self.optimizer.param_groups))
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
@@ -96,7 +98,9 @@ class Run:
 
     @property
     def lr(self) -> float:
-        """The optimiser's rate as it was given; setting it changes the rate of the next steps."""
+        """The optimiser's rate as it was given, the largest if it has several; setting it changes
+        the rate of the next steps.
+        """
         return self._lr
 
     @lr.setter

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -50,6 +51,8 @@ class Schedule(Options):
         super().__init_subclass__(**options)
         if "bind" in vars(cls) and "gates_open" not in vars(cls):
             cls.gates_open = False
+        if "bind" in vars(cls) and "bind_further" not in vars(cls):
+            cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
 
     @abstractmethod
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -58,6 +61,14 @@ class Schedule(Options):
         :param total_steps: steps of the whole run, including those of earlier calls of ``fit``.
         :raises ValueError: if the schedule does not fit the model or cannot finish within the run.
         """
+
+    def bind_further(
+        self, model: FacetModel, steps_per_epoch: int, total_steps: int, epoch: int, step: int
+    ) -> Weights:
+        """The same for a run that goes on, after so many epochs and steps: its earlier epochs may
+        have had another number of steps, which a schedule that counts epochs has to mind.
+        """
+        return self.bind(model, steps_per_epoch, total_steps)
 
 
 class Constant(Schedule):
@@ -199,15 +210,25 @@ class ProgressiveFadeIn(Schedule):
         self.waiting_weight = waiting_weight
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        return self.bind_further(model, steps_per_epoch, total_steps, 0, 0)
+
+    def bind_further(
+        self, model: FacetModel, steps_per_epoch: int, total_steps: int, epoch: int, step: int
+    ) -> Weights:
         J = len(model.dims)
         if len(self.epochs) != J:
             raise ValueError(
                 f"ProgressiveFadeIn has {len(self.epochs)} phases, but the model has {J} facets: "
                 f"give {J}"
             )
-        _check_end(sum(self.epochs) * steps_per_epoch, total_steps, "the last phase")
-        for length in self.epochs[1:]:
-            _check_end(self.fade_steps, length * steps_per_epoch, "a facet's fade-in", "its phase")
+        # The step at which each phase begins, and that at which the last one ends.
+        begins = [
+            round(e * step / epoch) if e < epoch else step + (e - epoch) * steps_per_epoch
+            for e in accumulate(self.epochs, initial=0)
+        ]
+        _check_end(begins[-1], total_steps, "the last phase")
+        for begin, end in pairwise(begins[1:]):
+            _check_end(self.fade_steps, end - begin, "a facet's fade-in", "its phase")
         if J > 1 and self.fade_steps < 1000:
             warnings.warn(
                 f"fade_steps={self.fade_steps} is abrupt: facets that fade in within fewer than "
@@ -216,7 +237,7 @@ class ProgressiveFadeIn(Schedule):
                 stacklevel=2,
             )
         # Shallow to deep; the deepest facet, which is last, is fully in before the first step.
-        starts = [sum(self.epochs[:phase]) * steps_per_epoch for phase in range(J)][::-1]
+        starts = begins[:-1][::-1]
         starts[-1] = -self.fade_steps
         start = torch.tensor(starts, dtype=model.gates.dtype, device=model.gates.device)
 

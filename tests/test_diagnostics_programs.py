@@ -172,6 +172,29 @@ def test_members_of_plates_share_one_grid() -> None:
     torch.testing.assert_close(together, alone)
 
 
+def test_one_hot_latents_in_plates_are_summed_over() -> None:
+    """As by number, with Pyro's checks on: what is moved in a plate stays within the support."""
+    logits = torch.tensor([0.3, -0.2, 0.5])
+
+    def program(site: type, observe: bool) -> Callable[[Tensor], None]:
+        def run(x: Tensor) -> None:
+            with pyro.plate("data", len(x)):
+                c = pyro.sample("c", site(logits=(0 if observe else 1) * logits))
+                if observe:
+                    loc = c @ torch.arange(3.0) if c.dim() > 1 else 1.0 * c
+                    pyro.sample("x", dist.Normal(loc, 1.0), obs=x)
+
+        return run
+
+    found = []
+    for site in (dist.OneHotCategorical, dist.Categorical):
+        for seed in range(4):
+            pyro.set_rng_seed(seed)
+            with pyro.validation_enabled():
+                found.append(exact_elbo(program(site, True), program(site, False), X))
+    torch.testing.assert_close(torch.stack(found), found[-1].expand(8))
+
+
 def plated(term: Callable[[Tensor], Tensor], plates: bool = True) -> tuple[Callable, Callable]:
     """Three latents, and an observation that depends on them in some way."""
 
@@ -314,6 +337,13 @@ def test_false_alarms_and_power_are_as_promised() -> None:
         rates.append(beyond / 200)
     assert abs(rates[0] - 0.05) < 4 * 0.0154
     assert rates[1] > 0.9 - 4 * 0.0212
+
+
+def test_means_that_rounding_hides_are_named() -> None:
+    large = Sampled(lambda: 2e5 + torch.randn(1, dtype=torch.float64))
+    known = Known(torch.full((1,), 2e5).double(), torch.zeros(1).double())
+    with pytest.raises(ValueError, match=r"means of 200,000 nats are known to 0\.2 in single"):
+        settle(large, known, torch.tensor([0.1]).double(), 10_000)
 
 
 def test_discrete_latents_and_arguments_of_ones_own_are_calibrated() -> None:

@@ -176,8 +176,10 @@ def test_a_guard_is_saved_with_its_run(tmp_path: Path) -> None:
 def test_a_run_in_which_every_step_fails_ends() -> None:
     runner = start(guard=Guard("skip"))
     failing(runner, set(range(100)), FAULTS["the objective is nan"])
-    with pytest.raises(FloatingPointError, match="not finite at step 1 "):
+    with pytest.raises(FloatingPointError, match="not finite at step 1 ") as caught:
         runner.fit(X, epochs=3, **SIZES)
+    assert "steps in a row were skipped already" in str(caught.value)
+    assert "to skip such steps" not in str(caught.value)
 
 
 def spoil(runner: SVIRunner, record: dict[str, Any]) -> None:

@@ -234,6 +234,8 @@ def test_neighbours_tell_what_a_datum_does_not() -> None:
     np.testing.assert_allclose(none, runner.guide.predict_proba(x)["group"], atol=1e-6)
     new = graph.counts_for(place[:20], q)
     assert (new.argmax(1) == q[:20].argmax(1)).mean() > 0.9
+    beside = graph.counts_for(np.concatenate([place[:20], place[:300] + 100]), q)[:20]
+    np.testing.assert_allclose(beside, new, atol=1e-4, err_msg="whatever rows come together")
 
 
 def test_a_saved_run_has_its_strength(tmp_path: Path) -> None:
@@ -268,6 +270,19 @@ def test_a_graph_has_the_weights_of_the_spectral_clusters() -> None:
     assert abs(weights - weights.T).max() == 0
     assert weights.diagonal().max() == 0
     assert ((weights > 0).sum(1) >= 4).all()
+
+
+def test_directions_of_what_comes_late_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In sorted data two clusters of the last third differ in a direction of their own."""
+    monkeypatch.setattr("inference.initialization.graph.PCA_ROWS", 200)
+    rng = np.random.default_rng(0)
+    x = np.concatenate([5 * rng.normal(size=(400, 3)), np.zeros((200, 3))])
+    late = np.where(np.arange(600) < 400, 0, 10 * (2 * (np.arange(600) % 2) - 1))
+    x = np.concatenate([x, rng.normal(size=(600, 3)), late[:, None] + rng.normal(size=(600, 1))], 1)
+    weights = NeighborGraph(x, num_neighbors=5, dim=4).weights.tocoo()
+    ends = np.stack([weights.row, weights.col])
+    edges = ends[:, (ends >= 400).all(0)]
+    assert (edges[0] % 2 == edges[1] % 2).mean() > 0.99
 
 
 def test_what_is_near_to_another_form_is_a_neighbour() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import softplus
 
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
-from inference import Loss, SVIRunner, elbo, fit_together, warm_start
+from inference import Loss, SVIRunner, elbo, fit_mixtures, fit_together, warm_start
 from inference.initialization.mixtures import _some_rows
 from ppl_models import (
     MFCVAE,
@@ -205,6 +205,33 @@ def test_components_are_matched_to_the_labels() -> None:
             x, 20, batch_size=20, label={"b": label}, progress=False
         )
         assert (guide.predict(x)["b"] == np.array(order)[np.arange(60) % 2]).mean() > 0.9
+
+
+class Identity(VaDEGuide):
+    """Posteriors at the data themselves."""
+
+    def posterior(self, x: Any, **given: Any) -> dict[str, Any]:
+        z = torch.as_tensor(x).float()
+        return {"cluster": torch.distributions.Normal(z, torch.full_like(z, 1e-3))}
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_classes_keep_their_own_widths_and_weights(covariance: str, order: list[int]) -> None:
+    """A narrow class of one row in five and a wide one, all labels known, by either number."""
+    rng = np.random.default_rng(0)
+    wide = np.arange(1000) % 5 > 0
+    x = np.where(
+        wide[:, None], rng.normal([4.0, 0.0], 1.5, (1000, 2)), rng.normal(0, 0.1, (1000, 2))
+    )
+    label = np.where(wide, order[1], order[0])
+    for seed in range(3):
+        model = VaDE((2,), GaussianMixture(2, 2, covariance), Normal(0.3), MLPLadder((8,)))
+        fit_mixtures(Identity(model), x, seed=seed, label=label, n_init=3)
+        prior = model.mixtures["cluster"]
+        components, weights = prior.components(), prior.component().probs
+        assert components.stddev[order].mean(1).tolist() == pytest.approx([0.1, 1.5], rel=0.1)
+        assert weights[order].tolist() == pytest.approx([0.2, 0.8], abs=0.02)
 
 
 def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:

@@ -11,7 +11,7 @@ import pyro
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
-from pyro.optim import Adam, ClippedAdam, ExponentialLR
+from pyro.optim import Adam, ClippedAdam, ExponentialLR, PyroOptim
 
 from benchmarks.plain_svi import moved
 from guides import FacetGuide, MarginalGuide, SimilarContentGuide, VaDEGuide
@@ -306,12 +306,14 @@ def test_several_particles(kind: type) -> None:
 def test_the_runner_takes_other_optimisers(optimizer: Any, tmp_path: Path) -> None:
     def runner() -> tuple[SVIRunner, torch.Tensor]:
         guide, x, _ = start(two_facets)
-        return SVIRunner(guide.model, guide, lr=1e-2, optimizer=optimizer), x
+        lr = 5e-4 if isinstance(optimizer, PyroOptim) else 1e-2
+        return SVIRunner(guide.model, guide, lr=lr, optimizer=optimizer), x
 
     run, x = runner()
     sizes = {"epochs": 4, "batch_size": 5, "progress": False}
     changed = moved(run.guide, lambda: run.fit(x, **sizes))
     assert changed == {name for name, _ in run.guide.named_parameters()}
+    assert run.lr == 1e-2, "the largest, of several"
     # Its checkpoints are resumed, and by no run with another optimiser.
     again, x = runner()
     again.fit(x, **sizes, checkpoints=Checkpoints(tmp_path))

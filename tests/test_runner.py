@@ -246,6 +246,28 @@ def test_three_facets_come_in_deepest_first() -> None:
         )
 
 
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+def test_facets_that_are_in_stay_in_where_epochs_get_longer() -> None:
+    guide = small()
+    runner = SVIRunner(guide.model, guide, schedule=ProgressiveFadeIn((2, 3), fade_steps=4))
+    runner.fit(torch.rand(40, 6), 5, 20, progress=False)
+    open_at = [guide.model.gates.tolist()]
+    note = Evaluate(lambda run: open_at.append(run.model.gates.tolist()) or {})
+    runner.fit(torch.rand(40, 6), 2, 2, progress=False, callbacks=[note])
+    assert open_at == [[1, 1]] * 3
+    # In the middle: two epochs of 2 steps were taken, so that the phase after the third ends at 14.
+    weights = ProgressiveFadeIn((3, 5), fade_steps=10).bind_further(guide.model, 10, 64, 2, 4)
+    for step, alpha in ((13, 0), (14, 0), (19, 0.5), (24, 1)):
+        assert weights(torch.tensor(float(step)))[1].tolist() == pytest.approx([alpha, 1])
+
+    class Halved(ProgressiveFadeIn):
+        def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+            return lambda step: (torch.ones(2, 2), torch.full((2,), 0.5))
+
+    _, gates = Halved((1, 1)).bind_further(guide.model, 1, 2, 0, 0)(torch.tensor(0.0))
+    assert gates.tolist() == [0.5, 0.5], "a bind of one's own counts"
+
+
 def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
     guide = small()
     weights = ProgressiveFadeIn((2, 1000), fade_steps=1000).bind(guide.model, 3, 3006)

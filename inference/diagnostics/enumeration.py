@@ -288,7 +288,10 @@ def _moved(latent: Latent, site: dict, frame: Any) -> Tensor:
     value, fn = site["value"].detach(), site["fn"]
     if latent.size > 1 and latent.point is _supported:
         support = fn.enumerate_support(expand=True)
-        other = torch.where(value == support[0], support[1], support[0])
+        same = value == support[0]
+        if fn.event_dim:  # of whole values: parts of a one-hot vector alone are outside the support
+            same = same.flatten(-fn.event_dim).all(-1)[(..., *[None] * fn.event_dim)]
+        other = torch.where(same, support[1], support[0])
     else:
         other = value + (1 if latent.size > 1 else 0)
     if not frame.vectorized:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -64,7 +64,11 @@ class Sampled:
     @property
     def squared_error(self) -> Tensor:
         """Of the mean, not less than rounding."""
-        return self.variance / self.count + (ROUNDING * (1 + self.mean.abs())) ** 2
+        return self.variance / self.count + self.rounding.square()
+
+    @property
+    def rounding(self) -> Tensor:
+        return ROUNDING * (1 + self.mean.abs())
 
     def extend(self, count: int) -> None:
         """Draw until there are ``count``."""
@@ -82,11 +86,12 @@ Statistics = Known | Sampled
 def settle(sampled: Sampled, reference: Statistics, error: Tensor, max_draws: int) -> None:
     """Draw until the standard errors of the differences are at most ``error``, ``[statistics]``.
 
-    :raises ValueError: if more than ``max_draws`` would be needed.
+    :raises ValueError: if more than ``max_draws`` would be needed, or rounding is too large.
     """
     drawn = [s for s in (sampled, reference) if isinstance(s, Sampled)]
     for s in drawn:
         s.extend(PILOT)
+    _check_rounding(drawn, error)
     left = error.square()
     if isinstance(reference, Known):
         left = left - reference.squared_error
@@ -106,6 +111,18 @@ def settle(sampled: Sampled, reference: Statistics, error: Tensor, max_draws: in
         f"after {sampled.count:,} draws the standard errors are still above what the test needs: "
         "the draws' variance does not settle"
     )
+
+
+def _check_rounding(drawn: Sequence[Sampled], error: Tensor) -> None:
+    """:raises ValueError: if no number of draws would tell the means with so small an error."""
+    rounding = torch.stack([s.rounding.square() for s in drawn]).sum(0).sqrt()
+    if bool((rounding >= error).any()):
+        worst = int((rounding / error).argmax())
+        raise ValueError(
+            f"means of {float(drawn[0].mean[worst]):,.0f} nats are known to "
+            f"{float(rounding[worst]):.2g} in single precision, and the test needs "
+            f"{float(error[worst]):.2g}: give fewer data, or a larger bias"
+        )
 
 
 def _share(s: Sampled, drawn: list[Sampled]) -> Tensor:

@@ -53,8 +53,8 @@ class View:
         return np.nan_to_num(x) if has_missing(x) else x
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose hills can be counted: rows of a lattice, as whole numbers in
-        few columns are, are spread over the gaps around their values.
+        """The same, with a density whose hills can be counted: rows of a lattice, such as whole
+        numbers in few columns, are spread over the gaps around their values.
         """
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
         if not _in_lattice(numbers, rng):
@@ -73,8 +73,8 @@ class View:
 
 
 def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether rows ``[N, F]`` repeat each other, and those that differ share values: copies of a few
-    rows share none. Rows are told apart by their places in one direction.
+    """Whether rows ``[N, F]`` repeat each other, and those that differ share values, as copies of
+    a few rows do not. Rows are told apart by their places in one direction.
     """
     distinct = len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
     if distinct > DISTINCT * len(x):

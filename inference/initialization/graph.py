@@ -94,7 +94,8 @@ class NeighborGraph:
         self._search = nearest_search(places, approximate)
         forms = [places, *(self._new_places(each, len(data)) for each in variants)]
         distance, neighbor = _nearest(self._search, forms, num_neighbors)
-        self._last = _scale(distance)
+        self._least = _least_scale(distance)
+        self._last = distance[:, -1].clip(self._least)
         self.weights = symmetric(edge_weights(distance, neighbor, self._last, self._last))
 
     def __len__(self) -> int:
@@ -120,7 +121,8 @@ class NeighborGraph:
         number = len(as_numbers(x))
         forms = [self._new_places(each, number) for each in (x, *variants)]
         distance, neighbor = _nearest(self._search, forms, self.num_neighbors, themselves=False)
-        return edge_weights(distance, neighbor, _scale(distance), self._last, len(self)) @ q
+        scale = distance[:, -1].clip(self._least)  # the graph's, whatever rows come together
+        return edge_weights(distance, neighbor, scale, self._last, len(self)) @ q
 
     def clusters(self, num_clusters: int, seed: int = 0) -> np.ndarray:
         """Spectral clusters of the graph ``[N]``, see :func:`~inference.neighbor_clusters`.
@@ -164,10 +166,13 @@ def centred_rows(data: Tensor, loc: Tensor) -> np.ndarray:
 
 
 def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
-    """At most ``dim`` principal components of the first rows ``[N, D]``."""
-    some = rows[:PCA_ROWS]
-    pca = PCA(min(dim, *some.shape), random_state=seed)
-    return pca.set_output(transform="default").fit(some)  # whatever the user is to be given
+    """At most ``dim`` principal components of rows ``[N, D]``: of 10,000 at random if there are
+    more, as the data may be sorted.
+    """
+    if len(rows) > PCA_ROWS:
+        rows = rows[np.random.default_rng(seed).choice(len(rows), PCA_ROWS, replace=False)]
+    pca = PCA(min(dim, *rows.shape), random_state=seed)
+    return pca.set_output(transform="default").fit(rows)  # whatever the user is to be given
 
 
 def edge_weights(
@@ -195,7 +200,7 @@ def neighbor_weights(places: np.ndarray, num_neighbors: int) -> csr_matrix:
     """Symmetric weights ``[N, N]`` of the edges between data at these places ``[N, d]``."""
     search = nearest_search(places, None)
     distance, neighbor = _nearest(search, [places], num_neighbors)
-    scale = _scale(distance)
+    scale = distance[:, -1].clip(_least_scale(distance))
     return symmetric(edge_weights(distance, neighbor, scale, scale))
 
 
@@ -204,10 +209,12 @@ def symmetric(one_way: csr_matrix) -> csr_matrix:
     return (one_way + one_way.T) / 2
 
 
-def _scale(distance: np.ndarray) -> np.ndarray:
-    """Distances from the last neighbours ``[N]``: data that coincide would be cut off at 0."""
+def _least_scale(distance: np.ndarray) -> float:
+    """Of a graph's sigmas, its distances from last neighbours: data that coincide would be cut off
+    at 0.
+    """
     last = distance[:, -1]
-    return last.clip(LEAST_SCALE * np.median(last[last > 0]) if last.any() else 1.0)
+    return LEAST_SCALE * float(np.median(last[last > 0])) if last.any() else 1.0
 
 
 def _nearest(

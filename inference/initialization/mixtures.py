@@ -379,8 +379,8 @@ def _averages(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:
-    """Options of a second fit from the means of each class's data: component k is class k, the rest
-    have no label.
+    """Options of a second fit from the means of each class's data, each with the weight and the
+    covariance of the component that has most of it: component k is class k, the rest have no label.
 
     The fit takes one step only, because further steps would follow the density alone. It may take
     more if a class has a single labelled datum, whose position says little.
@@ -391,12 +391,19 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
     classes, counts = np.unique(label[label >= 0], return_counts=True)
     certainty = np.stack([fitted.predict_proba(z[label == k]).sum(0) for k in classes])
     _, matched = linear_sum_assignment(certainty, maximize=True)
-    rest = np.setdiff1d(np.arange(fitted.n_components), matched)
-    start = np.empty_like(fitted.means_)
-    start[classes] = [z[label == k].mean(0) for k in classes]
-    start[np.setdiff1d(np.arange(len(start)), classes)] = fitted.means_[rest]
-    steps = {"max_iter": 1} if counts.min() > 1 else {}
-    return {"means_init": start, "n_init": 1, **steps}
+    numbers = np.arange(fitted.n_components)
+    order = np.empty_like(numbers)  # which component comes to each place
+    order[classes] = matched
+    order[np.setdiff1d(numbers, classes)] = np.setdiff1d(numbers, matched)
+    means, precisions = fitted.means_[order], fitted.precisions_
+    means[classes] = [z[label == k].mean(0) for k in classes]
+    return {
+        "means_init": means,
+        "weights_init": fitted.weights_[order],
+        "precisions_init": precisions if fitted.covariance_type == "tied" else precisions[order],
+        "n_init": 1,
+        **({"max_iter": 1} if counts.min() > 1 else {}),
+    }
 
 
 def _data(guide: FacetGuide, prior: Mixture, rows: Observed, z: Tensor) -> Data | None:

@@ -111,8 +111,14 @@ class NonFiniteTracker:
             f"  Gradients that were not finite: {_some(self.non_finite_gradients()) or 'none'}\n"
             "  Terms that are not, on the data, with these parameters: "
             f"{_some(self.non_finite_terms(source)) or 'none'}\n"
-            "  Try one of:\n  - a lower rate\n  - data of another scale\n"
-            '  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the '
+            f"  Try one of:\n  - a lower rate\n  - data of another scale{self._skipping()}"
+        )
+
+    def _skipping(self) -> str:
+        if self.run.guard.action != "stop":
+            return f"\n  {self.in_a_row} steps in a row were skipped already"
+        return (
+            '\n  - to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the '
             "rate as well"
         )
 

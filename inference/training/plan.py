@@ -65,8 +65,9 @@ class FitPlan:
         for run in self.runs:
             check_precision(run.loss)
         steps = self.source.steps
-        total = self.lead.step + self.epochs * steps
-        object.__setattr__(self, "weights", self.lead.schedule.bind(self.lead.model, steps, total))
+        lead, total = self.lead, self.lead.step + self.epochs * steps
+        weights = lead.schedule.bind_further(lead.model, steps, total, lead.epoch, lead.step)
+        object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "recording", self._recording())
 
     @property
