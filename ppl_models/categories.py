@@ -157,7 +157,9 @@ class Ordinal(CodedLikelihood):
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         below = self.cuts - output.unsqueeze(-1)
         # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid.
-        gaps = (-torch.expm1(-self.cuts.diff())).log()
-        inner = logsigmoid(below[..., 1:]) - softplus(below[..., :-1]) + gaps
-        logits = torch.cat([logsigmoid(below[..., :1]), inner, -softplus(below[..., -1:])], -1)
-        return Codes(logits=logits).to_event(event_dim)
+        logits = [logsigmoid(below[..., :1]), -softplus(below[..., -1:])]
+        if hasattr(self, "log_steps"):
+            # Not by differences of cuts, which lose small steps to rounding.
+            gaps = (-torch.expm1(-self.log_steps.exp())).log()
+            logits.insert(1, logsigmoid(below[..., 1:]) - softplus(below[..., :-1]) + gaps)
+        return Codes(logits=torch.cat(logits, -1)).to_event(event_dim)

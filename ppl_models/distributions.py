@@ -25,6 +25,7 @@ __all__ = [
     "Component",
     "DiagonalNormal",
     "FewScalesNormal",
+    "LogitContinuousBernoulli",
     "MarginalMixture",
     "MaskedIndependent",
     "Proportions",
@@ -430,6 +431,55 @@ class MarginalMixture(dist.MixtureSameFamily):
         new = super().expand(batch_shape, self._get_checked_instance(MarginalMixture, _instance))
         new.component = self.component.expand(batch_shape)
         return new
+
+
+class LogitContinuousBernoulli(dist.ContinuousBernoulli):
+    """Pyro's continuous Bernoulli, computed from its logit, for any size of that.
+
+    Torch's clamps probabilities to what float32 tells from 0 and 1, so that the density of a logit
+    beyond 15 does not integrate to 1, and no mean is below 0.06.
+    """
+
+    # Below it, series.
+    NEAR = 0.5
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        logit, size = self.logits, self._size
+        far = logit * value - logit.clamp_min(0) + size.log() - (-torch.expm1(-size)).log()
+        square = logit.square()
+        near = logit * (value - 0.5) - square / 24 * (1 - square / 120 * (1 - square / 63))
+        return self._either(near, far)
+
+    @property
+    def mean(self) -> Tensor:
+        above = -1 / torch.expm1(-self._size) - 1 / self._size
+        square = self.logits.square()
+        near = 0.5 + self.logits / 12 * (1 - square / 60 * (1 - square / 42))
+        return self._either(near, torch.where(self.logits < 0, 1 - above, above))
+
+    @property
+    def variance(self) -> Tensor:
+        shrunk, square = (-self._size).exp(), self.logits.square()
+        near = (1 - square / 20 * (1 - square / 25.2 * (1 - square / 28.57))) / 12
+        return self._either(near, self._size**-2 - shrunk / (1 - shrunk) ** 2)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        below = self.logits < 0  # by symmetry the same for both
+        size = self.logits.abs().clamp_min(1e-3)
+        share = torch.where(below, value, 1 - value)
+        far = -torch.log1p(share * torch.expm1(-size)) / size
+        far = torch.where(below, far, 1 - far)
+        near = value + self.logits * value * (1 - value) / 2
+        return torch.where(self.logits.abs() < 1e-3, near, far)
+
+    @property
+    def _size(self) -> Tensor:
+        return self.logits.abs().clamp_min(self.NEAR)
+
+    def _either(self, near: Tensor, far: Tensor) -> Tensor:
+        return torch.where(self.logits.abs() < self.NEAR, near, far)
 
 
 class RoundedLogistic(dist.TorchDistribution):

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.checks import check_kind, number
-from ppl_models.distributions import FewScalesNormal, MaskedIndependent, RoundedLogistic
+from ppl_models.distributions import (
+    FewScalesNormal,
+    LogitContinuousBernoulli,
+    MaskedIndependent,
+    RoundedLogistic,
+)
 from ppl_models.likelihood_base import Likelihood, Scaled
 
 __all__ = [
@@ -82,7 +87,7 @@ class ContinuousBernoulli(Likelihood):
     support = (0.0, 1.0)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        return dist.ContinuousBernoulli(logits=output).to_event(event_dim)
+        return LogitContinuousBernoulli(logits=output).to_event(event_dim)
 
 
 class Normal(Scaled):
@@ -264,7 +269,9 @@ class Incomplete(Likelihood):
         return MaskedIndependent(self.likelihood(output, event_dim), self.fill)
 
     def misfit(self, p: dist.TorchDistribution, x: Tensor) -> Tensor:
-        return (p.mean - x).square().nanmean()
+        there = ~x.isnan()
+        square = (p.mean - torch.where(there, x, 0.0)).square()
+        return torch.where(there, square, 0.0).sum() / there.sum().clamp_min(1)
 
     def check(self, x: Tensor) -> None:
         there = x[~x.isnan()]

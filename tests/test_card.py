@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from guides import VaDEGuide
 from inference import SVIRunner, elbo, write_card
@@ -15,7 +16,15 @@ from inference.estimators import MultiFacetClustering
 from inference.estimators.base import FILES
 from inference.figures import training_curves
 from inference.randomness import seeded
-from ppl_models import MFCVAE, Columns, GaussianMixture, Normal, Poisson, SharedMLP
+from ppl_models import (
+    MFCVAE,
+    Columns,
+    DirichletMultinomial,
+    GaussianMixture,
+    Normal,
+    Poisson,
+    SharedMLP,
+)
 from tests.test_describing import people
 
 X = np.random.default_rng(0).random((30, 6), np.float32)
@@ -87,6 +96,22 @@ def test_a_card_with_data_tells_their_bound_and_clusters(tmp_path: Path) -> None
     assert "![card_training.png](card_training.png)" in card.read_text()
     assert (tmp_path / "card_training.png").read_bytes().startswith(b"\x89PNG")
     SVIRunner.load(tmp_path)
+    same = {"a b": figures["training"], "a+b": figures["training"]}
+    with pytest.raises(ValueError, match=r"two would be written as card_a_b\.png: rename one"):
+        write_card(run, tmp_path, figures=same)
+
+
+def test_a_card_with_sparse_data_says_the_same(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).poisson(1.0, (30, 6)).astype(np.float32)
+    x[:, 0] += 1
+    model = MFCVAE((6,), {"a": GaussianMixture(3, 2)}, DirichletMultinomial(), SharedMLP((8,)))
+    run = SVIRunner(model, VaDEGuide(model))
+    sparse, dense = (
+        rows(write_card(run, run.save(tmp_path / kind), given))
+        for kind, given in (("sparse", csr_array(x)), ("dense", x))
+    )
+    for name in ("rows", "shape of a datum", "missing entries", "clusters in use, a"):
+        assert sparse[name] == dense[name]
 
 
 def test_a_card_is_not_written_beside_another_run(tmp_path: Path) -> None:

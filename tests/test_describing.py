@@ -257,6 +257,34 @@ def test_a_likelihood_says_what_a_column_is() -> None:
     assert kinds_of(Normal()) == {}
 
 
+def test_columns_that_tell_nothing_come_last() -> None:
+    group = np.arange(60) % 2
+    size = group + np.random.default_rng(0).normal(0, 0.1, 60)
+    X = {"flag": np.zeros(60), "site": ["Oslo"] * 60, "size": size}
+    told = describe_clusters(FacetClusters("kind", np.eye(2)[group]), X, columns=1)
+    assert [each["column"] for each in told.columns] == ["size"]
+
+
+def test_a_kind_that_is_given_is_taken_or_refused() -> None:
+    def kind_of(values: Any, kind: str) -> str:
+        return columns_of("X", {"a": values}, {"a": kind})[0].kind
+
+    assert kind_of(np.arange(60) % 2 > 0, "numbers") == "numbers"
+    assert kind_of(np.arange(60), "counts") == "counts"
+    for values, kind in ((["x", "y"] * 30, "counts"), (np.arange(60) - 0.5, "counts")):
+        with pytest.raises(ValueError, match=r"column 'a' of X .* no co"):
+            kind_of(values, kind)
+    with pytest.raises(ValueError, match=r"has shape \(60, 2\), but one value a row is needed"):
+        columns_of("X", {"a": np.zeros((60, 2))})
+
+
+def test_gaps_among_strings_are_gaps_and_levels_print_differently() -> None:
+    (column,) = columns_of("X", {"a": ["a", NAN, "b", "a"] * 9})
+    assert column.levels == ("a", "b")
+    with pytest.raises(ValueError, match="column 'a' of X has '1' as values of several types"):
+        columns_of("X", {"a": [1, "1"] * 18})
+
+
 def test_a_kind_is_for_a_column_that_is_there() -> None:
     table = {"age": np.arange(9.0), "town": ["Oslo"] * 9}
     with pytest.raises(ValueError, match=r"X has no column 'Age', but \['age', 'town'\]"):

@@ -30,10 +30,13 @@ from ppl_models import (
     MFCVAE,
     MLP,
     Autoencoder,
+    Categorical,
+    Columns,
     ConvGrid,
     GaussianMixture,
     Normal,
     SharedMLP,
+    VaDE,
 )
 from tests import chromium, fresh
 from tests.catalogue import (
@@ -136,6 +139,18 @@ def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     page = str(explore_views.about_view(explorer, "digit", explorer.about))
     assert "pixel 3" in page
     assert "And of the known labels" in page
+
+
+def test_columns_of_a_table_may_be_shown_by_other_names() -> None:
+    rng = np.random.default_rng(0)
+    likelihood = Columns({"a": Normal(), "b": Categorical(3)})
+    network = SharedMLP((8,))
+    model = VaDE((2,), GaussianMixture(3, 2), likelihood=likelihood, network=network)
+    x = np.stack([rng.normal(size=40), rng.integers(0, 3, 40)], 1)
+    told = Explorer(VaDEGuide(model), x, columns=["Age", "City"]).about("cluster")
+    kinds = {each["column"]: each["kind"] for each in told.columns}
+    assert kinds == {"Age": "numbers", "City": "categories"}
+    assert Explorer(VaDEGuide(model), x).about("cluster").rows == 40
 
 
 def test_labels_that_are_numbers_are_categories() -> None:
@@ -283,6 +298,13 @@ def test_data_that_are_no_images_are_drawn_as_bars() -> None:
     assert not bottom[:, 2 * third :].any()
     assert top[:, 2 * third : -1].all()
     assert Pictures.of(np.zeros((2, 3, 8, 8))).shape == (3, 8, 8)
+    holed = np.array([[-1.0, np.nan, 1.0]])
+    (alike,) = Pictures.of(holed)(holed)
+    np.testing.assert_array_equal(alike, picture, err_msg="a gap is drawn as 0")
+    assert Pictures.of(np.full((1, 3), np.nan))(np.full((1, 3), np.nan)).shape == (
+        1,
+        *picture.shape,
+    )
     grey = np.array([[[0, 51], [255, 1]]], np.uint8)
     np.testing.assert_array_equal(Pictures.of(grey)(grey), grey)
 

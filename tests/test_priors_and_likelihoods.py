@@ -28,8 +28,10 @@ from ppl_models import (
     ContinuousBernoulli,
     DirichletWeights,
     GaussianMixture,
+    Incomplete,
     Mixture,
     Normal,
+    Ordinal,
     SharedMLP,
     StandardNormal,
     VaDE,
@@ -37,7 +39,12 @@ from ppl_models import (
 )
 from ppl_models.configurable import from_config, to_config
 from ppl_models.crossed_normals import SMALL_INTERMEDIATE, normal_log_probs, product_pays
-from ppl_models.distributions import Component, DiagonalNormal, in_plates
+from ppl_models.distributions import (
+    Component,
+    DiagonalNormal,
+    LogitContinuousBernoulli,
+    in_plates,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -348,6 +355,59 @@ def test_continuous_bernoulli_integrates_to_one_and_bernoulli_does_not() -> None
     grey = Bernoulli()(output, 1).log_prob(grid.unsqueeze(-1)).exp().mean()
     assert continuous.item() == pytest.approx(1, abs=1e-6)
     assert grey.item() < 0.6
+
+
+@pytest.mark.parametrize(
+    "logit", [0.0, 1e-3, 0.1, 0.499, 0.501, 3.0, 20.0, 100.0, -0.3, -20.0, -100.0]
+)
+def test_continuous_bernoulli_is_a_truncated_exponential(logit: float) -> None:
+    """Against double precision: density, gradient, mean, variance and quantiles, for any logit."""
+    output = torch.tensor([logit], requires_grad=True)
+    p = ContinuousBernoulli()(output, 0)
+    x = torch.tensor([0.03])
+    wide = LogitContinuousBernoulli(logits=output.detach().double())
+    mean, variance = (
+        (1 / -np.expm1(-logit) - 1 / logit, logit**-2 - 0.25 / np.sinh(logit / 2) ** 2)
+        if logit
+        else (0.5, 1 / 12)
+    )
+    rate = (logit / np.expm1(logit)) if logit else 1.0
+    assert p.log_prob(x).item() == pytest.approx(0.03 * logit + np.log(rate), rel=1e-5, abs=1e-6)
+    assert p.mean.item() == pytest.approx(mean, rel=1e-5)
+    assert p.variance.item() == pytest.approx(variance, rel=1e-4)
+    p.log_prob(x).sum().backward()
+    assert output.grad.item() == pytest.approx(0.03 - mean, abs=1e-6)
+    u = np.array([0.001, 0.3, 0.7, 0.999])
+    wanted = np.log1p(u * np.expm1(logit)) / logit if logit else u
+    np.testing.assert_allclose(wide.icdf(torch.tensor(u)), wanted, rtol=1e-6, atol=1e-8)
+    assert p.expand([5, 1]).rsample().shape == (5, 1)
+
+
+@pytest.mark.parametrize("step", [-20.0, -80.0, -3.0])
+def test_small_steps_between_levels_have_finite_probabilities(step: float) -> None:
+    likelihood = Ordinal(4)
+    with torch.no_grad():
+        likelihood.first_cut.fill_(-2)
+        likelihood.log_steps.copy_(torch.tensor([step, 0.5]))
+    output = torch.tensor([[0.3]], requires_grad=True)
+    log_probs = [likelihood(output, 1).log_prob(torch.tensor([[float(k)]])) for k in range(4)]
+    torch.cat(log_probs).sum().backward()
+    gradients = [output.grad, likelihood.first_cut.grad, likelihood.log_steps.grad]
+    assert all(each.isfinite().all() for each in [*log_probs, *gradients])
+    cut, gap = -2 - 0.3, np.exp(step)
+    wanted = -np.log1p(np.exp(-cut - gap)) - np.log1p(np.exp(cut)) + np.log(-np.expm1(-gap))
+    assert log_probs[1].item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_gaps_have_no_part_in_a_misfit() -> None:
+    likelihood, output = Incomplete(Normal(0.3)), torch.ones(2, 3, requires_grad=True)
+    nan = float("nan")
+    x = torch.tensor([[1.0, nan, 3.0], [nan, nan, nan]])
+    misfit = likelihood.misfit(likelihood(output, 1), x)
+    misfit.backward()
+    assert misfit.item() == 2
+    torch.testing.assert_close(output.grad, torch.tensor([[0.0, 0, -2], [0, 0, 0]]))
+    assert likelihood.misfit(likelihood(output[1:], 1), x[1:]).item() == 0
 
 
 def test_normal_scale_is_a_standard_deviation() -> None:

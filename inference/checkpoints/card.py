@@ -30,6 +30,7 @@ from inference.run import Run
 from ppl_models.checks import check_kind
 from ppl_models.columns import Columns
 from ppl_models.plain import plain_array
+from ppl_models.sparse import is_sparse, sparse_rows
 
 __all__ = ["Drawn", "card_text", "write_card"]
 
@@ -66,8 +67,8 @@ def write_card(
     :param figures: to be written as ``card_NAME.png`` beside it, and shown in it.
     :param given: inputs of the model other than x, one entry per datum.
     :raises FileNotFoundError: if no run was saved in the folder.
-    :raises ValueError: if it was another one, or ``x`` does not fit the model; then nothing has
-        changed.
+    :raises ValueError: if it was another one, ``x`` does not fit the model, or two figures have one
+        file name; then nothing has changed.
 
     Example:
         >>> import tempfile
@@ -85,6 +86,9 @@ def write_card(
     check_kind("run", run, Run, "a runner, such as SVIRunner(model, guide)")
     folder = Path(folder)
     _check_saved(run, folder)
+    names = [_file_name(name) for name in figures or {}]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"figures: two would be written as {twice[0]}: rename one of them")
     sections = {} if x is None else {"Data": _data(run, x, given)}
     files = {_file_name(name): _png(figure) for name, figure in (figures or {}).items()}
     shown = "\n\n".join(f"![{name}]({name})" for name in files)
@@ -194,12 +198,11 @@ def _data(run: Run, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> str:
     """The data's shape, their bound, and the clusters that they use."""
     with seeded(0, run.device):
         bound, error = elbo(run.model, run.guide, x, DRAWS, **given)
-    values = x.detach().cpu().numpy() if isinstance(x, Tensor) else plain_array(x, "x")
-    missing = np.isnan(values).mean() if values.dtype.kind == "f" else 0.0
+    rows, shape, dtype, missing = _facts(x)
     told = {
-        "rows": len(values),
-        "shape of a datum": values.shape[1:],
-        "dtype": values.dtype,
+        "rows": rows,
+        "shape of a datum": shape,
+        "dtype": dtype,
         "missing entries": f"{100 * missing:.3g} %",
         "ELBO, nats per datum": f"{bound:.6g}, standard error {error:.2g} of {DRAWS} draws",
     }
@@ -210,6 +213,16 @@ def _data(run: Run, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> str:
             f"{int((shares > 0).sum())} of {len(shares)}, effectively {exp(entropy(shares)):.3g}"
         )
     return _table(told)
+
+
+def _facts(x: ArrayLike | Tensor) -> tuple[int, tuple[int, ...], Any, float]:
+    """How many data, the shape of each, their dtype, and the share of entries that are missing."""
+    if is_sparse(x):
+        rows = sparse_rows(x)
+        return len(rows), (rows.num_columns,), rows.values.dtype, 0.0
+    values = x.detach().cpu().numpy() if isinstance(x, Tensor) else plain_array(x, "x")
+    missing = float(np.isnan(values).mean()) if values.dtype.kind == "f" else 0.0
+    return len(values), values.shape[1:], values.dtype, missing
 
 
 def _file_name(figure: str) -> str:

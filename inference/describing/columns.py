@@ -257,12 +257,24 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
         raise ValueError(
             f"column {name!r} of {what} has the dtype {dtype}: give numbers (dates as a duration)"
         )
-    are_categories = _is_coded(dtype) or (kind is None and _holds_text(values, dtype))
-    numbers = None if kind == Categories.kind or are_categories else _numbers(values)
+    are_categories = kind == Categories.kind or (
+        kind is None and (_is_coded(dtype) or _holds_text(values, dtype))
+    )
+    numbers = None if are_categories else _numbers(values)
     if numbers is None:
+        if kind in (Numbers.kind, Counts.kind):
+            raise ValueError(
+                f"column {name!r} of {what} is no column of {kind}: leave its kind out"
+            )
         return _categories(what, name, values)
+    if numbers.ndim != 1:
+        raise ValueError(
+            f"column {name!r} of {what} has shape {numbers.shape}, but one value a row is needed"
+        )
     if np.isinf(numbers).any():
         raise ValueError(f"column {name!r} of {what} has infinite values: drop these rows")
+    if kind == Counts.kind and not _are_whole(numbers):
+        raise ValueError(f"column {name!r} of {what} has values that are no counts: 0, 1, 2, ...")
     if kind is None and _are_truths(numbers):
         return _categories(what, name, numbers)
     return KINDS[kind or _kind_of_numbers(numbers)](name, numbers)
@@ -291,6 +303,11 @@ def _numbers(values: Any) -> np.ndarray | None:
         return None
 
 
+def _are_whole(numbers: np.ndarray) -> bool:
+    there = numbers[~np.isnan(numbers)]
+    return bool(((there == np.floor(there)) & (there >= 0)).all())
+
+
 def _are_truths(numbers: np.ndarray) -> bool:
     return bool(np.isin(numbers[~np.isnan(numbers)], (0, 1)).all())
 
@@ -314,7 +331,13 @@ def _categories(what: str, name: str, values: Any) -> Categories:
     place = {level: code for code, level in enumerate(order)}
     codes = np.full(len(objects), np.nan)
     codes[~gaps] = [place[each] for each in objects[~gaps]]
-    return Categories(name, codes, tuple(map(_said, order)))
+    levels = tuple(map(_said, order))
+    if alike := [level for level in levels if levels.count(level) > 1]:
+        raise ValueError(
+            f"column {name!r} of {what} has {alike[0]!r} as values of several types: make them all "
+            "strings, or all numbers"
+        )
+    return Categories(name, codes, levels)
 
 
 def _objects(values: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -322,8 +345,7 @@ def _objects(values: Any) -> tuple[np.ndarray, np.ndarray]:
     if hasattr(values, "isna"):
         return values.astype(object).to_numpy(), values.isna().to_numpy()
     masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
-    plain = np.asarray(values)
-    objects = plain.astype(object)
+    objects = np.asarray(values, dtype=object)
     return objects, np.array([each is None or each != each for each in objects], bool) | masked
 
 

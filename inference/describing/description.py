@@ -178,7 +178,7 @@ def describe_clusters(
     group = found.group
     ranked = sorted(
         ((_explained(each, group, confidence), each) for each in own),
-        key=lambda pair: -1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
+        key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = _rows_as_bytes(own)
     means = None if isinstance(X, Mapping) or hasattr(X, "iloc") else plain_array(X, "X")

@@ -26,6 +26,7 @@ from inference.exploring.pictures import Pictures
 from inference.metrics import clustering_scores, probe_accuracy
 from inference.randomness import seeded
 from ppl_models.checks import check_count, check_kind, check_one_of, check_seed, is_index, number
+from ppl_models.columns import Columns
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, Flat
 
@@ -246,7 +247,16 @@ class Explorer:
             for name, values in self.labels.items()
             if not are_names(len(np.unique(values)), len(values))
         }
-        return describe_clusters(found, shown, labels, kinds=kinds_of(self.model.likelihood))
+        return describe_clusters(found, shown, labels, kinds=self._kinds())
+
+    def _kinds(self) -> dict[str, str]:
+        """Kinds of columns that the likelihood knows, by the names shown."""
+        likelihood = self.model.likelihood
+        if self.columns is None or not isinstance(likelihood, Columns):
+            return {}
+        kinds = kinds_of(likelihood)
+        named = zip(likelihood.names, self.columns, strict=True)
+        return {shown: kinds[own] for own, shown in named if own in kinds}
 
     def mean_pictures(self, told: FacetDescription) -> np.ndarray:
         """A picture of the mean of each cluster that :meth:`about` describes; none if the entries

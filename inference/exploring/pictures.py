@@ -57,16 +57,22 @@ class Pictures:
                 "height and width are needed, or channels (1 or 3), height and width"
             )
         values = pixels(x)
-        low, high = float(values.min()), float(values.max())
+        there = values[~np.isnan(values)]  # gaps have no value
+        low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
         if low >= 0 and high <= 1:
             low, high = 0.0, 1.0
         return cls(None if shape is None else tuple(shape), low, high if high > low else low + 1)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """8-bit pictures ``[n, H, W]`` in grey, or ``[n, H, W, 3]``, of data ``[n, *x_shape]``."""
+        """8-bit pictures ``[n, H, W]`` in grey, or ``[n, H, W, 3]``, of data ``[n, *x_shape]``.
+
+        What is missing looks like 0.
+        """
         values = ((pixels(x) - self.low) / (self.high - self.low)).clip(0, 1).reshape(len(x), -1)
+        zero = float(np.clip(-self.low / (self.high - self.low), 0, 1))
+        values = np.nan_to_num(values, nan=zero)
         if self.shape is None:
-            return _bars(values, float(np.clip(-self.low / (self.high - self.low), 0, 1)))
+            return _bars(values, zero)
         images = (255 * values).round().astype(np.uint8).reshape(-1, *self.shape)
         if len(self.shape) == 2:
             return images
