@@ -7,9 +7,11 @@ from math import inf
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from ppl_models.checks import check_kind
 from ppl_models.likelihood_base import Located
+from ppl_models.rising import wide
 
 __all__ = ["Counts", "NegativeBinomial", "Poisson", "check_counted"]
 
@@ -17,6 +19,52 @@ __all__ = ["Counts", "NegativeBinomial", "Poisson", "check_counted"]
 LARGEST_LOG_RATE = 30.0
 # Size of a NegativeBinomial before it is learned.
 FIRST_SIZE = 5.0
+
+
+class WidePoisson(dist.Poisson):
+    """Pyro's Poisson by its log-rate, with log-probabilities in double precision: their terms are
+    as large as the counts, and cancel.
+
+    :param log_rate: ``[...]``.
+    """
+
+    def __init__(self, log_rate: Tensor) -> None:
+        self.log_rate = log_rate
+        super().__init__(log_rate.exp(), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        x, log_rate = (each.to(wide(each)) for each in (value, self.log_rate))
+        return (x * log_rate - log_rate.exp() - (x + 1).lgamma()).to(self.log_rate)
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> WidePoisson:
+        return WidePoisson(self.log_rate.expand(batch_shape))
+
+
+class WideNegativeBinomial(dist.NegativeBinomial):
+    """Pyro's negative binomial by the logarithms of its size and its mean, likewise: their
+    terms are as large as the counts, or as the size.
+
+    :param log_size: scalar or ``[...]``.
+    :param log_mean: ``[...]``.
+    """
+
+    def __init__(self, log_size: Tensor, log_mean: Tensor) -> None:
+        self.log_size, self.log_mean = log_size, log_mean
+        super().__init__(log_size.exp(), logits=log_mean - log_size, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        logs = (each.to(wide(each)) for each in (value, self.log_size, self.log_mean))
+        x, log_size, log_mean = logs
+        size, logits = log_size.exp(), log_mean - log_size
+        ways = (x + size).lgamma() - size.lgamma() - (x + 1).lgamma()
+        return (ways + size * logsigmoid(-logits) + x * logsigmoid(logits)).to(self.log_mean)
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> WideNegativeBinomial:
+        return WideNegativeBinomial(self.log_size, self.log_mean.expand(batch_shape))
 
 
 class Counts(Located):
@@ -91,10 +139,10 @@ class Poisson(Counts):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         if not self.zero_inflated:
-            return dist.Poisson(self.log_rate(output).exp()).to_event(event_dim)
+            return WidePoisson(self.log_rate(output)).to_event(event_dim)
         output, gate = output.chunk(2, -event_dim)
-        rate = self.log_rate(output).exp()
-        return dist.ZeroInflatedPoisson(rate, gate_logits=gate).to_event(event_dim)
+        counts = WidePoisson(self.log_rate(output))
+        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
 
 
 class NegativeBinomial(Counts):
@@ -130,9 +178,7 @@ class NegativeBinomial(Counts):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         if not self.zero_inflated:
-            logits = self.log_rate(output) - self.log_size
-            return dist.NegativeBinomial(self.size, logits=logits).to_event(event_dim)
+            return WideNegativeBinomial(self.log_size, self.log_rate(output)).to_event(event_dim)
         output, gate = output.chunk(2, -event_dim)
-        logits = self.log_rate(output) - self.log_size
-        zeros = dist.ZeroInflatedNegativeBinomial(self.size, logits=logits, gate_logits=gate)
-        return zeros.to_event(event_dim)
+        counts = WideNegativeBinomial(self.log_size, self.log_rate(output))
+        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)

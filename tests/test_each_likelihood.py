@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -335,3 +336,30 @@ def test_the_same_of_all_columns_together(share: float) -> None:
     check_bounds(guide, x, by_columns)
     if share:
         assert by_quadrature(guide, x, by_columns, 1201).evidence[-1] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6, 1e7])
+@pytest.mark.parametrize("likelihood", [Poisson(), sized(), NegativeBinomial()], ids=repr)
+def test_probabilities_of_large_counts_are_exact(likelihood: Any, mean: float) -> None:
+    """In single precision, against SciPy at the parameters that it holds."""
+    output = torch.tensor([np.log(mean)], dtype=torch.float32)
+    rate = np.exp(float(output.double()))
+    x = np.round(mean * np.linspace(0.9, 1.1, 9)).astype(np.float32)
+    found = likelihood(output, 0).log_prob(torch.tensor(x)).detach()
+    if isinstance(likelihood, Poisson):
+        wanted = stats.poisson.logpmf(x.astype(float), rate)
+    else:
+        size = float(likelihood.log_size.detach().double().exp())
+        wanted = stats.nbinom.logpmf(x.astype(float), size, size / (size + rate))
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6, atol=1e-4)
+
+
+def test_a_large_size_is_a_poisson_with_a_quiet_gradient() -> None:
+    likelihood = NegativeBinomial()
+    with torch.no_grad():
+        likelihood.log_size.fill_(np.log(1e6))
+    p = likelihood(torch.tensor([np.log(5.0)], dtype=torch.float32), 0)
+    assert p.log_prob(torch.arange(60.0)).exp().sum().item() == pytest.approx(1, abs=1e-5)
+    p.log_prob(torch.tensor([3.0])).sum().backward()
+    # d log p / d log size = (x - (x - m)^2) / (2 size) to first order, where m is the mean.
+    assert likelihood.log_size.grad.item() == pytest.approx((4 - 3) / 2e6 * -1, rel=0.1)
