@@ -59,7 +59,8 @@ nitpick_ignore_regex = [
     # In signatures, and not public.
     (
         r"py:class",
-        r"inference\.(checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)"
+        r"inference\.(callbacks\._EveryEpochs"
+        r"|checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)"
         r"|distributed\.T|estimators\.base\.Fitted|objectives\.loss\.Suitable)"
         r"|ppl_models\.(likelihood_base\.Built|categories\.CodedLikelihood)",
     ),

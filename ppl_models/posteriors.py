@@ -132,13 +132,18 @@ class AutoregressiveNormal(dist.TorchDistribution):
         origin = self.from_noise(torch.zeros_like(self.base.mean))
         noise = normal_points(POINTS, self.event_shape[0], self.features)
         first = second = torch.zeros_like(self.base.mean)
-        # A program that is exported has no loops.
-        at_once = max(1, min(MOST_AT_ONCE, ROWS_AT_ONCE // max(1, self.batch_shape.numel())))
-        for points in noise.split(POINTS if torch.compiler.is_exporting() else at_once):
+        for points in noise.split(self._at_once()):
             shape = (len(points), *[1] * len(self.batch_shape), *self.event_shape)
             z = self.from_noise(points.view(shape).expand(-1, *self.batch_shape, -1)) - origin
             first, second = first + z.sum(0) / POINTS, second + z.square().sum(0) / POINTS
         return origin + first, second - first.square()
+
+    def _at_once(self) -> int:
+        """How many points are mapped at once: fewer in large batches."""
+        if torch.compiler.is_exporting():  # a program that is exported has no loops
+            return POINTS
+        rows = max(1, self.batch_shape.numel())
+        return max(1, min(MOST_AT_ONCE, ROWS_AT_ONCE // rows))
 
     def _forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's z, and the sum of all logarithms of scales ``[...]``."""
