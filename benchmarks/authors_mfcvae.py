@@ -13,7 +13,7 @@ Bernoulli of grey values needs it with today's torch. A run that was stopped goe
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import sys
 import types
@@ -66,6 +66,20 @@ def batches_of(x: Tensor) -> Iterator[tuple[int, Tensor]]:
     yield from enumerate(x[order] for order in torch.randperm(len(x)).split(BATCH_SIZE))
 
 
+def train(model: Any, optimizer: torch.optim.Optimizer, x: Tensor, epoch: int) -> float:
+    """An epoch; returns its mean loss, in nats per datum."""
+    model.train()
+    total = 0.0
+    for number, batch in batches_of(x):
+        optimizer.zero_grad()
+        x_hat, posteriors, draws = model.forward(batch, epoch, number)
+        loss = model.compute_loss_5terms(batch, x_hat, posteriors, draws, epoch)[0]
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach()) * len(batch)
+    return total / len(x)
+
+
 @torch.no_grad()
 def encoded(model: Any, x: Tensor, epoch: int) -> tuple[list[Tensor], list[Tensor]]:
     """Means and draws of the latents ``[N, d]`` by facet."""
@@ -91,7 +105,7 @@ def probes(model: Any, data: Dataset, x: Tensor, test: Tensor, epoch: int, seed:
     known = data.train_labels["digit"], data.test_labels["digit"]
     each = zip(encoded(model, x, epoch), encoded(model, test, epoch), strict=True)
     for name, (own, others) in zip(("probe_means", "probe"), each, strict=True):
-        train, held_out = ({**dict(zip(FACETS, z, strict=True))} for z in (own, others))
+        train, held_out = (dict(zip(FACETS, z, strict=True)) for z in (own, others))
         for facet in (*FACETS, "joint"):
             pair = (
                 torch.cat(list(z.values()), 1) if facet == "joint" else z[facet]
@@ -144,24 +158,16 @@ def main(argv: list[str] | None = None) -> None:
         model.initialize_p_z_c_params_with_gmm([(x, None)], "fc_vlae", -1, -1)
     last = 2 * args.epochs - 1
     for epoch in range(first, last + 1):
-        model.train()
-        total = 0.0
-        for number, batch in batches_of(x):
-            optimizer.zero_grad()
-            x_hat, posteriors, draws = model.forward(batch, epoch, number)
-            loss = model.compute_loss_5terms(batch, x_hat, posteriors, draws, epoch)[0]
-            loss.backward()
-            optimizer.step()
-            total += float(loss.detach()) * len(batch)
-        record: dict[str, Any] = {"epoch": epoch, "loss": total / len(x)}
+        record: dict[str, Any] = {"epoch": epoch, "loss": train(model, optimizer, x, epoch)}
         if epoch % args.evaluate_every == 0 or epoch == last:
             found = accuracies(model, data, test, epoch)
             record |= {f"accuracy_{name}": value for name, value in found.items()}
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state | {"epoch": epoch, "random": torch.get_rng_state()}, kept)
             print(record, flush=True)
         with metrics.open("a") as file:
             file.write(json.dumps(record) + "\n")
+        if "accuracy_digit" in record:  # after its line, which a resumed run keeps
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state | {"epoch": epoch, "random": torch.get_rng_state()}, kept)
     scores = probes(model, data, x, test, last, args.seed)
     for name, value in accuracies(model, data, test, last).items():
         scores[name]["accuracy"] = value

@@ -65,8 +65,12 @@ class Schedule(Options):
     def bind_further(
         self, model: FacetModel, steps_per_epoch: int, total_steps: int, epoch: int, step: int
     ) -> Weights:
-        """The same for a run that goes on, after so many epochs and steps: its earlier epochs may
-        have had another number of steps, which a schedule that counts epochs has to mind.
+        """The same for a run that goes on: its earlier epochs may have had another number of steps,
+        which a schedule that counts epochs has to mind.
+
+        :param epoch: how many epochs the run has had.
+        :param step: and how many steps.
+        :raises ValueError: as :meth:`bind`.
         """
         return self.bind(model, steps_per_epoch, total_steps)
 

@@ -30,9 +30,11 @@ class WidePoisson(dist.Poisson):
 
     def __init__(self, log_rate: Tensor) -> None:
         self.log_rate = log_rate
-        super().__init__(log_rate.exp(), validate_args=False)
+        super().__init__(log_rate.exp())
 
     def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
         x, log_rate = (each.to(wide(each)) for each in (value, self.log_rate))
         return (x * log_rate - log_rate.exp() - (x + 1).lgamma()).to(self.log_rate)
 
@@ -52,9 +54,11 @@ class WideNegativeBinomial(dist.NegativeBinomial):
 
     def __init__(self, log_size: Tensor, log_mean: Tensor) -> None:
         self.log_size, self.log_mean = log_size, log_mean
-        super().__init__(log_size.exp(), logits=log_mean - log_size, validate_args=False)
+        super().__init__(log_size.exp(), logits=log_mean - log_size)
 
     def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
         logs = (each.to(wide(each)) for each in (value, self.log_size, self.log_mean))
         x, log_size, log_mean = logs
         size, logits = log_size.exp(), log_mean - log_size

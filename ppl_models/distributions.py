@@ -434,7 +434,8 @@ class MarginalMixture(dist.MixtureSameFamily):
 
 
 class LogitContinuousBernoulli(dist.ContinuousBernoulli):
-    """Pyro's continuous Bernoulli, computed from its logit, for any size of that.
+    r"""Pyro's continuous Bernoulli, computed from its logit ``[...]``, for any size of that:
+    :math:`\log p(x) = \lambda x + \log \frac{\lambda}{e^\lambda - 1}`, in nats.
 
     Torch's clamps probabilities to what float32 tells from 0 and 1, so that the density of a logit
     beyond 15 does not integrate to 1, and no mean is below 0.06.

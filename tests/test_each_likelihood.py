@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from scipy import stats
@@ -363,3 +364,9 @@ def test_a_large_size_is_a_poisson_with_a_quiet_gradient() -> None:
     p.log_prob(torch.tensor([3.0])).sum().backward()
     # d log p / d log size = (x - (x - m)^2) / (2 size) to first order, where m is the mean.
     assert likelihood.log_size.grad.item() == pytest.approx((4 - 3) / 2e6 * -1, rel=0.1)
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(), Poisson(True)], ids=repr)
+def test_what_is_no_count_is_refused_with_pyros_checks_on(likelihood: Any) -> None:
+    with pyro.validation_enabled(), pytest.raises(ValueError, match="within the support"):
+        likelihood(torch.zeros(2), 1).log_prob(torch.tensor([-1.0, 2.0]))
