@@ -51,7 +51,9 @@ class Schedule(Options):
         super().__init_subclass__(**options)
         if "bind" in vars(cls) and "gates_open" not in vars(cls):
             cls.gates_open = False
-        if "bind" in vars(cls) and "bind_further" not in vars(cls):
+        # A base's way to go on knows nothing of the ``bind`` that this class has.
+        goes_on = cls.bind_further is not Schedule.bind_further
+        if goes_on and "bind" in vars(cls) and "bind_further" not in vars(cls):
             cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
 
     @abstractmethod

@@ -84,7 +84,9 @@ EXEMPT = {
     "digits": "takes a seed alone, which scikit-learn checks",
     "Batching.check": "of each kind, by way of SVIRunner.fit",
     "SVIRunner.plan": "SVIRunner.fit, which has rows, is this and then trains",
-    "Schedule.bind": "of each kind, by way of SVIRunner.fit",
+    **dict.fromkeys(
+        ("Schedule.bind", "Schedule.bind_further"), "of each kind, by way of SVIRunner.fit"
+    ),
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",
 }
