@@ -118,7 +118,23 @@ def probes(model: Any, data: Dataset, x: Tensor, test: Tensor, epoch: int, seed:
     return scores
 
 
-def main(argv: list[str] | None = None) -> None:
+def keep(folder: Path, model: Any, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+    torch.save(state | {"random": torch.get_rng_state()}, folder / "state.pt")
+
+
+def go_on(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> int:
+    """The number of epochs that the run in the folder has had, whose state is restored."""
+    if not (folder / "state.pt").is_file():
+        return 0
+    state = torch.load(folder / "state.pt")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    return int(state["epoch"])
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -129,7 +145,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--evaluate-every", type=int, default=20)
     parser.add_argument("--train-rows", type=int, help="most training images")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
     torch.distributions.Distribution.set_default_validate_args(False)
     data = load("mnist", args.data_root)
     data = some_rows(data, args.train_rows or len(data.train))
@@ -142,32 +162,28 @@ def main(argv: list[str] | None = None) -> None:
     model = authors_model(args.checkout, args.epochs, -(-len(x) // BATCH_SIZE))
     model.initialize_fc_layers()
     optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=RATE)
+
     args.out.mkdir(parents=True, exist_ok=True)
-    kept, metrics = args.out / "state.pt", args.out / "metrics.jsonl"
-    first = 1
-    if kept.is_file():
-        state = torch.load(kept)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["random"])
-        first = state["epoch"] + 1
-        lines = [r for r in whole_lines(metrics.read_text()) if r["epoch"] < first]
+    metrics = args.out / "metrics.jsonl"
+    done, last = go_on(args.out, model, optimizer), 2 * args.epochs - 1
+    if done:
+        lines = [line for line in whole_lines(metrics.read_text()) if line["epoch"] <= done]
         metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
         metrics.write_text("")
         model.initialize_p_z_c_params_with_gmm([(x, None)], "fc_vlae", -1, -1)
-    last = 2 * args.epochs - 1
-    for epoch in range(first, last + 1):
+    for epoch in range(done + 1, last + 1):
         record: dict[str, Any] = {"epoch": epoch, "loss": train(model, optimizer, x, epoch)}
-        if epoch % args.evaluate_every == 0 or epoch == last:
+        scored = epoch % args.evaluate_every == 0 or epoch == last
+        if scored:
             found = accuracies(model, data, test, epoch)
             record |= {f"accuracy_{name}": value for name, value in found.items()}
             print(record, flush=True)
         with metrics.open("a") as file:
             file.write(json.dumps(record) + "\n")
-        if "accuracy_digit" in record:  # after its line, which a resumed run keeps
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state | {"epoch": epoch, "random": torch.get_rng_state()}, kept)
+        if scored:  # after its line, which a run that goes on keeps
+            keep(args.out, model, optimizer, epoch)
+
     scores = probes(model, data, x, test, last, args.seed)
     for name, value in accuracies(model, data, test, last).items():
         scores[name]["accuracy"] = value
