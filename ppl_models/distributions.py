@@ -8,7 +8,7 @@ outside the networks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import pyro.distributions as dist
@@ -112,56 +112,55 @@ def component_log_probs(components: dist.TorchDistribution, z: Tensor) -> Tensor
 
 def in_plates(components: dist.TorchDistribution, plates: int) -> dist.TorchDistribution:
     """All components, batch ``[K]``, as one distribution ``[K, 1, ..., 1]`` within plates."""
-    shape = (*components.batch_shape, *[1] * plates)
-    placed: _DiagonalNormals | _MultivariateNormals
-    if isinstance(components, dist.MultivariateNormal):
-        factor = components.scale_tril
-        placed = _MultivariateNormals(
-            components.loc.reshape(*shape, -1),
-            scale_tril=factor.reshape(*shape, *factor.shape[-2:]),
-        )
-    else:
-        each = components.base_dist
-        placed = _DiagonalNormals(each.loc.reshape(*shape, -1), each.scale.reshape(*shape, -1))
-    placed.components, placed.plates = components, plates
-    return placed
+    return _InPlates(components, plates, (*components.batch_shape, *[1] * plates))
 
 
 class _InPlates(dist.TorchDistribution):
-    """Components as :func:`in_plates` arranges them, whose density is
-    :func:`component_log_probs`.
-    """
+    """Components as :func:`in_plates` arranges them."""
 
-    components: dist.TorchDistribution
-    plates: int
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(
+        self, components: dist.TorchDistribution, plates: int, batch_shape: Sequence[int]
+    ) -> None:
+        self.components, self.plates = components, plates
+        super().__init__(torch.Size(batch_shape), components.event_shape, validate_args=False)
+
+    @property
+    def has_rsample(self) -> bool:
+        return self.components.has_rsample
+
+    @constraints.dependent_property
+    def support(self) -> constraints.Constraint:
+        return self.components.support
 
     def log_prob(self, value: Tensor) -> Tensor:
         dim = value.dim() - 2 - self.plates  # of the components among those of the value
         if dim >= 0 and value.shape[dim] > 1:  # each component has values of its own
-            return super().log_prob(value)
-        if self._validate_args:
-            self._validate_sample(value)
-        shared = value.squeeze(dim) if dim >= 0 else value
-        log_prob = component_log_probs(self.components, shared)
-        log_prob = log_prob.reshape(*[1] * (-1 - dim), *log_prob.shape).movedim(
-            -1, -1 - self.plates
-        )
+            log_prob = self.components.log_prob(value.movedim(dim, -2))
+        else:
+            shared = value.squeeze(dim) if dim >= 0 else value
+            log_prob = component_log_probs(self.components, shared)
+            log_prob = log_prob.reshape(*[1] * (-1 - dim), *log_prob.shape)
+        log_prob = log_prob.movedim(-1, -1 - self.plates)
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, log_prob.shape))
+
+    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        with torch.no_grad():
+            return self._arranged(self.components.sample, sample_shape)
+
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        return self._arranged(self.components.rsample, sample_shape)
+
+    def _arranged(self, draw: Callable[[torch.Size], Tensor], sample_shape: torch.Size) -> Tensor:
+        batch = list(self.batch_shape)
+        del batch[-1 - self.plates]
+        return draw(torch.Size((*sample_shape, *batch))).movedim(-2, -2 - self.plates)
 
     def expand(
         self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
     ) -> dist.TorchDistribution:
-        new = super().expand(batch_shape)
-        new.components, new.plates = self.components, self.plates
-        return new
-
-
-class _DiagonalNormals(_InPlates, DiagonalNormal):
-    pass
-
-
-class _MultivariateNormals(_InPlates, dist.MultivariateNormal):
-    pass
+        return _InPlates(self.components, self.plates, batch_shape)
 
 
 class FewScalesNormal(dist.Independent):
