@@ -234,9 +234,8 @@ def compare(latents: list[np.ndarray], places: int) -> dict[str, list[float]]:
     """Correlations of every two seeds' latents, place by place for those on a grid."""
     scores: dict[str, list[float]] = {}
     for one, other in combinations(latents, 2):
-        for a, b in zip(
-            np.split(one, places, axis=1), np.split(other, places, axis=1), strict=True
-        ):
+        for place in range(places):
+            a, b = one[:, place::places], other[:, place::places]
             variants: dict[str, dict[str, Any]] = {"aligned": {"align": True}, "as they are": {}}
             if a.shape[1] > VARIATES:
                 variants[f"{VARIATES} variates"] = {"align": True, "num_variates": VARIATES}

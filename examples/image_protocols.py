@@ -268,7 +268,7 @@ def means_of_z(guide: FacetGuide, x: np.ndarray, given: Given) -> np.ndarray:
 
 @torch.no_grad()
 def encoded(guide: FacetGuide, x: np.ndarray, given: Given) -> np.ndarray:
-    """The encoder's output, before it is quantised: ``[N, places * d]``."""
+    """The encoder's output, before it is quantised: ``[N, d * places]``."""
     data, device = guide.observed(x, given), guide.model.gates.device
     with evaluating(guide):
         parts = [guide.heads(part.to(device).x)["z"].cpu() for part in data.split(1024)]

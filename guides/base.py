@@ -60,7 +60,8 @@ class FacetGuide(Program):
         check_model(model)
         if family is not None:
             check_kind("family", family, Family, "a family, such as FullCovariance()")
-            if any(prior.uses_posterior for prior in model.priors.values()):
+            diagonal = isinstance(family, Diagonal)
+            if not diagonal and any(prior.uses_posterior for prior in model.priors.values()):
                 raise ValueError(
                     "a VampPrior is made of diagonal posteriors: leave family out, or use another "
                     f"prior, got {family!r}"

@@ -37,9 +37,10 @@ def check_count(name: str, value: Any) -> int:
 
     :raises ValueError: naming the argument and what was given.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or index(value) < 1:
+    found = _integer(value)
+    if found is None or found < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return index(value)
+    return found
 
 
 def check_size(name: str, value: Any) -> int:
@@ -47,11 +48,12 @@ def check_size(name: str, value: Any) -> int:
 
     :raises ValueError: naming the argument and what was given.
     """
-    if check_count(name, value) > MAX_SIZE:
+    found = check_count(name, value)
+    if found > MAX_SIZE:
         raise ValueError(
             f"{name} must be at most {MAX_SIZE}, got {value}: it would not fit in memory"
         )
-    return index(value)
+    return found
 
 
 def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
@@ -68,7 +70,16 @@ def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
 
 def is_index(value: Any, n: int) -> bool:
     """Whether ``value`` is an integer from 0 to n - 1."""
-    return hasattr(value, "__index__") and not isinstance(value, bool) and 0 <= index(value) < n
+    found = _integer(value)
+    return found is not None and 0 <= found < n
+
+
+def _integer(value: Any) -> int | None:
+    """``value`` as an int; ``None`` for booleans, arrays and other numbers."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
 
 
 def number(value: Any) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from abc import ABCMeta
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ class _Recorder(ABCMeta):
         with exclusive():  # starting values are drawn from the process's random stream
             instance = super().__call__(*args, **kwargs)
         bound = inspect.signature(type(instance).__init__).bind(instance, *args, **kwargs)
-        instance.__dict__["_arguments"] = {k: v for k, v in list(bound.arguments.items())[1:]}
+        instance.__dict__["_arguments"] = {
+            name: _copied(value) for name, value in list(bound.arguments.items())[1:]
+        }
         return instance
 
     @property
@@ -55,6 +58,19 @@ class Options(Configurable):
             f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_"
         )
         return f"{type(self).__name__}({arguments})"
+
+
+def _copied(value: Any) -> Any:
+    """``value`` with containers of its own, so that what the caller changes later stays out."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_copied(item) for item in value]
+    return value
 
 
 def to_config(value: Any) -> Any:

@@ -238,6 +238,27 @@ def test_neighbours_tell_what_a_datum_does_not() -> None:
     np.testing.assert_allclose(beside, new, atol=1e-4, err_msg="whatever rows come together")
 
 
+def test_known_clusters_count_among_neighbours() -> None:
+    """Data that tell nothing of their group, half of which are known, beside others of theirs."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(2, size=300)
+    x = rng.normal(size=(300, 3))
+    graph = NeighborGraph(label[:, None] * 8 + rng.normal(size=(300, 2)))
+    known = np.where(rng.random(300) < 0.5, label, -1)
+    pyro.set_rng_seed(0)
+    facets = {"group": NeighborMixture(GaussianMixture(2, 2, scale=1.0), strength=5.0)}
+    model = MFCVAE((3,), facets, Normal(0.9), SharedMLP((8,)))
+    runner = SVIRunner(model, VaDEGuide(model), lr=1e-3)
+    given = {"label": {"group": known}}
+    q = cluster_posterior(runner.guide, x, graph, **given)
+    assert (q[known >= 0].argmax(1) == known[known >= 0]).all()
+    assert (q.argmax(1) == label).mean() > 0.95
+    fit_neighbors(runner, x, graph, 2, every=1, batch_size=100, progress=False, **given)
+    assert model.mixtures["group"].strength > 0.5
+    counts = graph.counts(cluster_posterior(runner.guide, x, graph, **given))
+    assert (counts.argmax(1) == label).mean() > 0.9
+
+
 def test_a_saved_run_has_its_strength(tmp_path: Path) -> None:
     runner, x, _, _, graph = trained(epochs=2)
     again = SVIRunner.load(runner.save(tmp_path / "run"))

@@ -231,6 +231,17 @@ def test_clusters_are_counted(apart: float) -> None:
         assert set(found) == {0}
 
 
+@pytest.mark.parametrize(("number", "dim"), [(5, 1), (5, 4), (8, 4), (15, 2)])
+def test_clusters_along_a_line_are_counted(number: int, dim: int) -> None:
+    """Ten and more deviations apart: samples of their covariance are nearly a chain, too."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(number, size=60 * number)
+    x = rng.normal(size=(len(group), dim)) + 14 * group[:, None]
+    found = neighbor_clusters(x)
+    assert found.max() + 1 == number
+    assert adjusted_rand_score(group, found) > 0.7
+
+
 @pytest.mark.parametrize("draw", ["uniform", "normal", "standard_t"])
 def test_bounds_and_tails_are_no_clusters(draw: str) -> None:
     """Of ten tables each; two or more of them in fewer than 9 % of tests, at a true rate of 5 %."""

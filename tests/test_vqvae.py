@@ -38,7 +38,7 @@ def build(num_samples: int = 1, **options: object) -> CodebookGuide:
 
 def responsibilities(guide: CodebookGuide) -> torch.Tensor:
     """q(c given x) by the squared distance of the encoder's point to every code: ``[B, P, K]``."""
-    points = guide.encoder(X)[0].reshape(len(X), PLACES, D)
+    points = guide.encoder(X)[0].reshape(len(X), D, PLACES).mT
     codes = guide.model.codebook.loc
     squared = (points[:, :, None] - codes).square().sum(-1)
     return torch.softmax(-squared / 2, -1)
@@ -59,17 +59,36 @@ def test_a_place_of_the_row_is_a_place_of_the_grid() -> None:
     x = torch.rand(5, 1, 32, 32)
     changed = x.clone()
     changed[:, :, -4:, :4] += 5.0  # lowest row, first column: place 56
-    moved = (guide.encoder(changed)[0] - guide.encoder(x)[0]).reshape(5, 64, D).norm(dim=-1).mean(0)
+    moved = (guide.encoder(changed)[0] - guide.encoder(x)[0]).reshape(5, D, 64).norm(dim=1).mean(0)
     assert moved.argmax() == 56
     assert moved.reshape(8, 8)[:4, 4:].max() == 0
-    z = torch.randn(1, 64 * D)
+    z = torch.randn(1, D * 64)
     other = z.clone()
-    other[:, 56 * D : 57 * D] += 5.0
+    other[:, 56::64] += 5.0
     image = (guide.model.decode({"code": other}).mean - guide.model.decode({"code": z}).mean).abs()[
         0, 0
     ]
     assert image[16:, :16].sum() > 0
     assert image[:8, 24:].max() == 0
+
+
+@pytest.mark.parametrize("build", [VAE, Autoencoder])
+def test_means_and_scales_of_a_place_are_its_own(build: type) -> None:
+    torch.manual_seed(0)
+    if build is VAE:
+        guide = VaDEGuide(VAE((1, 32, 32), D * 64, Normal(0.4), network=ConvGrid((4, 5)))).eval()
+    else:
+        guide = PointGuide(Autoencoder((1, 32, 32), D, Normal(0.4), ConvGrid((4, 5)))).eval()
+    x = torch.rand(5, 1, 32, 32)
+    changed = x.clone()
+    changed[:, :, -4:, :4] += 5.0
+    (name,) = guide.model.priors
+    before, after = (guide.posterior(each)[name] for each in (x, changed))
+    for value in ("mean", "variance"):
+        moved = (getattr(after, value) - getattr(before, value)).abs()
+        moved = moved.reshape(5, D, 8, 8).norm(dim=1).mean(0)
+        assert moved[:4].max() == moved[:, 4:].max() == 0
+        assert (moved[-1, 0] > 0) == (build is VAE or value == "mean")
 
 
 @pytest.mark.parametrize("num_samples", [1, 3])
@@ -86,7 +105,7 @@ def test_the_objective_is_reconstruction_at_relaxed_codes_and_the_exact_kl(
     shape = (len(X), PLACES, K) if num_samples == 1 else (num_samples, len(X), PLACES, K)
     uniform = torch.rand(shape, dtype=torch.float64)
     relaxed = ((q.log() - (-uniform.log()).log()) / 0.5).softmax(-1)
-    z = (relaxed @ guide.model.codebook.loc).flatten(-2)
+    z = (relaxed @ guide.model.codebook.loc).mT.flatten(-2)
     mean = guide.model.decode({"code": z}).mean
     log_likelihood = TorchNormal(mean, torch.tensor(0.4).double()).log_prob(X).sum((-1, -2, -3))
     if num_samples > 1:
@@ -134,12 +153,12 @@ def test_reconstructions_are_of_the_nearest_codes_and_draws_of_any() -> None:
     guide = build()
     codes = guide.codes(X)
     np.testing.assert_array_equal(codes, responsibilities(guide).argmax(-1))
-    z = guide.model.codebook.loc[torch.as_tensor(codes)].flatten(-2)
+    z = guide.model.codebook.loc[torch.as_tensor(codes)].mT.flatten(-2)
     np.testing.assert_allclose(guide.reconstruct(X), guide.model.decode({"code": z}).mean.detach())
     drawn = guide.model.priors["code"].sample(400)
-    assert len(np.unique(drawn[:, :D], axis=0)) == K
+    assert len(np.unique(drawn[:, ::PLACES], axis=0)) == K
     assert torch.equal(
-        guide.model.priors["code"].sample(2, cluster=1)[0].reshape(PLACES, D)[2],
+        guide.model.priors["code"].sample(2, cluster=1)[0].reshape(D, PLACES)[:, 2],
         guide.model.codebook.loc[1],
     )
 

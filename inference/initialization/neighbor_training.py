@@ -18,6 +18,7 @@ from inference.checkpoints.periodic import Checkpoints
 from inference.initialization.graph import NeighborGraph
 from inference.runner import SVIRunner
 from ppl_models.checks import check_count, check_kind
+from ppl_models.distributions import CERTAIN
 from ppl_models.priors import NeighborMixture
 
 __all__ = ["cluster_posterior", "fit_neighbors", "likeliest_strength", "mean_field"]
@@ -45,9 +46,10 @@ def fit_neighbors(
 
     .. math:: q_i(k) \propto q(c_i = k \mid x_i) \, \exp\Big(\beta \sum_j w_{ij} q_j(k)\Big)
 
-    with the guide's own q(c given x); then model and guide are trained for ``every`` epochs, in
-    which each datum's clusters are given its neighbours' q. While they are, the history's ``elbo``
-    bounds log p(x given the neighbours' clusters).
+    with the guide's own q(c given x), or the known cluster of a datum that has a ``label``; then
+    model and guide are trained for ``every`` epochs, in which each datum's clusters are given its
+    neighbours' q. While they are, the history's ``elbo`` bounds log p(x given the neighbours'
+    clusters).
 
     :param runner: the runner to train, whose guide takes neighbours: a
         :class:`~guides.VaDEGuide`, :class:`~guides.AmortizedGuide` or
@@ -59,7 +61,8 @@ def fit_neighbors(
         the clusters, each time they are computed.
     :param checkpoints: each call of ``fit`` has a folder of its own in theirs, and keeps as many
         as they say.
-    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
+    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size`` and
+        ``label``.
     :returns: the runner.
     :raises ValueError: before training, if an argument does not fit.
 
@@ -101,7 +104,8 @@ def fit_neighbors(
         check_kind("checkpoints", checkpoints, Checkpoints, "such as Checkpoints('folder')")
     kept = [None if checkpoints is None else checkpoints.part(f"after-{n:06d}") for n in starts]
     for start, part in zip(starts, kept, strict=True):
-        counts = _neighbors(runner.guide, x, graphs, learn_strength)
+        alone = _log_alone(runner.guide, x, fit_options.get("label"))
+        counts = _neighbors(runner.guide, alone, graphs, learn_strength)
         how = {**fit_options, "neighbors": counts, "checkpoints": part}
         runner.fit(x, min(every, epochs - start), **how)
         if runner.should_stop:
@@ -110,12 +114,17 @@ def fit_neighbors(
 
 
 def cluster_posterior(
-    guide: FacetGuide, x: ArrayLike | Tensor, graph: NeighborGraph, facet: str | None = None
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    graph: NeighborGraph,
+    facet: str | None = None,
+    label: Any = None,
 ) -> np.ndarray:
     """Probabilities of a facet's clusters ``[N, K]`` for the data of a graph, by mean field.
 
     :param x: the data of the graph ``[N, *x_shape]``.
     :param facet: by default the only one with a :class:`~ppl_models.NeighborMixture`.
+    :param label: known clusters, as :meth:`~inference.runner.SVIRunner.fit` takes them.
     :raises ValueError: if an argument does not fit.
 
     Example:
@@ -130,7 +139,8 @@ def cluster_posterior(
     """
     given = graph if facet is None else {facet: graph}
     name = next(iter(_by_facet(guide, given, len(guide.observed(x, {})))))
-    return mean_field(_log_alone(guide, x)[name], graph, _prior(guide, name).strength.item())
+    alone = _log_alone(guide, x, label)[name]
+    return mean_field(alone, graph, _prior(guide, name).strength.item())
 
 
 def mean_field(log_alone: np.ndarray, graph: NeighborGraph, strength: float) -> np.ndarray:
@@ -171,12 +181,15 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
 
 def _neighbors(
     guide: FacetGuide,
-    x: ArrayLike | Tensor,
+    alone: Mapping[str, np.ndarray],
     graphs: Mapping[str, NeighborGraph],
     learn_strength: bool,
 ) -> dict[str, np.ndarray]:
-    """How much of each datum's neighbours is in each cluster under the posterior of all."""
-    alone, counts = _log_alone(guide, x), {}
+    """How much of each datum's neighbours is in each cluster under the posterior of all.
+
+    :param alone: log-probabilities without neighbours ``[N, K]`` by facet.
+    """
+    counts = {}
     for name, graph in graphs.items():
         prior = _prior(guide, name)
         if learn_strength:
@@ -187,13 +200,22 @@ def _neighbors(
     return counts
 
 
-def _log_alone(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, np.ndarray]:
+def _log_alone(
+    guide: FacetGuide, x: ArrayLike | Tensor, label: Any = None
+) -> dict[str, np.ndarray]:
     """log q(c given x) without neighbours, ``[N, K]`` by facet; what float32 takes for 0 is its
-    smallest number, so that neighbours may still have a say.
+    smallest number, so that neighbours may still have a say. A known cluster is certain.
     """
     least = np.finfo(np.float32).tiny
     found = guide.predict_proba(x)
-    return {name: np.log(probs.astype(np.float64).clip(least)) for name, probs in found.items()}
+    alone = {name: np.log(probs.astype(np.float64).clip(least)) for name, probs in found.items()}
+    if label is not None:
+        given = guide.observed(x, {"label": label}).given["label"].cpu().numpy()
+        for name, known in zip(guide.model.mixtures, given.reshape(len(given), -1).T, strict=True):
+            rows = np.flatnonzero(known >= 0)
+            alone[name][rows] = -CERTAIN
+            alone[name][rows, known[rows].astype(int)] = 0
+    return alone
 
 
 def _prior(guide: FacetGuide, facet: str) -> NeighborMixture:

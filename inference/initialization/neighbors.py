@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from inference.initialization.graph import centred_rows, neighbor_weights, principal_components
@@ -16,6 +17,7 @@ from inference.initialization.spectral import leading_eigenvectors, spectral_clu
 from inference.runner import SVIRunner
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count, check_kind, check_size
+from ppl_models.sparse import SparseRows
 
 __all__ = ["neighbor_clusters", "neighbor_start"]
 
@@ -53,7 +55,7 @@ def neighbor_clusters(
         unless there are more than 20,000 and faiss is installed (``facetvae[neighbors]``).
     :param num_clusters: K, below N. ``None`` to count them, up to 40: as many as the graph has
         eigenvalues well above the second one of graphs of normal samples with the same covariance,
-        which have a single cluster.
+        which have a single cluster, or as it has parts that no edge joins, if there are more.
     :param num_neighbors: of each datum, below N.
     :param dim: most principal components to use.
     :param max_rows: most data to use, chosen at random.
@@ -160,6 +162,8 @@ def neighbor_start(
             "above 0, such as VaDEGuide(model, label_weight=30)"
         )
     rows = guide.observed(x, {}).x
+    if isinstance(rows, SparseRows):
+        raise ValueError("x is sparse, but distances need dense rows: give x.toarray()")
     as_labels = {**known, name: np.full(len(rows), -1)}
     runner.plan(
         x, epochs, label=as_labels, **fit_options
@@ -184,7 +188,9 @@ def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
-    """How many eigenvalues of the graph are well above all but the first of a normal sample's."""
+    """How many eigenvalues of the graph are well above all but the first of a normal sample's, or
+    how many parts it has.
+    """
     most = min(MOST_CLUSTERS, len(rows) - 2)
     if most < 2:
         return 1
@@ -193,4 +199,9 @@ def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
     graphs = [neighbor_weights(each, num_neighbors) for each in (*normal, rows)]
     chance = max(leading_eigenvectors(graph, 2, seed)[0].min() for graph in graphs[:-1])
     values, _ = leading_eigenvectors(graphs[-1], most, seed)
-    return max(1, int((values > chance + ABOVE_CHANCE * (values.max() - chance)).sum()))
+    well_above = int((values > chance + ABOVE_CHANCE * (values.max() - chance)).sum())
+    # Where samples of the same covariance are nearly apart too, as along a line, all eigenvalues
+    # are alike, and the parts tell more.
+    sizes = np.bincount(connected_components(graphs[-1], directed=False)[1])
+    parts = int((sizes >= 2 * num_neighbors).sum())
+    return min(most, max(1, well_above, parts))

@@ -25,6 +25,7 @@ from ppl_models.likelihood_base import rebuilt
 from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Normal
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.modes import training
+from ppl_models.networks.flows import FlowDecoder
 from ppl_models.priors import Flat
 
 __all__ = ["autoencoder_start", "data_dependent_start"]
@@ -139,8 +140,8 @@ def data_dependent_start(
     :param seed: of this choice and of the draws of z that the decoder sees.
     :param deviation: standard deviation of every unit's output, before its activation.
     :param given: inputs of the model other than x, one entry per datum.
-    :raises ValueError: if ``x`` does not fit the model, fewer than two rows are requested or given,
-        or ``deviation`` is not positive.
+    :raises ValueError: if the model is a flow, ``x`` does not fit it, fewer than two rows are
+        requested or given, or ``deviation`` is not positive.
 
     Example:
         >>> import numpy as np
@@ -152,6 +153,11 @@ def data_dependent_start(
     """
     check_guide(guide)
     model = guide.model
+    if isinstance(model.decoder, FlowDecoder):
+        raise ValueError(
+            "a flow's layers are called once for each coordinate, and its outputs on data are z: "
+            "train it from where it starts"
+        )
     data = guide.observed(x, given)
     check_positive("deviation", deviation)
     if min(check_count("rows", rows), len(data)) < 2:

@@ -20,7 +20,7 @@ class ConvGrid(ChannelsLast):
 
     ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``,
     and back: the usual architecture of VQ-VAEs (van den Oord et al., 2017). For models with one
-    facet, whose z is the flattened grid, place by place.
+    facet, whose z is the flattened grid, one channel after the other.
 
     :param widths: channels after each halving.
     :raises ValueError: if an option is out of range; when a network is built, if the data are not
@@ -59,12 +59,12 @@ class ConvGrid(ChannelsLast):
             _Residual(channels, self),
             nn.Conv2d(channels, depth, 1),
         ]
-        return _GridEncoder(Batched(3, *layers, _ToRow()))
+        return _GridEncoder(Batched(3, *layers, nn.Flatten()))
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         grid, depth = self._grid(x_shape), self._depth(dims, x_shape)
         last = self.widths[-1]
-        layers = [_FromRow((depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
+        layers = [nn.Unflatten(1, (depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
         layers += [_Residual(last, self), _Residual(last, self), *self._after(last)]
         for width, below in zip(self.widths[::-1], self.widths[-2::-1], strict=False):
             layers += [nn.ConvTranspose2d(width, below, 4, 2, 1, bias=False), *self._after(below)]
@@ -103,25 +103,6 @@ class _Residual(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.layers(h)
-
-
-class _ToRow(nn.Module):
-    """``[B, D, H, W] -> [B, H * W * D]``, place by place."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h.movedim(1, -1).flatten(1)
-
-
-class _FromRow(nn.Module):
-    """``[B, H * W * D] -> [B, D, H, W]``."""
-
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, z: Tensor) -> Tensor:
-        depth, height, width = self.shape
-        return z.unflatten(1, (height, width, depth)).movedim(-1, 1)
 
 
 class _GridEncoder(Encoder):

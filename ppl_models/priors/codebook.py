@@ -14,8 +14,9 @@ __all__ = ["Codebook"]
 
 
 class Codebook(Prior):
-    """A code at every place, all equally probable; z concatenates their vectors (van den Oord et
-    al., 2017).
+    """A code at every place, all equally probable; z holds their vectors: the first entry of every
+    place's, then the second, as a flattened image of ``code_dim`` channels (van den Oord et al.,
+    2017).
 
     :param num_components: K, the number of codes.
     :param code_dim: length of a code's vector.
@@ -50,7 +51,7 @@ class Codebook(Prior):
 
     def vectors(self, component: Tensor) -> Tensor:
         """z of codes ``[..., places, K]``, one-hot or relaxed: ``[..., dim]``."""
-        return (component @ self.loc).flatten(-2)
+        return (component @ self.loc).mT.flatten(-2)
 
     def log_affinity(self, embedding: Tensor) -> Tensor:
         """Closeness of an embedding ``[..., dim]`` to every code, up to a constant: ``[..., places,
@@ -60,7 +61,7 @@ class Codebook(Prior):
         code. Its softmax gives the responsibilities of a mixture of these Normals (*I Don't Need
         u*, appendix B).
         """
-        e = embedding.unflatten(-1, (self.places, self.code_dim))
+        e = embedding.unflatten(-1, (self.code_dim, self.places)).mT
         # Terms that are equal for all codes cancel in a softmax.
         return e @ self.loc.T - 0.5 * self.loc.square().sum(-1)
 
@@ -81,7 +82,7 @@ class Codebook(Prior):
         self._check_draws(n, cluster, temperature)
         if cluster is None:
             return self.vectors(self.component().expand([n]).sample())
-        return self.loc[cluster].repeat(n, self.places)
+        return self.loc[cluster].repeat_interleave(self.places).repeat(n, 1)
 
     def extra_repr(self) -> str:
         codes = f"num_components={self.num_components}, code_dim={self.code_dim}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Literal
 
 import pyro.distributions as dist
@@ -18,7 +17,7 @@ from ppl_models.priors.weights import DirichletWeights
 __all__ = ["GaussianMixture"]
 
 # A float32 density cannot resolve components that are narrower than this standard deviation.
-MIN_SCALE = 1e-4
+MIN_SCALE, MAX_SCALE = 1e-4, 1e10
 # A sharp softplus, so that a standard deviation of 0.1 is far from the flat part of the curve.
 SOFTPLUS_BETA = 10.0
 
@@ -60,10 +59,10 @@ class GaussianMixture(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.covariance = check_one_of("covariance", covariance, ("diag", "full"))
-        if not MIN_SCALE < number(scale) < inf:
+        if not 2 * MIN_SCALE <= number(scale) <= MAX_SCALE:
             raise ValueError(
-                f"scale is the initial standard deviation and must exceed {MIN_SCALE}, got "
-                f"{scale!r}"
+                "scale is the initial standard deviation and must be within "
+                f"[{2 * MIN_SCALE}, {MAX_SCALE:g}], got {scale!r}"
             )
         self.loc: Tensor = nn.Parameter(torch.randn(num_components, dim))
         self.raw_scale = nn.Parameter(torch.empty(num_components, dim))
@@ -112,11 +111,11 @@ class GaussianMixture(Mixture):
         """Set the mixture's parameters; anything not given is kept.
 
         :param loc: means ``[K, d]``.
-        :param covariances: ``[K, d, d]``, positive definite; a diagonal mixture keeps their
-            diagonals.
+        :param covariances: ``[K, d, d]``, symmetric and positive definite; of these a diagonal
+            mixture reads the diagonals alone.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
-        :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance is not
-            positive definite.
+        :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance that is
+            read is not positive definite.
         """
         K, d = self.loc.shape
         if loc is not None:
@@ -127,6 +126,8 @@ class GaussianMixture(Mixture):
             factor, fault = torch.linalg.cholesky_ex(
                 covariances if self.covariance == "full" else covariances[:0]
             )
+            if self.covariance == "full" and not torch.allclose(covariances, covariances.mT):
+                raise ValueError("covariances must be symmetric: give (S + S.mT) / 2")
             if bool(fault.any()) or not bool((variances > 0).all()):
                 raise ValueError(
                     "covariances must be positive definite: add a constant to their diagonals"

@@ -29,7 +29,9 @@ class VampPrior(Mixture):
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
-    :param x_shape: shape of one sample, as in the model.
+    :param x_shape: shape of one sample as the encoder reads it, ``model.features_shape``: the
+        model's ``x_shape``, unless the likelihood gives the encoder other numbers, as one-hot
+        vectors of categories.
     :param weights: ``"learned"``, ``"uniform"`` (the paper's) or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
     :param support: range that pseudo-inputs are clamped to, such as (0, 1) for images; unbounded by
@@ -82,8 +84,8 @@ class VampPrior(Mixture):
         own_shape = tuple(self.pseudo_inputs.shape[1:])
         if own_shape != x_shape:
             raise ValueError(
-                f"this VampPrior was built for data of shape {own_shape}, but the model has "
-                f"{x_shape}"
+                f"this VampPrior was built for data of shape {own_shape}, but the encoder reads "
+                f"{x_shape}: give VampPrior(..., x_shape={x_shape})"
             )
         if self._encode is not None:
             raise ValueError(
