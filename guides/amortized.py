@@ -88,7 +88,8 @@ class AmortizedGuide(NetworkGuide):
         L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             seen = self.model.seen(x)
-            heads, near = self.heads(x), self.model.by_facet(neighbors)
+            beside = {} if neighbors is None else {"neighbors": neighbors}
+            heads, near = self.heads(x, **beside), self.model.by_facet(neighbors)
             c: dict[str, Tensor] = {}
             for name in () if marginal else self.model.mixtures:
                 logits = self.cluster_logits(name, heads[name], **near.get(name, {}))

@@ -203,13 +203,16 @@ class FacetGuide(Program):
         self, x: Tensor, given: Mapping[str, Tensor], heads: Mapping[str, Tensor], num_points: int
     ) -> Tensor:
         """The bound of each datum at these heads, with clusters summed out, ``[B]`` in nats; by
-        points of a fixed sequence.
+        points of a fixed sequence, twice as many as latents at least: fewer tell little of a
+        covariance.
         """
         total = x.new_zeros((), dtype=self.model.gates.dtype)
+        dims = [self.model.priors[name].dim for name in heads]
+        num_points = max(num_points, 2 * sum(dims))
+        noise = normal_points(num_points, sum(dims), next(iter(heads.values()))).split(dims, -1)
         z = {}
-        for name, head in heads.items():
+        for (name, head), points in zip(heads.items(), noise, strict=True):
             q = self.latent_posterior(name, head)
-            points = normal_points(num_points, self.model.priors[name].dim, head)
             z[name] = q.from_noise(points.unsqueeze(1).expand(-1, *q.batch_shape, -1))
             weight = self.model.site_weight(f"z_{name}")
             total = total - (1 if weight is None else weight) * q.log_prob(z[name])

@@ -121,7 +121,7 @@ class GroupedGuide(FacetGuide):
         with model.draws(num_samples):
             with model.contents(group, content):
                 pyro.sample("z_content", self.content_posterior(heads["content"], group, content))
-            with model.plate(group, len(group)):
+            with model.plate(None, len(group)):
                 pyro.sample("z_style", self.latent_posterior("style", heads["style"]))
 
     def content_posterior(
@@ -211,13 +211,12 @@ class SimilarContentGuide(GroupedGuide):
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
         """Mean symmetrised KL divergence over the pairs of each slot: ``[B]``, nats."""
-        order = group.argsort(stable=True)
+        one = group.argsort(stable=True)
+        other = one.roll(-1)  # the next one of its group; of the last row, the first row
         sizes = group_sizes(group, head.dtype)
-        place = (
-            torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
-        )
-        one, other = order[:-1], order[1:]
-        paired = (group[one] == group[other]) & (place[:-1] % 2 == 0)
+        place = torch.arange(len(group), device=group.device)
+        place = place - (sizes.cumsum(0) - sizes)[group[one]]
+        paired = (place % 2 == 0) & (place + 1 < sizes[group[one]])
         p, q = diagonal_normal(head[one]), diagonal_normal(head[other])
         symmetric = 0.5 * (kl_divergence(p, q) + kl_divergence(q, p))
         pairs = (sizes / 2).floor().clamp_min(1)

@@ -30,7 +30,8 @@ class Refined(Family):
     with clusters summed out, given their neighbours if these are, also where labels are known, and
     with the weights of the terms of z. What an encoder of limited size leaves of the bound is
     gained back; what the family itself leaves is not. The expectation is over fixed points, so that
-    the same datum always has the same posterior. The steps have no gradient: the objective's
+    the same datum always has the same posterior, and a datum whose bound by them does not rise
+    keeps the encoder's. The steps have no gradient: the objective's
     gradient passes to the encoder as if :math:`\lambda_T - \lambda_0` did not depend on it, which
     leaves out second derivatives.
 
@@ -40,7 +41,8 @@ class Refined(Family):
     :param num_steps: T.
     :param rate: length of the first step, in standard deviations of q for its mean and in
         logarithms for its variances; later ones are shorter, down to 0.
-    :param num_points: points of the expectation, at least 2.
+    :param num_points: points of the expectation, at least 2; twice the latents of all facets, if
+        that is more.
     :raises ValueError: if ``family`` is none, a number is too small, or the rate not above 0.
 
     Example:
@@ -92,13 +94,13 @@ class Refined(Family):
 
         def value(offsets: dict[str, Tensor]) -> Tensor:
             moved = {name: start[name] + units[name] * offsets[name] for name in start}
-            return bound(moved, self.num_points).sum()
+            return bound(moved, self.num_points)
 
         with torch.no_grad():  # around torch.func.grad, which keeps no graph then
-            offsets = self._climb(
-                {name: torch.zeros_like(head) for name, head in start.items()},
-                torch.func.grad(value),
-            )
+            none = {name: torch.zeros_like(head) for name, head in start.items()}
+            offsets = self._climb(none, torch.func.grad(lambda at: value(at).sum()))
+            better = (value(offsets) > value(none)).unsqueeze(-1)
+            offsets = {name: torch.where(better, each, 0.0) for name, each in offsets.items()}
         return {name: head + units[name] * offsets[name] for name, head in heads.items()}
 
     def _climb(

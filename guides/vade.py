@@ -75,7 +75,7 @@ class VaDEGuide(SupervisedGuide):
                 f"shape {list(label.shape)}"
             )
         with self.model.plate(x, len(x)):
-            z = self.draw_latents(x, L)
+            z = self.draw_latents(x, L, **({} if neighbors is None else {"neighbors": neighbors}))
             near = self.model.by_facet(neighbors)
             for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
                 log_joint = prior.log_joint(z[name], **near.get(name, {}))  # [(L,) B, K]

@@ -13,13 +13,14 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_kind, check_shape, check_size, is_index
+from ppl_models.checks import check_kind, check_rows, check_shape, check_size, is_index
 from ppl_models.inputs import Input
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 from ppl_models.program import Program
+from ppl_models.sparse import SparseRows
 
 __all__ = ["FacetModel"]
 
@@ -325,7 +326,13 @@ class FacetModel(Program):
         return super().__call__(None if x is None else self.prepare(x), *args, **kwargs)
 
     def plate(self, x: Tensor | None, size: int) -> AbstractContextManager:
-        """The plate over observations: as many as ``x`` has, or ``size`` if nothing is observed."""
+        """The plate over observations: as many as ``x`` has, or ``size`` if nothing is observed.
+
+        :raises ValueError: if ``x`` is not a batch ``[B, *x_shape]``.
+        """
+        if x is not None:
+            check_kind("x", x, (Tensor, SparseRows), "a tensor, such as torch.as_tensor(x)")
+            check_rows(x.shape, self.x_shape)
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, nan
+from math import inf, nan, prod
 from operator import index
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "check_kind",
     "check_one_of",
     "check_positive",
+    "check_rows",
     "check_seed",
     "check_shape",
     "check_size",
@@ -175,6 +176,25 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
             f"sizes are integers from 1 to {MAX_SIZE}"
         )
     return shape
+
+
+def check_rows(shape: Sequence[int], x_shape: tuple[int, ...]) -> None:
+    """Check that data of ``shape`` are samples of ``x_shape``.
+
+    :raises ValueError: if they are not, with the likely fix.
+    """
+    if len(shape) and tuple(shape[1:]) == x_shape:
+        return
+    if tuple(shape) == x_shape:
+        advice = "for a single sample give x[None]"
+    elif len(shape) > 1 and prod(shape[1:]) == prod(x_shape):
+        advice = f"reshape it, for example x.reshape(len(x), {', '.join(map(str, x_shape))})"
+    else:
+        advice = f"build the model with x_shape={tuple(shape[1:])}, or check the data"
+    expected = ", ".join(map(str, ("N", *x_shape)))
+    raise ValueError(
+        f"x has shape {list(shape)}, but the model was built for [{expected}]: {advice}"
+    )
 
 
 def check_images(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from ppl_models.arrays import as_numbers
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_rows
 from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
 
 __all__ = ["Observed", "as_data", "as_observed"]
@@ -133,12 +133,7 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Any:
         given and what is needed.
     """
     data: Any = _sparse(x, model) if is_sparse(x) else as_numbers(cast(ArrayLike, x))
-    expected = "[N, " + ", ".join(map(str, model.x_shape)) + "]"
-    if data.ndim == 0 or tuple(data.shape[1:]) != model.x_shape:
-        raise ValueError(
-            f"x has shape {list(data.shape)}, but the model was built for {expected}: "
-            f"{_shape_advice(data, model)}"
-        )
+    check_rows(data.shape, model.x_shape)
     if len(data) == 0:
         raise ValueError(f"x is empty (shape {list(data.shape)}): at least one sample is needed")
     if isinstance(data, SparseRows):
@@ -206,12 +201,3 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
 def _bad(x: Tensor, model: FacetModel) -> Tensor:
     """Which entries are infinite, or NaN where NaN does not mark missing entries."""
     return x.isinf() if model.likelihood.takes_missing else ~x.isfinite()
-
-
-def _shape_advice(data: Tensor, model: FacetModel) -> str:
-    if tuple(data.shape) == model.x_shape:
-        return "for a single sample give x[None]"
-    if len(data.shape) > 1 and prod(data.shape[1:]) == prod(model.x_shape):
-        return f"reshape it, for example x.reshape(len(x), {', '.join(map(str, model.x_shape))})"
-    fitting = f"build the model with x_shape={tuple(data.shape[1:])}"
-    return f"{fitting}, or check the data"

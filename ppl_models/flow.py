@@ -60,6 +60,11 @@ class GMMFlow(FacetModel):
             raise ValueError(
                 f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}"
             )
+        if prior.uses_posterior:
+            raise ValueError(
+                "GMMFlow's posteriors are points, of which no components can be made: use "
+                f"GaussianMixture({prior.num_components}, {prior.dim}), got {prior!r}"
+            )
         if network is not None:
             check_kind(
                 "network",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyro.distributions as dist
 import torch
+from scipy.linalg import solve_triangular
 from scipy.stats import norm, qmc
 from torch import Tensor, nn
 
@@ -25,7 +26,8 @@ MAX_LOG_SCALE = 3.0
 
 def normal_points(number: int, dim: int, like: Tensor) -> Tensor:
     """Points of a fixed quasi-random sequence, standard normal: ``[number, dim]``; each coordinate
-    has the mean 0 and the variance 1 exactly.
+    has the mean 0 and the variance 1 exactly, and no two are correlated if there are more points
+    than coordinates.
 
     :param number: at least 2.
     """
@@ -36,7 +38,11 @@ def normal_points(number: int, dim: int, like: Tensor) -> Tensor:
 def _points(number: int, dim: int) -> np.ndarray:
     """Computed once, and outside of what PyTorch records or transforms."""
     points = norm.ppf(qmc.Halton(dim, seed=0).random(number))
-    return (points - points.mean(0)) / points.std(0)
+    points -= points.mean(0)
+    if number <= dim:
+        return points / points.std(0)
+    factor = np.linalg.cholesky(points.T @ points / number)
+    return solve_triangular(factor, points.T, lower=True).T
 
 
 class FullNormal(dist.MultivariateNormal):

@@ -93,8 +93,15 @@ class _Turns:
         inside, depth = _ProcessState.now(), self.depth
         self.outside.restore()
         self.release(depth)
-        self.acquire(depth)
+        interrupted = None
+        while self.owner != threading.get_ident():
+            try:
+                self.acquire(depth)
+            except BaseException as error:  # whose sections all end with a release
+                interrupted = interrupted or error
         inside.restore()
+        if interrupted is not None:
+            raise interrupted
 
 
 _turns = _Turns()

@@ -141,7 +141,7 @@ def test_data_frames_keep_their_names() -> None:
     np.testing.assert_array_equal(found.labels_, fitted().labels_)
     z = found.transform(frame)
     assert list(z.columns) == list(found.get_feature_names_out())
-    assert {name.rstrip("0123456789") for name in z.columns} == {"a", "b"}
+    assert {name.rpartition("_")[0] for name in z.columns} == {"a", "b"}
     for estimator, y in (
         (found, None),
         (found.facet("a"), None),
@@ -978,6 +978,33 @@ def test_the_classifier_is_cross_validated() -> None:
     )
 
 
+def test_names_of_features_differ() -> None:
+    found = short(facets=("a", "a1"), n_latents=11, n_clusters=2).fit(columns())
+    assert len(set(found.get_feature_names_out())) == 22
+
+
+@pytest.mark.parametrize("number", [2, 10, 60])
+def test_a_few_large_groups_train_for_as_many_steps(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.estimators.grouped.STEPS", 60)
+    found = ContentStyleTransformer(content_dim=1, style_dim=1, batch_size=10, random_state=0)
+    found.fit(columns(), groups=np.arange(60) % number)
+    assert found.runner_.step == 60
+
+
+def test_groups_may_have_names_and_must_be_shared() -> None:
+    """As in a search that has handed the groups to its splitter alone."""
+    fast = ContentStyleTransformer(content_dim=1, style_dim=1, epochs=1, random_state=0)
+    groups = np.arange(60) // 3
+    named = np.array([f"person {group:02}" for group in groups])
+    np.testing.assert_array_equal(
+        fast.fit_transform(columns(), groups=named), fast.fit_transform(columns(), groups=groups)
+    )
+    with pytest.warns(UserWarning, match="no two rows share a group"):
+        fast.fit(columns())
+
+
 def test_members_of_a_group_share_their_content() -> None:
     groups = np.random.default_rng(0).permutation(np.arange(60) % 7) - 3
     found = ContentStyleTransformer(content_dim=2, style_dim=3, epochs=3, random_state=0).fit(
@@ -985,11 +1012,11 @@ def test_members_of_a_group_share_their_content() -> None:
     )
     z = found.transform(columns(), groups=groups)
     assert list(found.get_feature_names_out()) == [
-        "content0",
-        "content1",
-        "style0",
-        "style1",
-        "style2",
+        "content_0",
+        "content_1",
+        "style_0",
+        "style_1",
+        "style_2",
     ]
     for group in range(-3, 4):
         content, style = z[groups == group, :2], z[groups == group, 2:]

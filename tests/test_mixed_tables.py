@@ -98,6 +98,17 @@ def test_what_is_chosen_by_dtype() -> None:
     assert fitted().settings_["values"] == "columns"
 
 
+def test_ages_are_numbers() -> None:
+    """Of two generations: the whole column varies as much as counts, each of them less."""
+    rng = np.random.default_rng(0)
+    age = (40 + 15 * rng.integers(2, size=400) + 4 * rng.normal(size=400)).round().astype(int)
+    assert age.var() > age.mean()
+    visits = rng.poisson(np.where(age > 47, 8, 2))
+    chosen = read_table(pd.DataFrame({"age": age, "visits": visits}), {}).chosen()
+    assert chosen["age"].startswith("Normal")
+    assert chosen["visits"].startswith("NegativeBinomial")
+
+
 def test_counts_with_gaps_are_counts() -> None:
     counts = frame(gaps=False)[["visits", "city"]].astype({"visits": float})
     counts.iloc[3, 0] = NAN

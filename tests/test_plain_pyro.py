@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -15,7 +16,7 @@ from pyro.optim import Adam, ClippedAdam, ExponentialLR, PyroOptim
 
 from benchmarks.plain_svi import moved
 from guides import FacetGuide, MarginalGuide, SimilarContentGuide, VaDEGuide
-from inference import Checkpoints, Loss, SVIRunner
+from inference import Checkpoints, GuideEnum_ELBO, Loss, SVIRunner
 from ppl_models import (
     MFCVAE,
     MLVAE,
@@ -25,6 +26,7 @@ from ppl_models import (
     Likelihood,
     MLPLadder,
     Normal,
+    SharedMLP,
     VaDE,
 )
 from tests.catalogue import OBJECTIVES, PAIRS, given, plain_vae, two_facets
@@ -178,6 +180,27 @@ def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
     SVI(fresh.model, fresh, optimizer, objective).step(x)
     assert set(pyro.get_param_store()) == names
     assert all(torch.equal(p, trained[name]) for name, p in fresh.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (
+            torch.rand(6),
+            r"x has shape \[6\], but the model was built for \[N, 6\]: .*give x\[None\]",
+        ),
+        (torch.rand(4, 5), r"shape \[4, 5\], but .* x_shape=\(5,\), or check the data"),
+        (np.zeros((4, 6), np.float32), r"x must be a tensor, such as torch.as_tensor\(x\)"),
+    ],
+)
+def test_what_is_no_batch_is_refused(x: Any, message: str) -> None:
+    model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+    guide = VaDEGuide(model)
+    for objective in (TraceEnum_ELBO(max_plate_nesting=1), GuideEnum_ELBO(max_plate_nesting=1)):
+        svi = SVI(model, guide, Adam({"lr": 1e-3}), objective)
+        for use in (svi.step, svi.evaluate_loss):
+            with pytest.raises(ValueError, match=message):
+                use(x)
 
 
 def test_a_store_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
+from ppl_models.distributions import raw_log_variance
 
 DIM, SIZE, SCALE = 2, 4, 0.5
 FAMILIES = [Diagonal(), FullCovariance(), InverseAutoregressive()]
@@ -107,6 +108,44 @@ def test_every_step_is_worth_its_cost(family: Family) -> None:
     none, few, more = loss(family), loss(Refined(family, 3)), loss(Refined(family, 20))
     assert more < few < none
     assert none - more > 1.0
+
+
+@pytest.mark.parametrize("dims", [(2,), (3, 3), (10, 10)])
+@pytest.mark.parametrize("start", ["best diagonal", "diagonal", "full"])
+def test_no_posterior_gets_worse(start: str, dims: tuple[int, ...]) -> None:
+    """Of a linear model, one facet or two that explain the same entries, by the divergence from the
+    known posterior; also at few points, and from the best member, which no step can improve.
+    """
+    pyro.set_rng_seed(0)
+    d, size = sum(dims), 2 * sum(dims)
+    W = torch.randn(size, d, dtype=torch.float64)
+    W[:, d // 2 :] += W[:, : d - d // 2]
+    precision = torch.eye(d, dtype=torch.float64) + W.T @ W
+    x = torch.randn(8, size, dtype=torch.float64)
+    best = torch.linalg.solve(precision, W.T @ x.T).T
+    family = FullCovariance() if start == "full" else Diagonal()
+    priors = {f"z{j}": StandardNormal(dim) for j, dim in enumerate(dims)}
+    model = MFCVAE((size,), priors, Normal(1.0), SharedMLP((4,)))
+    guide = VaDEGuide(model, family=family).double()
+    model.decoder.output = lambda z, gates: torch.cat(list(z), -1) @ W.T
+    if start == "best diagonal":
+        raw = raw_log_variance(-precision.diagonal().log()).expand(8, -1)
+        parts = zip(best.split(dims, 1), raw.split(dims, 1), strict=True)
+        heads = [torch.cat(each, 1) for each in parts]
+        guide.encoder.forward = lambda x: heads
+
+    def divergence() -> Tensor:
+        q = guide.posterior(x).values()
+        off = torch.cat([each.mean for each in q], -1) - best
+        every = [getattr(each, "covariance_matrix", each.variance.diag_embed()) for each in q]
+        covariance = torch.stack([torch.block_diag(*each) for each in zip(*every, strict=True)])
+        terms = (precision * covariance).sum((-1, -2)) + (off @ precision * off).sum(-1)
+        return 0.5 * (terms - d - precision.logdet() - covariance.logdet())
+
+    before = divergence()
+    guide.family = Refined(family, num_steps=50, num_points=4)
+    assert (divergence() <= before + 1e-6).all()
+    assert (divergence() < before - 0.1).all() == (start != "best diagonal")
 
 
 @named

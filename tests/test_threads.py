@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +187,32 @@ def test_a_turn_is_given_only_to_those_who_wait() -> None:
         assert not pyro.poutine.util.is_validation_enabled()
     waits.join()
     assert seen == [True]
+
+
+def test_an_interrupt_while_others_have_their_turn_leaves_the_turns_in_order() -> None:
+    def other() -> None:
+        with exclusive():
+            _thread.interrupt_main()
+            time.sleep(0.2)
+
+    @exclusive()
+    @exclusive()
+    def interrupted() -> None:
+        waits.start()
+        while True:
+            let_others_in()
+
+    waits, done = threading.Thread(target=other), []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    waits.join()
+    for _ in range(2):
+        with exclusive():
+            pass
+    last = threading.Thread(target=exclusive()(lambda: done.append(1)))
+    last.start()
+    last.join(10)
+    assert done
 
 
 def _fit_in_a_child(results: Any) -> None:

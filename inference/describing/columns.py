@@ -38,6 +38,8 @@ __all__ = [
 
 #: Whole numbers of at most so many values are no counts.
 FEW_VALUES = 10
+# A mean of more deviations is far from 0.
+FAR = 3
 # Beyond it, not every whole number is a float.
 LARGEST = 2.0**53
 # More categories than rows over this are names, not groups, unless there are few.
@@ -180,10 +182,13 @@ def kinds_of(likelihood: Likelihood) -> dict[str, str]:
 
 
 def are_counts(values: np.ndarray) -> bool:
-    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable, and are not all
-    multiples of some number, as a mass is that was read to 25 grams.
+    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable, are near 0 beside
+    their deviation, as ages are not, and are not all multiples of some number, as a mass is that
+    was read to 25 grams.
     """
     if values.min() < 0 or values.var() < values.mean() or values.max() > LARGEST:
+        return False
+    if values.mean() > FAR * values.std():  # there a Poisson variable is nearly normal, too
         return False
     return int(np.gcd.reduce(values.astype(np.int64))) == 1
 

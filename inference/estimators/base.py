@@ -376,7 +376,7 @@ class FacetEstimator(BaseEstimator):
     def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
         dims = {name: self.runner_.model.priors[name].dim for name in facets}
         return np.array(
-            [f"{name}{i}" for name, dim in dims.items() for i in range(dim)], dtype=object
+            [f"{name}_{i}" for name, dim in dims.items() for i in range(dim)], dtype=object
         )
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from guides import ClassifierGuide
 from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
 from inference.estimators.exporting import plain_values
-from inference.estimators.tables import complete_labels, plain_labels
+from inference.estimators.tables import plain_labels
 from ppl_models import NVAE, Likelihood
 from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
@@ -27,6 +28,8 @@ __all__ = ["SemiSupervisedClassifier"]
 
 # Optimiser steps if no number of epochs is given.
 STEPS = 4000
+# scikit-learn compares labels as integers of 64 bits.
+LARGEST_LABEL = 2.0**63
 
 
 class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
@@ -155,12 +158,23 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     def score(  # type: ignore[override]
         self, X: Any, y: Any, sample_weight: Any = None
     ) -> float:
-        """The accuracy of :meth:`predict`.
+        """The accuracy of :meth:`predict` for the rows whose label is known.
 
-        :param y: ``[N]``, known labels; -1 is never predicted.
-        :raises ValueError: if a label is masked, NA or NaN.
+        :param y: ``[N]``, labels as :meth:`fit` takes them.
+        :raises ValueError: if none is known, or an argument does not fit.
         """
-        return ClassifierMixin.score(self, X, complete_labels(y), sample_weight)
+        found, y = self.predict(X), column_or_1d(plain_labels(y))
+        check_consistent_length(found, y, sample_weight)
+        known = ~_unknown(y)
+        if not known.any():
+            raise ValueError("y has no known label to compare with")
+        if y.dtype.kind == "f" and not (np.abs(y[known]) < LARGEST_LABEL).all():
+            raise ValueError(
+                "y has entries that are NaN, infinite or beyond 2**63, which no class is: leave "
+                "these rows out of X and y"
+            )
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(y[known], found[known], sample_weight=weight))
 
 
 def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +186,7 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             "y has the string '-1': give strings and the number -1 in an array of dtype=object"
         )
-    unknown = np.array([isinstance(label, Number) and label == -1 for label in y.tolist()])
+    unknown = _unknown(y)
     known = y[~unknown]
     if y.dtype == object and not all(isinstance(label, str) for label in known):
         kinds = sorted({type(label).__name__ for label in known})
@@ -188,3 +202,8 @@ def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     labels = np.full(len(y), -1)
     labels[~unknown] = label
     return classes, labels
+
+
+def _unknown(y: np.ndarray) -> np.ndarray:
+    """Which labels ``[N]`` are -1."""
+    return np.array([isinstance(label, Number) and label == -1 for label in y.tolist()], bool)

@@ -28,11 +28,9 @@ def facet_names(facets: int | Sequence[str] | np.ndarray) -> list[str]:
     """
     if isinstance(facets, np.ndarray) and facets.ndim:
         facets = facets.tolist()
-    if (
-        isinstance(facets, Sequence)
-        and not isinstance(facets, str)
-        and all(isinstance(name, str) for name in facets)
-    ):
+    if isinstance(facets, str):  # a name alone, which reads as a sequence of letters
+        names = []
+    elif isinstance(facets, Sequence) and all(isinstance(name, str) for name in facets):
         names = list(facets)
     else:
         number = check_size("facets", facets)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from guides import GroupedGuide
 from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from inference.training.batching import Groups
 from ppl_models import MLVAE, Likelihood
+from ppl_models.arrays import as_groups
 from ppl_models.checks import check_size
 from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
@@ -29,11 +34,11 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     """Features in two parts: the content of each datum's group, and the datum's own style (ML-VAE,
     :class:`~ppl_models.mlvae.MLVAE`).
 
-    ``groups`` are given with the data, one integer for each datum. In training they say which data
-    share their content; in ``transform`` all members of a group contribute to its content. Without
-    them each datum is a group of its own. To pass them through a pipeline, enable scikit-learn's
-    metadata routing and request them: ``set_fit_request(groups=True)``,
-    ``set_transform_request(groups=True)``.
+    ``groups`` are given with the data, an integer or a string for each datum. In training they say
+    which data share their content; in ``transform`` all members of a group contribute to its
+    content. Without them each datum is a group of its own, of which ``fit`` warns. To pass them
+    through a pipeline or a search, enable scikit-learn's metadata routing and request them:
+    ``set_fit_request(groups=True)``, ``set_transform_request(groups=True)``.
 
     Settings that are not given are chosen from the data as in
     :class:`~inference.estimators.MultiFacetClustering`, and stored in ``settings_``.
@@ -91,7 +96,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
         :param X: ``[N, D]``, or images; NaN where missing.
         :param y: not used.
-        :param groups: the group of each datum, integers ``[N]``.
+        :param groups: the group of each datum, integers or strings ``[N]``.
         :raises ValueError: before training, if an argument does not fit.
         :raises FloatingPointError: if training diverges.
         """
@@ -102,10 +107,18 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         )
         dim = check_size("content_dim", content_dim) + check_size("style_dim", style_dim)
         chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
-        epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
+        group = _groups(groups, len(x))
+        sizes = group.bincount()
+        if len(sizes) == len(x) > 1:
+            warnings.warn(
+                "no two rows share a group, so that content and style cannot be told apart: give "
+                "fit(..., groups=), and request groups where a pipeline or a search calls fit",
+                stacklevel=4,
+            )
+        at_once = Groups().per_batch(sizes, chosen.batch_size)
+        epochs = chosen.epochs or epochs_of(STEPS, len(sizes), at_once)
         runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
         self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
-        group = _groups(groups, len(x))
         runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, group=group)
         self.runner_ = self._check_trained(runner, x, group=group)
         return self
@@ -117,8 +130,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     def transform(self, X: Any, *, groups: Any = None) -> np.ndarray:
         """Means of content and style, side by side: ``[N, content_dim + style_dim]``.
 
-        :param groups: the group of each datum, integers ``[N]``; any values, whether seen in
-            training or not.
+        :param groups: the group of each datum, integers or strings ``[N]``; any values, whether
+            seen in training or not.
         """
         X = self._seen_data(X)
         return self._features(X, PARTS, group=_groups(groups, len(X)))
@@ -149,5 +162,14 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         return self._feature_names(PARTS)
 
 
-def _groups(groups: Any, n: int) -> Any:
-    return np.arange(n) if groups is None else groups
+def _groups(groups: Any, n: int) -> Tensor:
+    """Numbers of groups ``[n]``, which are given as integers or strings; by default, one a row.
+
+    :raises ValueError: if they are neither, or not one for each row.
+    """
+    if groups is None:
+        return torch.arange(n)
+    names = [] if isinstance(groups, Tensor) else list(groups)
+    if names and all(isinstance(name, str) for name in names):
+        groups = np.unique(names, return_inverse=True)[1]
+    return as_groups("groups", groups, n)

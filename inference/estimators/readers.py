@@ -79,6 +79,8 @@ class Reader:
 
         :raises ValueError: if there is nothing to see.
         """
+        if not (x != x[:1]).any():
+            raise ValueError("the rows of X do not differ: there is nothing to cluster")
         return View()
 
     def settings(self) -> dict[str, Any]:

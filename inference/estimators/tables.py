@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from ppl_models.arrays import within_float64
-from ppl_models.plain import dense_tensor, hidden, is_of_objects, plain_array, with_unknown
+from ppl_models.plain import dense_tensor, is_of_objects, plain_array, with_unknown
 
-__all__ = ["complete_labels", "is_frame", "plain_labels", "plain_table", "real_numbers"]
+__all__ = ["is_frame", "plain_labels", "plain_table", "real_numbers"]
 
 # Kinds of dtypes that stand for numbers: booleans, integers, floats.
 NUMBERS = "buif"
-# scikit-learn compares labels as integers of 64 bits.
-LARGEST_LABEL = 2.0**63
 
 
 def plain_table(X: Any) -> Any:
@@ -49,36 +47,15 @@ def real_numbers(X: np.ndarray) -> np.ndarray:
 
 
 def plain_labels(y: Any) -> Any:
-    """Labels, -1 where they are masked or NA; integers in an array of objects become integers.
+    """Labels, -1 where they are masked, NA, or NaN among whole numbers; integers in an array of
+    objects become integers.
 
     :raises ValueError: if a tensor is not dense and real.
     """
-    if isinstance(y, Tensor):
-        return _array_of(y, "y")
-    y = with_unknown(y)
-    return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
-
-
-def complete_labels(y: Any) -> Any:
-    """Labels for a score, all of which are known.
-
-    :raises ValueError: if some are masked, NA, NaN or too large for a class.
-    """
-    dtype = getattr(y, "dtype", None)
-    floats = isinstance(dtype, np.dtype) and dtype.kind == "f"
-    unknown = hidden(y) | np.isnan(np.ma.filled(y, 0.0) if floats else 0.0)
-    if unknown.any():
-        raise ValueError(
-            f"y has {int(unknown.sum())} entries that are masked, NA or NaN: leave these rows out "
-            "of X and y, because a score compares known labels"
-        )
-    y = plain_labels(y)
-    if isinstance(y, np.ndarray) and y.dtype.kind == "f" and not (np.abs(y) < LARGEST_LABEL).all():
-        raise ValueError(
-            "y has entries that are infinite or beyond 2**63, which no class is: leave these rows "
-            "out of X and y"
-        )
-    return y
+    y = _array_of(y, "y") if isinstance(y, Tensor) else with_unknown(y)
+    return with_unknown(
+        plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
+    )
 
 
 def _array_of(x: Tensor, name: str) -> np.ndarray:

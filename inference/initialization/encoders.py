@@ -56,7 +56,7 @@ def infer_tables(
         {'style': (4, 1), 'content': (4, 2)}
     """
     with seeded(check_seed("seed", seed), torch.device("cpu")):
-        guide = TableGuide(model, group)
+        guide = TableGuide(model, group).to(model.gates.dtype)
     with frozen(model):
         SVIRunner(model, guide, lr=lr, seed=seed).fit(x, epochs, group=group, **options)
     return guide

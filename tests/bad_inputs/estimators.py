@@ -195,8 +195,14 @@ ESTIMATORS = [
     *of(
         "MultiFacetClustering.fit",
         ("range: facets 0", facets(facets=0), f"facets {COUNT}, got 0"),
-        ("type: facets", facets(facets="style"), f"facets {COUNT}, got 'style'"),
+        ("type: facets", facets(facets=1.5), f"facets {COUNT}, got 1.5"),
         ("empty: facets", facets(facets=[]), "facets must be a number, or names that differ"),
+        ("type: facets text", facets(facets="hue"), "a number, or names that differ, .*'hue'"),
+        (
+            "misfit: equal rows of an array",
+            lambda: MultiFacetClustering().fit(np.ones((30, 4))),
+            "the rows of X do not differ",
+        ),
         (
             "misfit: names twice",
             facets(facets=["a", "a"]),
@@ -463,7 +469,7 @@ ESTIMATORS = [
             "y has the string '-1': give strings and the number -1",
         ),
         ("shape: y", classifier(y=[0, 1]), "inconsistent numbers of samples"),
-        ("nan: y", classifier(y=[0, 1, NAN] * 10), "Input y contains NaN"),
+        ("nan: y", classifier(y=[0, 1.5, NAN] * 10), "Input y contains NaN"),
         ("missing: y", classifier(y=None), "requires y to be passed, but the target y is None"),
         ("range: class_dim", classifier(class_dim=0), f"class_dim {COUNT}, got 0"),
         ("type: shared_dim", classifier(shared_dim=2.0), f"shared_dim {COUNT}, got 2.0"),
@@ -514,23 +520,23 @@ ESTIMATORS = [
         (
             "nan: masked y",
             lambda: estimators()[SemiSupervisedClassifier].score(
-                table(), np.ma.array(np.arange(30) % 2, mask=np.arange(30) == 3)
+                table(), np.ma.array(np.arange(30) % 2, mask=True)
             ),
-            "y has 1 entries that are masked, NA or NaN",
+            "y has no known label",
         ),
     ),
     *of(
         "ContentStyleTransformer.fit",
-        ("shape: groups", grouped(groups=[0, 1]), "group has shape"),
-        ("type: groups", grouped(groups=["a"] * 30), "group must hold numbers"),
-        ("nan: groups", grouped(groups=[NAN] * 30), "group must hold integers"),
+        ("shape: groups", grouped(groups=[0, 1]), "groups has shape"),
+        ("type: groups", grouped(groups=["a", 1] * 15), "groups must hold numbers"),
+        ("nan: groups", grouped(groups=[NAN] * 30), "groups must hold integers"),
         ("range: content_dim", grouped(content_dim=0), f"content_dim {COUNT}, got 0"),
         ("type: style_dim", grouped(style_dim="2"), f"style_dim {COUNT}, got '2'"),
         ("huge: style_dim", grouped(style_dim=HUGE), f"style_dim {MANY}"),
         (
             "shape: groups to transform",
             lambda: estimators()[ContentStyleTransformer].transform(table(), groups=[0]),
-            "group has shape",
+            "groups has shape",
         ),
     ),
 ]

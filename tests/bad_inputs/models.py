@@ -111,14 +111,19 @@ PRIORS = [
         (
             "range: scale",
             lambda: GaussianMixture(3, 2, scale=-1.0),
-            "and must exceed 0.0001, got -1.0",
+            r"within \[0.0002, 1e\+10\], got -1.0",
         ),
-        ("nan: scale", lambda: GaussianMixture(3, 2, scale=NAN), "must exceed 0.0001, got nan"),
-        ("huge: scale", lambda: GaussianMixture(3, 2, scale=INF), "must exceed 0.0001, got inf"),
+        ("nan: scale", lambda: GaussianMixture(3, 2, scale=NAN), r"1e\+10\], got nan"),
+        ("huge: scale", lambda: GaussianMixture(3, 2, scale=1e20), r"1e\+10\], got 1e\+20"),
+        ("type: scale", lambda: GaussianMixture(3, 2, scale="0.1"), r"1e\+10\], got '0.1'"),
+        ("type: dim array", lambda: GaussianMixture(3, np.array([2, 3])), f"dim {COUNT}, got arr"),
+        ("type: dim float", lambda: GaussianMixture(3, torch.tensor(2.0)), f"dim {COUNT}, got ten"),
         (
-            "type: scale",
-            lambda: GaussianMixture(3, 2, scale="0.1"),
-            "must exceed 0.0001, got '0.1'",
+            "misfit: covariances",
+            lambda: GaussianMixture(2, 2, "full").initialize(
+                covariances=torch.tensor([[1.0, 0.9], [0.5, 1.0]]).expand(2, 2, 2)
+            ),
+            "covariances must be symmetric",
         ),
     ),
     *of(
@@ -971,6 +976,11 @@ MODELS = [
             "type: prior",
             lambda: GMMFlow((D,), StandardNormal(D)),
             "GMMFlow needs a mixture, such as",
+        ),
+        (
+            "misfit: VampPrior",
+            lambda: GMMFlow((D,), VampPrior(2, D, (D,))),
+            "posteriors are points, of which no components can be made",
         ),
         (
             "type: network",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from guides import FacetGuide, VaDEGuide
+from guides import FacetGuide, FlowGuide, VaDEGuide
 from inference import (
     Conditioned_ELBO,
     Constant,
@@ -73,6 +73,7 @@ from ppl_models import (
     MFCVAE,
     FacetModel,
     GaussianMixture,
+    GMMFlow,
     HeteroscedasticNormal,
     SharedMLP,
     StandardNormal,
@@ -948,6 +949,11 @@ RUNS = [
     ),
     *of(
         "data_dependent_start",
+        (
+            "misfit: flow",
+            lambda: data_dependent_start(FlowGuide(GMMFlow((4,), GaussianMixture(2, 4))), X),
+            "a flow's layers are called once for each coordinate",
+        ),
         ("range: rows", lambda: data_dependent_start(guide(), X, rows=0), f"rows {COUNT}, got 0"),
         (
             "shape: one row",
