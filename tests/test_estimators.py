@@ -1176,13 +1176,16 @@ def test_further_starts_need_rows_for_their_clusters_too() -> None:
         MultiFacetClustering(1, n_clusters=15, n_init=3, epochs=1, random_state=0).fit(few)
 
 
-@pytest.mark.parametrize("columns", [2, 3])
-@pytest.mark.parametrize("kind", ["rounded", "ratings"])
-def test_whole_numbers_in_few_columns_are_no_clusters(kind: str, columns: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [("rounded", 2), ("rounded", 3), ("ratings", 2), ("ratings", 3), ("answers", 7)],
+)
+def test_whole_numbers_are_no_clusters(kind: str, columns: int) -> None:
     rng = np.random.default_rng(0)
     x = {
         "rounded": lambda: np.round(rng.normal(size=(400, columns))),
         "ratings": lambda: rng.choice(5, (400, columns), p=[0.05, 0.1, 0.2, 0.35, 0.3]),
+        "answers": lambda: rng.integers(1, 6, (400, columns)),
     }[kind]()
     found = facets_found((x - x.mean(0)) / x.std(0), 0, View())
     assert found.number == 0

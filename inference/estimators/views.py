@@ -10,6 +10,7 @@ import torch
 from scipy.linalg import block_diag
 from torch import Tensor
 
+from inference.describing.columns import FEW_VALUES
 from inference.estimators.filling import LinearFilling, linear_filling
 from inference.estimators.noise import linear_noise, residual_scale
 from inference.estimators.rows import has_missing, thinned
@@ -53,13 +54,16 @@ class View:
         return np.nan_to_num(x) if has_missing(x) else x
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose hills can be counted: rows of a lattice, such as whole
-        numbers in few columns, are spread over the gaps around their values.
+        """The same, with a density whose hills can be counted: columns of few steps, such as
+        answers from 1 to 5, and rows of a lattice, such as whole numbers in few columns, are spread
+        over the gaps around their values.
         """
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
-        if not _in_lattice(numbers, rng):
-            return numbers
-        return np.stack([_spread(column, rng) for column in numbers.T], 1)
+        everywhere = _in_lattice(numbers, rng)
+        for column in numbers.T:
+            if everywhere or _has_few_steps(column):
+                column[:] = _spread(column, rng)
+        return numbers
 
     def taught(self, x: Tensor) -> Tensor:
         """What networks read, and learn to give back, before the bound is trained."""
@@ -80,6 +84,16 @@ def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
     if distinct > DISTINCT * len(x):
         return False
     return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
+
+
+def _has_few_steps(values: np.ndarray) -> bool:
+    """Whether a column ``[N]`` has a few values at equal distances, and none in most rows, as
+    amounts that are mostly 0 have.
+    """
+    levels, counts = np.unique(values, return_counts=True)
+    if not 2 < len(levels) <= FEW_VALUES or counts.max() > len(values) / 2:
+        return False
+    return bool(np.allclose(np.diff(levels), levels[1] - levels[0]))
 
 
 def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
