@@ -14,7 +14,7 @@ from torch import Tensor
 
 from guides import VaDEGuide
 from inference import cold_start
-from inference.figures import cluster_gallery, run_curves, save_figures
+from inference.figures import cluster_gallery, run_curves, save_figures, training_curves
 from inference.figures.drawing import image_rows
 from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP
@@ -149,3 +149,12 @@ def test_a_facet_of_one_cluster_has_no_figures_of_clusters(tmp_path: Path) -> No
     names = {path.stem for path in drawn}
     assert {"overview", "clusters_two", "samples_two", "swap_one"} <= names
     assert not {name for name in names if name.startswith(("clusters_one", "samples_one"))}
+
+
+def test_records_without_a_finite_elbo_are_left_out_of_the_axis() -> None:
+    """Such as steps that a guard skips leave."""
+    last = {"epoch": 3, "step": 3, "objective": 3.0, "elbo": -3.0}
+    history = [{**last, "epoch": 1, "elbo": -np.inf}, {**last, "epoch": 2, "elbo": np.nan}, last]
+    low, high = training_curves(history, []).axes[0].get_ylim()
+    assert low < -3 < high
+    assert all(np.isfinite(training_curves(history[:2], []).axes[0].get_ylim()))
