@@ -14,6 +14,7 @@ from torch import Tensor
 
 from guides import VaDEGuide
 from inference import cold_start
+from inference.exploring import Pictures
 from inference.figures import cluster_gallery, run_curves, save_figures, training_curves
 from inference.figures.drawing import image_rows
 from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
@@ -158,3 +159,14 @@ def test_records_without_a_finite_elbo_are_left_out_of_the_axis() -> None:
     low, high = training_curves(history, []).axes[0].get_ylim()
     assert low < -3 < high
     assert all(np.isfinite(training_curves(history[:2], []).axes[0].get_ylim()))
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_only_grey_and_colours_are_drawn_as_images(channels: int, tmp_path: Path) -> None:
+    model = MFCVAE((channels, 4, 4), {"a": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
+    x = np.zeros((9, channels, 4, 4))
+    with pytest.raises(ValueError, match="height, width\\) with 1 or 3 channels"):
+        save_figures(tmp_path / "figures", VaDEGuide(model), x)
+    assert not (tmp_path / "figures").exists()
+    with pytest.raises(ValueError, match=r"cannot be drawn .* with 1 or 3 channels"):
+        Pictures.of(x, (channels, 4, 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from guides.base import FacetGuide, check_guide
-from ppl_models.checks import check_count
+from ppl_models.checks import check_count, check_counts
 
-__all__ = ["image_rows", "image_shape_of", "label_axes", "new_figure", "pixels", "styles"]
+__all__ = [
+    "check_image_shape",
+    "image_rows",
+    "image_shape_of",
+    "is_image",
+    "label_axes",
+    "new_figure",
+    "pixels",
+    "styles",
+]
 
 FONT: dict[str, Any] = {"fontsize": 8}
 
@@ -101,6 +110,27 @@ def pixels(x: np.ndarray) -> np.ndarray:
     return x / 255 if x.dtype == np.uint8 else x
 
 
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether a datum of this shape can be drawn: ``(H, W)``, or ``(C, H, W)`` with one or three
+    channels.
+    """
+    return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
+
+
+def check_image_shape(image_shape: Any, x_shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape in which a datum of shape ``x_shape`` is drawn.
+
+    :raises ValueError: if it is no image's, or has another number of entries.
+    """
+    shape = check_counts("image_shape", image_shape, "(28, 28)")
+    if not is_image(shape) or prod(shape) != prod(x_shape):
+        raise ValueError(
+            f"data of shape {tuple(x_shape)} cannot be drawn as images of shape {shape}: "
+            "give image_shape=(height, width) or (channels, height, width) with 1 or 3 channels"
+        )
+    return shape
+
+
 def image_shape_of(
     guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any
 ) -> tuple[int, ...]:
@@ -112,14 +142,5 @@ def image_shape_of(
     check_guide(guide)
     for name, value in counts.items():
         check_count(name, value)
-    try:
-        shape = tuple(image_shape if image_shape is not None else guide.model.x_shape)
-    except TypeError:
-        shape = ()
-    if len(shape) not in (2, 3) or int(np.prod(shape)) != int(np.prod(guide.model.x_shape)):
-        raise ValueError(
-            f"data of shape {guide.model.x_shape} cannot be drawn as images of shape "
-            f"{shape or image_shape!r}: "
-            "give image_shape=(height, width) or (channels, height, width)"
-        )
-    return shape
+    x_shape = guide.model.x_shape
+    return check_image_shape(x_shape if image_shape is None else image_shape, x_shape)
