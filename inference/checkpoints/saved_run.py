@@ -136,8 +136,8 @@ def blamed_on(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except UnknownClass:
-        raise
+    except UnknownClass as error:
+        raise ValueError(f"{path}: {shortened(error)}") from error
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {shortened(error)}") from error
 
