@@ -568,6 +568,7 @@ def test_the_figure_of_images_has_their_means() -> None:
     assert (canvas[6, 0], canvas[6, 5]) == pytest.approx((0.0, 1.0)), "the first diagonal differs"
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
 def test_images_with_gaps_are_compared_with_the_other_rows_that_were_seen() -> None:
     group = np.repeat(np.arange(3), 10)
     X = np.ones((30, 2, 2)) * group[:, None, None]

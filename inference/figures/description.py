@@ -58,9 +58,8 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     if all(is_image(np.shape(each.get("mean", 0.0))) for each in description.clusters):
         return _mean_images(description)
     panels = told[:columns] + beside[: max(0, columns - len(told))]
-    figure, axes = new_figure(
-        3.2 + 2.3 * len(panels), 1.4 + 0.22 * max(6, len(told) + len(beside)), 1, 1 + len(panels)
-    )
+    lines = max(6, len(told) + len(beside), len(description.clusters))
+    figure, axes = new_figure(3.2 + 2.3 * len(panels), 1.4 + 0.22 * lines, 1, 1 + len(panels))
     first, *others = axes.flat
     _explained(first, told, beside, description.facet)
     for ax, each in zip(others, panels, strict=True):
@@ -157,8 +156,11 @@ def _categories(ax: Axes, column: Mapping[str, Any]) -> None:
             ends = each["intervals"][level]
             ax.plot(2 * [place + step], ends, color=look["color"], linewidth=1.2)
             ax.plot([place + step], [each["shares"][level]], markersize=4, **look)
-    turned = 0 if len(levels) * max(map(len, levels)) < 20 else 30
-    ax.set_xticks(range(len(levels)), [_shortened(level) for level in levels], rotation=turned)
+    ax.set_xticks(range(len(levels)), [_shortened(level) for level in levels])
+    if len(levels) * max(map(len, levels)) >= 20:
+        ax.tick_params(axis="x", rotation=45)
+        for text in ax.get_xticklabels():
+            text.set(ha="right", rotation_mode="anchor")
     ax.set_ylim(-0.03, 1.03)
     label_axes(ax, "", "share of the cluster")
 
