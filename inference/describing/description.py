@@ -333,7 +333,8 @@ def _means(X: np.ndarray, group: np.ndarray) -> dict[int, dict[str, list[Any]]]:
 
     def mean(of: Sequence[int]) -> list[Any]:
         total, number = (sum((each[k] for k in of), np.zeros(X.shape[1:])) for each in (sums, seen))
-        told = np.where(number > 0, total / np.maximum(1, number), None)
+        told = (total / np.maximum(1, number)).astype(object)
+        told[number == 0] = None
         return told.tolist()
 
     return {k: {"mean": mean([k]), "mean_of_others": mean([*sums.keys() - {k}])} for k in sums}

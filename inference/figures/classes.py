@@ -313,7 +313,7 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
             z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style
         )
     label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
-    legend_beside(ax, markerscale=3, title="class", title_fontsize=7)
+    legend_beside(figure, ax, markerscale=3, title="class", title_fontsize=7)
     return figure
 
 

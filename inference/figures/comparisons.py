@@ -193,7 +193,7 @@ def grouped_curves(
             ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
         ax.set_title(name, fontsize=8)
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
-    legend_beside(axes.flat[-1])
+    legend_beside(figure, axes.flat[-1])
     return figure
 
 

@@ -61,15 +61,14 @@ def text_width(texts: Iterable[str], fontsize: float) -> float:
     return max(map(len, texts), default=0) * 0.6 * fontsize / 72
 
 
-def legend_beside(ax: Axes, **options: Any) -> None:
-    """A legend at the right of the axes, for which their figure gets wider."""
+def legend_beside(figure: Figure, ax: Axes, **options: Any) -> None:
+    """A legend at the right of the axes, for which the figure gets wider."""
     names = ax.get_legend_handles_labels()[1]
     columns = ceil(len(names) / ENTRIES)
-    figure = ax.get_figure()
     figure.set_figwidth(
         figure.get_figwidth() + columns * (BESIDE_TEXT + text_width(names, fontsize=7))
     )
-    place = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "ncols": columns}
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "ncols": columns}
     ax.legend(fontsize=7, frameon=False, **place, **options)
 
 
