@@ -34,6 +34,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import isfinite, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -453,6 +454,13 @@ def carry_out(
 # What is found
 
 
+def deviation(values: list[float]) -> float | None:
+    """The sample deviation; ``None`` of a single value, and NaN if one is not finite."""
+    if len(values) < 2:
+        return None
+    return stdev(values) if all(map(isfinite, values)) else nan
+
+
 def gather(runs: list[Run]) -> dict[str, dict[str, dict[str, Any]]]:
     """Of each setting and score: mean, sample deviation where there are several seeds, and the
     value of each seed.
@@ -464,7 +472,7 @@ def gather(runs: list[Run]) -> dict[str, dict[str, dict[str, Any]]]:
     for rows in table.values():
         for row in rows.values():
             values = list(row["seeds"].values())
-            row |= {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
+            row |= {"mean": mean(values), "deviation": deviation(values)}
     return table
 
 

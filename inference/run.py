@@ -255,10 +255,10 @@ def check_precision(module: nn.Module) -> None:
 
 
 def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an optimiser's group: its flags are this run's, its numbers those that were saved
-    with the run, such as a rate that has fallen.
+    """Settings of an optimiser's group: flags and names are this run's, numbers those that were
+    saved with the run, such as a rate that has fallen.
     """
-    flags = {name for name, value in own.items() if value is None or isinstance(value, bool)}
+    flags = {name for name, value in own.items() if value is None or isinstance(value, bool | str)}
     numbers = {name: value for name, value in saved.items() if name not in flags}
     return {**own, **numbers}
 

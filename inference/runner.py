@@ -265,7 +265,8 @@ class SVIRunner(Run):
         with blamed_on(folder / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])
         state = read_weights(folder, config)
-        with BuildingLimit(state), seeded(0, torch.device("cpu")):  # building draws numbers
+        # Building draws numbers.
+        with BuildingLimit(state, config), seeded(0, torch.device("cpu")):
             schedule = _part("schedule", schedule, config, folder)
             guard = _part("guard", None if "guard" in config else Guard(), config, folder)
             guide = _part("guide", guide, config, folder)

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from ppl_models.turns import exclusive
 
-__all__ = ["Configurable", "Options", "from_config", "to_config", "with_public_names"]
+__all__ = [
+    "Configurable",
+    "Options",
+    "UnknownClass",
+    "from_config",
+    "to_config",
+    "with_public_names",
+]
 
 # Key that marks the description of an object; no argument or facet can have this name.
 CLASS = "@class"
@@ -44,6 +51,10 @@ class _Recorder(ABCMeta):
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         arguments = list(signature.parameters.values())[1:]
         return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
+
+
+class UnknownClass(ValueError):
+    """A description is of a class that a user defined or another version of the library has."""
 
 
 class Configurable(metaclass=_Recorder):
@@ -154,12 +165,14 @@ def _trusted_class(path: Any) -> type:
     """:raises ValueError: if a description may not name this class."""
     package, _, name = public_name(str(path)).partition(".")
     if package not in TRUSTED_PACKAGES:
-        raise ValueError(
+        raise UnknownClass(
             f"the checkpoint names {path!r}, which is not part of this library, so it is not "
             "imported: build the model and guide yourself and pass them to `load`"
         )
     if name not in _public(package):
-        raise ValueError(f"the checkpoint names {path!r}, which this version of the library lacks")
+        raise UnknownClass(
+            f"the checkpoint names {path!r}, which this version of the library lacks"
+        )
     found = getattr(importlib.import_module(package), name)
     if not (isinstance(found, type) and issubclass(found, Configurable)):
         raise ValueError(

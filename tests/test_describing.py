@@ -25,6 +25,7 @@ from inference.describing.effects import (
     share_intervals,
     variance_explained,
 )
+from inference.describing.text import number_text
 from inference.estimators import MultiFacetClustering
 from inference.figures import describe_figure
 from ppl_models import Categorical, Columns, NegativeBinomial, Normal, Ordinal
@@ -285,6 +286,48 @@ def test_gaps_among_strings_are_gaps_and_levels_print_differently() -> None:
         columns_of("X", {"a": [1, "1"] * 18})
 
 
+@pytest.mark.parametrize("form", [list, np.array, pd.array, pd.Series])
+def test_pandas_missing_values_are_gaps_in_any_container(form: Callable[[Any], Any]) -> None:
+    words = pd.array(["a", pd.NA, "b", "a"] * 9, dtype="string")
+    whole = pd.array([1, 2, pd.NA, 4] * 9, dtype="Int64")
+    given = {
+        name: form(np.array(each, dtype=object) if form is np.array else each)
+        for name, each in {"words": words, "whole": whole}.items()
+    }
+    found = columns_of("X", given)
+    assert [(each.kind, each.observed.sum()) for each in found] == [
+        ("categories", 27),
+        ("numbers", 27),
+    ]
+
+
+@pytest.mark.parametrize("town", ["Oslo", np.array([["a", "b"]] * 9), 3.0])
+def test_a_column_has_a_value_for_each_row(town: Any) -> None:
+    with pytest.raises(ValueError, match=r"'town' of X has shape .*, but one value a row is"):
+        columns_of("X", {"town": town})
+
+
+def test_as_many_categories_as_one_says() -> None:
+    towns = [f"t{i}" for i in range(30)]
+    with pytest.raises(ValueError, match="which are names rather than categories"):
+        columns_of("X", {"town": towns})
+    (column,) = columns_of("X", {"town": towns}, {"town": "categories"})
+    assert column.observed.all()
+
+
+def test_names_of_columns_are_compared_as_text() -> None:
+    frame = pd.DataFrame(np.arange(18).reshape(9, 2))
+    assert [each.kind for each in columns_of("X", frame, {0: "counts"})] == ["counts", "numbers"]
+    assert [each.name for each in columns_of("X", frame[1])] == ["1"]
+    with pytest.raises(ValueError, match="two columns are called '1': rename one of them"):
+        columns_of("X", {1: np.arange(9), "1": np.arange(9)})
+
+
+def test_numbers_have_three_digits() -> None:
+    shown = [number_text(value) for value in (0.0123456, 999.4, 999.6, -999.9, 12345.6, 1e6)]
+    assert shown == ["0.0123", "999", "1000", "-1000", "12346", "1e+06"]
+
+
 def test_a_kind_is_for_a_column_that_is_there() -> None:
     table = {"age": np.arange(9.0), "town": ["Oslo"] * 9}
     with pytest.raises(ValueError, match=r"X has no column 'Age', but \['age', 'town'\]"):
@@ -523,3 +566,30 @@ def test_the_figure_of_images_has_their_means() -> None:
     canvas = np.asarray(image.get_array())
     assert canvas.shape[:2] == (2 * 5 + 1, 2 * 4 + 1)
     assert (canvas[6, 0], canvas[6, 5]) == pytest.approx((0.0, 1.0)), "the first diagonal differs"
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_images_with_gaps_are_compared_with_the_other_rows_that_were_seen() -> None:
+    group = np.repeat(np.arange(3), 10)
+    X = np.ones((30, 2, 2)) * group[:, None, None]
+    X[:9, 0, 0] = X[group == 2, 1, 1] = np.nan
+    told = describe_clusters(FacetClusters("k", np.eye(3)[group]), X)
+    means = np.array([np.nanmean(X[group == k], 0) for k in range(3)])
+    others = np.array([np.nanmean(X[group != k], 0) for k in range(3)])
+    found = [
+        np.array([each[name] for each in told.clusters], float)
+        for name in ("mean", "mean_of_others")
+    ]
+    np.testing.assert_allclose(found, [means, others])
+    lower = np.asarray(describe_figure(told).axes[0].images[0].get_array())[3:]
+    shown = [lower[:, 3 * k : 3 * k + 2] for k in range(3)]
+    most = np.nanmax(np.abs(means - others))
+    np.testing.assert_allclose(shown, 0.5 + (means - others) / (2 * most))
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_images_of_fewer_than_two_clusters_have_no_figure(left_out: bool) -> None:
+    found = FacetClusters("k", np.ones((9, 1)), left_out=np.full(9, left_out))
+    told = describe_clusters(found, np.random.default_rng(0).random((9, 4, 4)))
+    with pytest.raises(ValueError, match=r"has [01] clusters with rows: there is nothing to tell"):
+        describe_figure(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,7 +15,20 @@ from torch import Tensor
 
 from guides import VaDEGuide
 from inference import cold_start
-from inference.figures import cluster_gallery, run_curves, save_figures
+from inference.describing import FacetClusters, describe_clusters
+from inference.exploring import Pictures
+from inference.figures import (
+    cluster_gallery,
+    describe_figure,
+    grouped_boxes,
+    grouped_curves,
+    kl_by_class,
+    latent_scatter,
+    run_curves,
+    save_figures,
+    score_panels,
+    training_curves,
+)
 from inference.figures.drawing import image_rows
 from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP
@@ -149,3 +163,60 @@ def test_a_facet_of_one_cluster_has_no_figures_of_clusters(tmp_path: Path) -> No
     names = {path.stem for path in drawn}
     assert {"overview", "clusters_two", "samples_two", "swap_one"} <= names
     assert not {name for name in names if name.startswith(("clusters_one", "samples_one"))}
+
+
+def test_records_without_a_finite_elbo_are_left_out_of_the_axis() -> None:
+    """Such as steps that a guard skips leave."""
+    last = {"epoch": 3, "step": 3, "objective": 3.0, "elbo": -3.0}
+    history = [{**last, "epoch": 1, "elbo": -np.inf}, {**last, "epoch": 2, "elbo": np.nan}, last]
+    low, high = training_curves(history, []).axes[0].get_ylim()
+    assert low < -3 < high
+    assert all(np.isfinite(training_curves(history[:2], []).axes[0].get_ylim()))
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_only_grey_and_colours_are_drawn_as_images(channels: int, tmp_path: Path) -> None:
+    model = MFCVAE((channels, 4, 4), {"a": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
+    x = np.zeros((9, channels, 4, 4))
+    with pytest.raises(ValueError, match="height, width\\) with 1 or 3 channels"):
+        save_figures(tmp_path / "figures", VaDEGuide(model), x)
+    assert not (tmp_path / "figures").exists()
+    with pytest.raises(ValueError, match=r"cannot be drawn .* with 1 or 3 channels"):
+        Pictures.of(x, (channels, 4, 4))
+
+
+def _described(clusters: int) -> Figure:
+    group = np.arange(4 * clusters) % clusters
+    X = {"size": np.random.default_rng(0).normal(size=len(group))}
+    return describe_figure(describe_clusters(FacetClusters("a", np.eye(clusters)[group]), X))
+
+
+def _rows(n: int, *shape: int) -> Figure:
+    rows = {f"the one called {k}": np.zeros((2, *shape)) for k in range(n)}
+    return image_rows(rows, shape, 2, "a title of some words", "what the rows are")
+
+
+CROWDED = {
+    "an image": lambda: _rows(1, 8, 8),
+    "wide images": lambda: _rows(6, 1, 64),
+    "tall images": lambda: _rows(2, 64, 2),
+    "clusters": lambda: _described(25),
+    "classes": lambda: latent_scatter(np.eye(60), np.arange(60)),
+    "boxes": lambda: grouped_boxes({f"the method {k}": {1: [0.0, 1.0]} for k in range(9)}, "", ""),
+    "curves": lambda: grouped_curves({"": {f"at {k}": ([1], [2]) for k in range(40)}}, "", ""),
+    "KL": lambda: kl_by_class(np.ones((2, 1)), np.arange(2), 1),
+    "scores": lambda: score_panels({"": {"": {"a long name of what is compared": [1.0]}}}),
+}
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_all_text_is_within_the_figure_and_labels_are_apart(name: str) -> None:
+    figure = CROWDED[name]()
+    figure.draw_without_rendering()
+    shown, size = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(shown.min) > -0.02
+    assert (shown.max < size + 0.02).all()
+    for ax in figure.axes:
+        places = [text.get_window_extent() for text in ax.get_yticklabels() if text.get_text()]
+        for one, other in pairwise(sorted(places, key=lambda place: place.y0)):
+            assert other.y0 > one.y0 + 0.7 * one.height

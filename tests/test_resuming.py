@@ -531,6 +531,29 @@ def test_an_altered_state_is_passed_over_and_nothing_is_changed(
     )
 
 
+class Named(torch.optim.SGD):
+    """With a setting that is neither a number nor a flag."""
+
+    def __init__(self, params: Any, lr: float, how: str = "plain") -> None:
+        super().__init__([{"params": list(params), "how": how}], lr=lr)
+
+
+OPTIMIZERS = (
+    *(torch.optim.Adadelta, torch.optim.Adafactor, torch.optim.Adagrad, torch.optim.Adam),
+    *(torch.optim.Adamax, torch.optim.AdamW, torch.optim.ASGD, torch.optim.NAdam),
+    *(torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SGD),
+    Named,
+)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
+def test_a_run_of_each_optimizer_goes_on(kind: type[torch.optim.Optimizer], tmp_path: Path) -> None:
+    ended, x, _ = start(two_facets, optimizer=kind)
+    ended.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
+    again, _, _ = start(two_facets, optimizer=kind)
+    same(ended, again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True)))
+
+
 def test_a_checkpoint_of_the_settings_that_callbacks_had(tmp_path: Path) -> None:
     class Mine:
         """A callback of a user's own, with an array among its settings."""

@@ -42,6 +42,7 @@ from inference.training import loop
 from ppl_models import (
     MFCVAE,
     Bernoulli,
+    Columns,
     FacetModel,
     GaussianMixture,
     MLPLadder,
@@ -640,6 +641,39 @@ def test_loading_changes_no_global_state_and_takes_little_beside_the_weights(
         loaded = SVIRunner.load(tmp_path)
     for name, value in guide.state_dict().items():
         assert torch.equal(loaded.guide.state_dict()[name], value)
+
+
+def test_a_table_of_any_number_of_columns_loads_also_if_they_have_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = Columns({f"x{i}": Normal(0.5) for i in range(200)})
+    guide = VaDEGuide(VaDE((200,), GaussianMixture(3, 2), columns, SharedMLP((4,))))
+    SVIRunner(guide.model, guide).save(tmp_path)
+    monkeypatch.setattr(building, "CALLS", 0)
+    monkeypatch.setattr(building, "CALLS_EACH", 50)
+    assert SVIRunner.load(tmp_path).model.x_shape == (200,)
+
+
+def test_weights_that_layers_share_are_saved_for_each(tmp_path: Path) -> None:
+    guide = VaDEGuide(VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((6, 6))))
+    squares = [
+        [m for m in of.modules() if getattr(m, "weight", torch.empty(0)).shape == (6, 6)]
+        for of in (guide.encoder, guide.model.decoder)
+    ]
+    squares[1][0].weight = squares[0][0].weight
+    SVIRunner(guide.model, guide).save(tmp_path)
+    loaded = SVIRunner.load(tmp_path).guide.state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in guide.state_dict().items())
+
+
+def test_a_class_of_ones_own_is_asked_for_and_nothing_is_called_damaged(tmp_path: Path) -> None:
+    class Mine(GaussianMixture):
+        pass
+
+    guide = VaDEGuide(VaDE((6,), Mine(3, 2), network=SharedMLP((4,))))
+    SVIRunner(guide.model, guide).save(tmp_path)
+    with pytest.raises(ValueError, match=r"json: the checkpoint names '.*Mine'.* to `load`$"):
+        SVIRunner.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from math import isnan
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -273,5 +274,7 @@ def test_scores_of_any_nesting_are_gathered(tmp_path: Path) -> None:
         "mean": 1.5,
         "deviation": pytest.approx(0.5**0.5),
     }
+    (runs[1].folder / "scores.json").write_text('{"error": NaN}')
+    assert isnan(sweep.gather(runs)["lr=-1 widths=20_40"]["error"]["deviation"])
     (runs[1].folder / "scores.json").write_text('{"error": 1')
     assert sweep.gather(runs)["lr=-1 widths=20_40"]["error"]["deviation"] is None

@@ -125,13 +125,18 @@ def _check_group(group: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 
 
 def _check_setting(name: str, value: Any, like: Any) -> None:
-    if like is None or isinstance(like, bool):
+    """:raises ValueError: if ``value`` is of another kind than a run's own setting ``like``."""
+    if isinstance(like, str):
+        check_kind(name, value, str, "text")
+    elif isinstance(like, bool):
         check_kind(name, value, bool | type(None), "True, False or None")  # type: ignore[arg-type]
     elif isinstance(like, tuple | list):
         if len(_list(value)) != len(like):
             raise ValueError(f"{name} must have {len(like)} numbers, got {_shown(value)}")
-        for item in value:
-            check_number(name, item)
+        for item, own in zip(value, like, strict=True):
+            _check_setting(name, item, own)
+    elif like is None and (value is None or isinstance(value, bool)):
+        return  # such as a way to take the step, chosen where it is not given
     elif not isinstance(value, Tensor):
         check_number(name, value)
 

@@ -27,6 +27,7 @@ from inference.checkpoints.atomic_files import (
 )
 from inference.checkpoints.json_text import parsed, shortened
 from ppl_models.checks import check_keys, check_kind, is_index
+from ppl_models.configurable import UnknownClass
 
 __all__ = [
     "CARD",
@@ -67,7 +68,8 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def _serialized(state: Mapping[str, Tensor]) -> bytes:
-    return save({name: t.detach().cpu().contiguous() for name, t in state.items()})
+    # Clones: parameters that two layers share are written once for each.
+    return save({name: t.detach().cpu().contiguous().clone() for name, t in state.items()})
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -129,9 +131,13 @@ def check_counts_up(what: str, name: str, value: Any) -> None:
 
 @contextmanager
 def blamed_on(path: Path) -> Iterator[None]:
-    """Within this context a ValueError is raised again as an error in this file."""
+    """Within this context a ValueError is raised again as an error in this file, except where only
+    a class is missing here.
+    """
     try:
         yield
+    except UnknownClass as error:
+        raise ValueError(f"{path}: {shortened(error)}") from error
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {shortened(error)}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -215,7 +216,7 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     :raises ValueError: if a column is of dates or the like, has infinite values, or is one of
         names rather than categories; or if a kind or the column that it is given for is unknown.
     """
-    kinds = kinds or {}
+    kinds = {str(name): kind for name, kind in (kinds or {}).items()}
     for kind in kinds.values():
         check_one_of("a kind", kind, KINDS)
     named = _named_columns(given)
@@ -229,15 +230,17 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
 
 
 def _named_columns(given: Any) -> dict[str, Any] | None:
-    if hasattr(given, "dtypes") and hasattr(given, "iloc"):
-        columns = [given.iloc[:, i] for i in range(given.shape[1])]
-        names = [str(each.name) for each in columns]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
-        return {str(each.name): each for each in columns}
-    if isinstance(given, Mapping):
-        return {str(name): each for name, each in given.items()}
-    return None
+    if hasattr(given, "iloc"):
+        frame = given if hasattr(given, "columns") else given.to_frame()
+        columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
+    elif isinstance(given, Mapping):
+        columns = list(given.items())
+    else:
+        return None
+    counts = Counter(str(name) for name, _ in columns)
+    if twice := [name for name in counts if counts[name] > 1]:
+        raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
+    return {str(name): each for name, each in columns}
 
 
 def _entries(what: str, X: np.ndarray) -> Iterator[Column]:
@@ -262,6 +265,10 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
         raise ValueError(
             f"column {name!r} of {what} has the dtype {dtype}: give numbers (dates as a duration)"
         )
+    if len(shape := np.shape(values)) != 1:
+        raise ValueError(
+            f"column {name!r} of {what} has shape {shape}, but one value a row is needed"
+        )
     are_categories = kind == Categories.kind or (
         kind is None and (_is_coded(dtype) or _holds_text(values, dtype))
     )
@@ -271,11 +278,7 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
             raise ValueError(
                 f"column {name!r} of {what} is no column of {kind}: leave its kind out"
             )
-        return _categories(what, name, values)
-    if numbers.ndim != 1:
-        raise ValueError(
-            f"column {name!r} of {what} has shape {numbers.shape}, but one value a row is needed"
-        )
+        return _categories(what, name, values, said=kind is not None)
     if np.isinf(numbers).any():
         raise ValueError(f"column {name!r} of {what} has infinite values: drop these rows")
     if kind == Counts.kind and not _are_whole(numbers):
@@ -303,7 +306,10 @@ def _numbers(values: Any) -> np.ndarray | None:
             return np.asarray(values.to_numpy(dtype=float, na_value=np.nan))
         if isinstance(values, np.ma.MaskedArray):
             return np.ma.filled(values.astype(float), np.nan)
-        return np.array(values, dtype=float)
+        if getattr(getattr(values, "dtype", None), "kind", "O") != "O":
+            return np.array(values, dtype=float)
+        objects, gaps = _objects(values)
+        return np.where(gaps, np.nan, objects).astype(float)
     except (ValueError, TypeError):
         return None
 
@@ -325,10 +331,11 @@ def _kind_of_numbers(numbers: np.ndarray) -> str:
     return Counts.kind if many and are_counts(there) else Numbers.kind
 
 
-def _categories(what: str, name: str, values: Any) -> Categories:
+def _categories(what: str, name: str, values: Any, said: bool = False) -> Categories:
+    """Categories, also if they are as many as names where the user or the model ``said`` so."""
     objects, gaps = _objects(values)
     order = _order(values, objects[~gaps])
-    if are_names(len(order), int((~gaps).sum())):
+    if not said and are_names(len(order), int((~gaps).sum())):
         raise ValueError(
             f"column {name!r} of {what} has {len(order)} different values in {(~gaps).sum()} "
             "rows, which are names rather than categories: drop it, or convert it to numbers"
@@ -347,11 +354,16 @@ def _categories(what: str, name: str, values: Any) -> Categories:
 
 def _objects(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """Values as objects, and which are missing."""
-    if hasattr(values, "isna"):
-        return values.astype(object).to_numpy(), values.isna().to_numpy()
     masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
     objects = np.asarray(values, dtype=object)
-    return objects, np.array([each is None or each != each for each in objects], bool) | masked
+    return objects, np.array([_is_missing(each) for each in objects], bool) | masked
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # of pandas' NA, nothing is known
+        return True
 
 
 def _order(values: Any, there: np.ndarray) -> Sequence[Any]:

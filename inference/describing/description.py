@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -77,7 +76,8 @@ class FacetDescription:
     :ivar clusters: for each cluster with rows ``cluster`` (its number), ``size``, ``share`` of
         the rows that belong to any, ``certainty`` (mean of the largest probability), ``exemplars``
         (numbers of its most typical rows, the most typical first, no two of the same values) and,
-        for data without named columns, ``mean``.
+        for data without named columns, ``mean`` and ``mean_of_others``, that of the other clusters'
+        rows.
     :ivar columns: the columns that the clusters explain most of, the most first.
     :ivar columns_left_out: number of further columns.
     :ivar metadata: the same of each column that the model has not seen, all of them.
@@ -181,13 +181,14 @@ def describe_clusters(
         key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = _rows_as_bytes(own)
-    means = None if isinstance(X, Mapping) or hasattr(X, "iloc") else plain_array(X, "X")
+    named = isinstance(X, Mapping) or hasattr(X, "iloc")
+    means = {} if named else _means(plain_array(X, "X"), group)
     return FacetDescription(
         facet=found.facet,
         rows=n,
         left_out=int((group < 0).sum()),
         confidence=float(confidence),
-        clusters=[_cluster(found, k, rows, means, exemplars) for k in _in_use(group)],
+        clusters=[_cluster(found, k, rows, exemplars) | means.get(k, {}) for k in _in_use(group)],
         columns=[told | _by_cluster(each, group, confidence) for told, each in ranked[:columns]],
         columns_left_out=max(0, len(own) - columns),
         metadata=[_beside(each, group, confidence) for each in beside],
@@ -222,8 +223,6 @@ def _metadata(given: Any) -> list[Column]:
             "metadata must be a data frame, or columns by name, such as {'town': towns}, got "
             f"{type(given).__name__}"
         )
-    if hasattr(given, "iloc") and not hasattr(given, "columns"):
-        given = given.to_frame()
     return columns_of("metadata", given)
 
 
@@ -298,22 +297,17 @@ def _beside(column: Column, group: np.ndarray, confidence: float) -> dict[str, A
 
 
 def _cluster(
-    found: FacetClusters,
-    cluster: int,
-    rows: Sequence[bytes],
-    X: np.ndarray | None,
-    exemplars: int,
+    found: FacetClusters, cluster: int, rows: Sequence[bytes], exemplars: int
 ) -> dict[str, Any]:
     group = found.group
     ours = group == cluster
-    told = {
+    return {
         "cluster": cluster,
         "size": int(ours.sum()),
         "share": float(ours.sum() / (group >= 0).sum()),
         "certainty": float(found.certainty[ours].mean()),
         "exemplars": list(islice(_distinct(found.typical(cluster), rows), exemplars)),
     }
-    return told if X is None else told | {"mean": _mean(X[ours])}
 
 
 def _distinct(order: np.ndarray, rows: Sequence[bytes]) -> Iterator[int]:
@@ -329,13 +323,21 @@ def _rows_as_bytes(columns: Sequence[Column]) -> list[bytes]:
     return [row.tobytes() for row in np.stack([each.values for each in columns], 1)]
 
 
-def _mean(X: np.ndarray) -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of entries that are all missing
-        means = np.nanmean(X.astype(float), 0)
-    told = means.astype(object)
-    told[np.isnan(means)] = None
-    return told.tolist()
+def _means(X: np.ndarray, group: np.ndarray) -> dict[int, dict[str, list[Any]]]:
+    """Means ``[...]`` of each cluster's rows and of the other clusters', of what is observed."""
+    sums: dict[int, np.ndarray] = {}
+    seen: dict[int, np.ndarray] = {}
+    for k in _in_use(group):
+        ours = X[group == k].astype(float)
+        sums[k], seen[k] = np.nansum(ours, 0), (~np.isnan(ours)).sum(0)
+
+    def mean(of: Sequence[int]) -> list[Any]:
+        total, number = (sum((each[k] for k in of), np.zeros(X.shape[1:])) for each in (sums, seen))
+        told = (total / np.maximum(1, number)).astype(object)
+        told[number == 0] = None
+        return told.tolist()
+
+    return {k: {"mean": mean([k]), "mean_of_others": mean([*sums.keys() - {k}])} for k in sums}
 
 
 def _certainty(largest: np.ndarray) -> dict[str, Any]:

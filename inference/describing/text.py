@@ -117,7 +117,7 @@ def number_text(value: float | None) -> str:
     """A number with three digits, or more if it has more before the point."""
     if value is None:
         return "-"
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from inference.figures.drawing import pixels
-from ppl_models.checks import check_counts
+from inference.figures.drawing import check_image_shape, is_image, pixels
 
 __all__ = ["Pictures"]
 
@@ -48,20 +46,15 @@ class Pictures:
         :raises ValueError: if the data cannot have this shape.
         """
         if shape is None:
-            shape = x.shape[1:] if _is_image(x.shape[1:]) else None
-        elif not _is_image(check_counts("image_shape", shape, "(28, 28)")) or (
-            prod(shape) != prod(x.shape[1:])
-        ):
-            raise ValueError(
-                f"data of shape {x.shape[1:]} cannot be drawn as images of shape {tuple(shape)}: "
-                "height and width are needed, or channels (1 or 3), height and width"
-            )
+            shape = x.shape[1:] if is_image(x.shape[1:]) else None
+        else:
+            shape = check_image_shape(shape, x.shape[1:])
         values = pixels(x)
         there = values[~np.isnan(values)]  # gaps have no value
         low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
         if low >= 0 and high <= 1:
             low, high = 0.0, 1.0
-        return cls(None if shape is None else tuple(shape), low, high if high > low else low + 1)
+        return cls(shape, low, high if high > low else low + 1)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """8-bit pictures ``[n, H, W]`` in grey, or ``[n, H, W, 3]``, of data ``[n, *x_shape]``.
@@ -77,10 +70,6 @@ class Pictures:
         if len(self.shape) == 2:
             return images
         return images[:, 0] if self.shape[0] == 1 else np.moveaxis(images, 1, -1)
-
-
-def _is_image(shape: Sequence[int]) -> bool:
-    return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
 
 
 def _bars(values: np.ndarray, zero: float) -> np.ndarray:

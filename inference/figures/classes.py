@@ -12,7 +12,15 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide, check_guide
-from inference.figures.drawing import image_rows, image_shape_of, label_axes, new_figure, styles
+from inference.figures.drawing import (
+    image_rows,
+    image_shape_of,
+    label_axes,
+    legend_beside,
+    new_figure,
+    styles,
+    text_width,
+)
 from inference.randomness import seeded
 from ppl_models import CVAE, NVAE
 from ppl_models.checks import check_count, check_one_of, number
@@ -225,14 +233,17 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
         )
     classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
-    figure, axes = new_figure(1.5 + 0.16 * table.shape[1], 1 + 0.2 * len(classes), 1, 1)
+    across, down = "latents, a block for each class", "class of the data"
+    width = max(0.16 * table.shape[1], text_width([across], 8))
+    height = max(0.2 * len(classes), text_width([down], 8))
+    figure, axes = new_figure(1.5 + width, 1 + height, 1, 1)
     ax = axes.flat[0]
     drawn = ax.imshow(table, aspect="auto", cmap="Blues", vmin=0)
     for edge in range(block_dim, table.shape[1], block_dim):
         ax.axvline(edge - 0.5, color="0.8", linewidth=0.6)
     ax.set_xticks(np.arange(0, table.shape[1], block_dim) + (block_dim - 1) / 2, map(str, blocks))
     ax.set_yticks(range(len(classes)), [str(k) for k in classes])
-    label_axes(ax, "latents, a block for each class", "class of the data")
+    label_axes(ax, across, down)
     bar = figure.colorbar(drawn, ax=ax)
     bar.set_label("KL, nats", fontsize=8)
     bar.ax.tick_params(labelsize=7)
@@ -294,7 +305,7 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     _check_rows("z", z, label)
     chosen = np.random.default_rng(seed).permutation(len(z))[: check_count("rows", rows)]
     first, second = np.argsort(-z.var(0))[:2] if z.shape[1] > 1 else (0, 0)
-    figure, axes = new_figure(4.6, 3.8, 1, 1)
+    figure, axes = new_figure(4.0, 3.8, 1, 1)
     ax = axes.flat[0]
     for style, k in zip(styles(), np.unique(label), strict=False):
         own = chosen[label[chosen] == k]
@@ -302,15 +313,7 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
             z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style
         )
     label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
-    ax.legend(
-        fontsize=7,
-        frameon=False,
-        loc="center left",
-        bbox_to_anchor=(1, 0.5),
-        markerscale=3,
-        title="class",
-        title_fontsize=7,
-    )
+    legend_beside(figure, ax, markerscale=3, title="class", title_fontsize=7)
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from inference.figures.drawing import label_axes, new_figure, styles
+from inference.figures.drawing import (
+    BESIDE_TEXT,
+    label_axes,
+    legend_beside,
+    new_figure,
+    styles,
+    text_width,
+)
 
 __all__ = [
     "grouped_boxes",
@@ -76,7 +84,8 @@ def grouped_boxes(
         'labels'
     """
     settings = _settings(values)
-    figure, axes = new_figure(7, 3.4, 1, 1)
+    entries = max(1, min(len(values), int(7 / (BESIDE_TEXT + text_width(values, 7)))))
+    figure, axes = new_figure(7, 3.2 + 0.15 * ceil(len(values) / entries), 1, 1)
     ax = axes.flat[0]
     width = 0.8 / len(values)
     for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
@@ -100,9 +109,7 @@ def grouped_boxes(
             )
     ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
     label_axes(ax, xlabel, ylabel)
-    ax.legend(
-        fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(values)
-    )
+    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=entries)
     return figure
 
 
@@ -186,7 +193,7 @@ def grouped_curves(
             ax.plot(x, y, color=style["color"], linewidth=1.2, label=str(setting))
         ax.set_title(name, fontsize=8)
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
-    axes.flat[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    legend_beside(figure, axes.flat[-1])
     return figure
 
 
@@ -249,7 +256,8 @@ def score_panels(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]
     names = list(dict.fromkeys(n for panel in panels.values() for s in panel.values() for n in s))
     series = dict.fromkeys(each for panel in panels.values() for each in panel)
     looks = dict(zip(series, styles(), strict=False))
-    figure, axes = new_figure(2.9 * len(panels), 0.9 + 0.32 * len(names), 1, len(panels))
+    width = 2.3 * len(panels) + max(0.6, text_width(names, 7))
+    figure, axes = new_figure(width, 0.9 + 0.32 * len(names), 1, len(panels))
     for ax, (label, panel) in zip(axes.flat, panels.items(), strict=True):
         for place, (each, rows) in enumerate(panel.items()):
             shift = 0.3 * (place - (len(panel) - 1) / 2)

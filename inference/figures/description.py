@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from inference.describing import FacetDescription
 from inference.describing.text import number_text
-from inference.figures.drawing import image_rows, label_axes, new_figure, styles
+from inference.figures.drawing import image_rows, is_image, label_axes, new_figure, styles
 from ppl_models.checks import check_count, check_kind
 
 __all__ = ["describe_figure"]
@@ -48,8 +48,6 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     """
     check_kind("description", description, FacetDescription, "a FacetDescription, of describe")
     check_count("columns", columns)
-    if _are_images(description):
-        return _mean_images(description)
     told = [each for each in description.columns if each["effect"] is not None]
     beside = [each for each in description.metadata if each["effect"] is not None]
     if not told and not beside:
@@ -57,10 +55,11 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
             f"{description.facet!r} has {len(description.clusters)} clusters with rows: there is "
             "nothing to tell apart"
         )
+    if all(is_image(np.shape(each.get("mean", 0.0))) for each in description.clusters):
+        return _mean_images(description)
     panels = told[:columns] + beside[: max(0, columns - len(told))]
-    figure, axes = new_figure(
-        3.2 + 2.3 * len(panels), 1.4 + 0.22 * max(6, len(told) + len(beside)), 1, 1 + len(panels)
-    )
+    lines = max(6, len(told) + len(beside), len(description.clusters))
+    figure, axes = new_figure(3.2 + 2.3 * len(panels), 1.4 + 0.22 * lines, 1, 1 + len(panels))
     first, *others = axes.flat
     _explained(first, told, beside, description.facet)
     for ax, each in zip(others, panels, strict=True):
@@ -69,21 +68,14 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     return figure
 
 
-def _are_images(description: FacetDescription) -> bool:
-    shapes = {np.shape(each.get("mean", 0.0)) for each in description.clusters}
-    return all(len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3)) for shape in shapes)
-
-
 def _mean_images(description: FacetDescription) -> Figure:
     clusters = description.clusters
-    means = np.array([each["mean"] for each in clusters], float)  # an entry never seen is NaN
-    sizes = np.array([each["size"] for each in clusters], float).reshape(
-        -1, *[1] * (means.ndim - 1)
+    means, others = (  # an entry never seen is NaN
+        np.array([each[name] for each in clusters], float) for name in ("mean", "mean_of_others")
     )
-    rest = ((sizes * means).sum(0) - sizes * means) / np.maximum(1, sizes.sum() - sizes)
     low, high = np.nanmin(means), np.nanmax(means)
-    differing = means - rest
-    most = np.nanmax(np.abs(differing)) or 1.0
+    differing = means - others
+    most = np.abs(np.nan_to_num(differing)).max() or 1.0
     rows = {
         "mean": (means - low) / ((high - low) or 1.0),
         "less the others'": 0.5 + differing / (2 * most),
@@ -164,8 +156,11 @@ def _categories(ax: Axes, column: Mapping[str, Any]) -> None:
             ends = each["intervals"][level]
             ax.plot(2 * [place + step], ends, color=look["color"], linewidth=1.2)
             ax.plot([place + step], [each["shares"][level]], markersize=4, **look)
-    turned = 0 if len(levels) * max(map(len, levels)) < 20 else 30
-    ax.set_xticks(range(len(levels)), [_shortened(level) for level in levels], rotation=turned)
+    ax.set_xticks(range(len(levels)), [_shortened(level) for level in levels])
+    if len(levels) * max(map(len, levels)) >= 20:
+        ax.tick_params(axis="x", rotation=45)
+        for text in ax.get_xticklabels():
+            text.set(ha="right", rotation_mode="anchor")
     ax.set_ylim(-0.03, 1.03)
     label_axes(ax, "", "share of the cluster")
 

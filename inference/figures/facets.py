@@ -22,6 +22,8 @@ from inference.figures.drawing import (
     image_shape_of,
     new_figure,
     pixels,
+    row_size,
+    text_width,
 )
 from inference.figures.training import training_curves
 from inference.randomness import seeded
@@ -114,18 +116,25 @@ def facet_overview(
         raise ValueError(
             f"{type(guide.model).__name__} has no inferred clusters: there is nothing to group by"
         )
-    figure, axes = new_figure(
-        len(facets) * (0.48 * columns + 0.5), 0.48 * rows + 0.5, 1, len(facets)
-    )
-    for facet, ax in zip(facets, axes.flat, strict=True):
+    members = {}
+    for facet in facets:
         order, cluster, certainty = _ranked_clusters(guide, x, facet)
         full = sorted(
             order, key=lambda k: (cluster == k).sum() < columns
         )  # clusters with enough data for a row come first
-        members = [surest(cluster == k, certainty, columns) for k in full[:rows]]
-        _draw_grid(ax, [_as_images(x[best], shape) for best in members], columns)
+        members[facet] = [surest(cluster == k, certainty, columns) for k in full[:rows]]
+    titles = {facet: f"grouped by {facet}" for facet in facets}
+    width, height = row_size(shape, columns)
+    figure, axes = new_figure(
+        len(facets) * max(width + 0.5, text_width(titles.values(), 9)),
+        height * max(map(len, members.values())) + 0.5,
+        1,
+        len(facets),
+    )
+    for (facet, title), ax in zip(titles.items(), axes.flat, strict=True):
+        _draw_grid(ax, [_as_images(x[best], shape) for best in members[facet]], columns)
         ax.set_yticks([])
-        ax.set_title(f"grouped by {facet}", fontsize=9)
+        ax.set_title(title, fontsize=9)
     return figure
 
 

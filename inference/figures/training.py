@@ -68,10 +68,15 @@ def training_series(
 
 
 def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Limits of an axis that shows the ELBO without the lowest values of the first steps."""
-    elbo = np.array(_column(history, "elbo"))
-    spread = np.ptp(elbo) or 1.0  # an axis has a length, also of a single epoch
-    return float(np.quantile(elbo, 0.1) - 0.05 * spread), float(elbo.max() + 0.1 * spread)
+    """Limits of an axis that shows the ELBO without the lowest values of the first steps; those of
+    an empty axis if no record has a finite one.
+    """
+    elbo = np.array(_column(history, "elbo"), float)
+    finite = elbo[np.isfinite(elbo)]  # a step that is skipped leaves a record without one
+    if not len(finite):
+        return 0.0, 1.0
+    spread = np.ptp(finite) or 1.0  # an axis has a length, also of a single epoch
+    return float(np.quantile(finite, 0.1) - 0.05 * spread), float(finite.max() + 0.1 * spread)
 
 
 def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:

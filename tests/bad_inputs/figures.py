@@ -89,7 +89,7 @@ FIGURES = [
         (
             "type: image",
             lambda: cluster_gallery(guide(), X, "digit", 6),
-            "cannot be drawn as images of shape 6",
+            "image_shape must be a sequence of integers, such as .28, 28., got 6",
         ),
         (
             "misfit: facet",
