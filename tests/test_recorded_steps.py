@@ -324,6 +324,29 @@ def test_recorded_updates_are_the_optimisers_own(guard: Guard) -> None:
         assert torch.equal(a, b), name
 
 
+class ShiftsWhole(VaDEGuide):
+    """Its shift has no gradient in a smaller last batch."""
+
+    def __init__(self, model: MFCVAE) -> None:
+        super().__init__(model)
+        self.shift = torch.nn.Parameter(torch.zeros(6))
+
+    def encode(self, x: torch.Tensor, **given: Any) -> dict[str, Any]:
+        return super().encode(x + self.shift if len(x) == 6 else x, **given)
+
+
+def test_parameters_learn_in_steps_of_their_own() -> None:
+    """Each counts its own steps, whichever have a gradient in a step."""
+    runs = []
+    for mode in (None, "replay"):
+        run = start(lambda: ShiftsWhole(two_facets().model), None, compile=mode)
+        runs.append(run.fit(X, 4, 6, log_every=4, progress=False))
+        taken = {name: int(run.optimizer.state[p]["step"]) for name, p in run.loss.named_parameters()}
+        assert taken.pop("guide.shift") == 4 * (len(X) // 6)
+        assert set(taken.values()) == {run.step}
+    assert_same_weights(*runs)
+
+
 def test_runs_that_are_trained_together() -> None:
     def group(mode: str | None) -> list[SVIRunner]:
         pyro.set_rng_seed(0)
