@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,7 @@ class TensorBoard:
             # This hides later steps that were written before the run was stopped.
             self.writer = self.make(str(self.folder), purge_step=record["step"])
         for name, value in record.items():
-            if name not in {"epoch", "step"}:
+            if name not in {"epoch", "step"} and isinstance(value, int | float):
                 self.writer.add_scalar(name, value, record["step"])
         self.writer.flush()
 
@@ -369,11 +369,17 @@ class StopEarly:
             self._missing(record)
             return
         value = self.sign * record[self.measure]
-        if self.best is None or value > self.best + self.threshold:
+        if self._better(value):
             self.best, self.waited = value, 0
         else:
             self.waited += 1
         runner.should_stop = runner.should_stop or self.waited >= self.patience
+
+    def _better(self, value: float) -> bool:
+        """Any number is better than none, and than NaN."""
+        if self.best is None or isnan(self.best):
+            return self.best is None or not isnan(value)
+        return value > self.best + self.threshold
 
     def _missing(self, record: dict[str, Any]) -> None:
         self.waited += self.best is None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from guides.base import FacetGuide
 from inference.guard import Guard
@@ -26,6 +27,7 @@ __all__ = [
     "COMPILE",
     "Callback",
     "Run",
+    "check_optimized",
     "check_part",
     "check_precision",
     "check_settings",
@@ -252,6 +254,18 @@ def check_precision(module: nn.Module) -> None:
             f"parameters must be of one precision, but {named}: call guide.float() or "
             "guide.double(), which convert the model as well"
         )
+
+
+def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
+    """:raises ValueError: naming a parameter that learns, but that the optimiser does not have."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for name, p in loss.named_parameters():
+        if p.requires_grad and id(p) not in held:
+            raise ValueError(
+                f"{name!r} is to learn, but the run's optimiser does not have it, as it was "
+                "unfrozen or put in its place afterwards: build a new runner, or freeze it by "
+                "requires_grad_(False)"
+            )
 
 
 def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,8 +146,9 @@ class SVIRunner(Run):
 
         :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file and is
             read batch by batch. A PyTorch ``DataLoader`` yields x alone, mappings with ``"x"`` and
-            the model's other inputs, or x followed by those inputs in the model's order; further
-            items, such as unused labels, are ignored.
+            the model's other inputs by name, or x followed by those that the model needs, in its
+            order; further items are ignored. So labels that it can do without, which supervise it,
+            are given in mappings.
         :param batch_size: rows in a step, at most, or on average when batches are made of groups;
             the last batch of an epoch may be smaller. By default 512; a loader has its own.
         :param callbacks: called with this runner and each new record, to which they may add

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -91,7 +91,7 @@ class Constant(Schedule):
         >>> Constant(4.0)  # a beta-VAE
         Constant(weight=4.0)
         >>> Constant({"z_class": 2}).weight
-        {'z_class': 2}
+        {'z_class': 2.0}
     """
 
     gates_open = True
@@ -228,13 +228,18 @@ class ProgressiveFadeIn(Schedule):
                 f"give {J}"
             )
         # The step at which each phase begins, and that at which the last one ends.
+        epochs = tuple(accumulate(self.epochs, initial=0))
         begins = [
             round(e * step / epoch) if e < epoch else step + (e - epoch) * steps_per_epoch
-            for e in accumulate(self.epochs, initial=0)
+            for e in epochs
         ]
         _check_end(begins[-1], total_steps, "the last phase")
-        for begin, end in pairwise(begins[1:]):
-            _check_end(self.fade_steps, end - begin, "a facet's fade-in", "its phase")
+        for j in range(1, J):
+            if epochs[j + 1] <= epoch:  # the phase is over, and its facet is in
+                begins[j] = min(begins[j], step - self.fade_steps)
+            else:
+                length = begins[j + 1] - begins[j]
+                _check_end(self.fade_steps, length, "a facet's fade-in", "its phase")
         if J > 1 and self.fade_steps < 1000:
             warnings.warn(
                 f"fade_steps={self.fade_steps} is abrupt: facets that fade in within fewer than "
@@ -261,7 +266,9 @@ def _checked(
     for value in weight.values() if isinstance(weight, Mapping) else (weight,):
         if not at_least <= number(value) < float("inf"):
             raise ValueError(f"{name} must be a number of at least {at_least:g}, got {value!r}")
-    return dict(weight) if isinstance(weight, Mapping) else weight
+    if isinstance(weight, Mapping):
+        return {site: number(value) for site, value in weight.items()}
+    return number(weight)
 
 
 def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def told(values: list[float], every: int = 1) -> Evaluate:
         ([1, 2, 1.5, 1.9, 2.1, 2, 2, 2, 2], {"patience": 3}, 8),
         ([1, 2, 2.4, 2.9, 3, 3.4, 5], {"patience": 2, "threshold": 0.5}, 6),
         ([3, 2, 2.5, 2.5, 1], {"patience": 2, "larger_is_better": False}, 4),
+        ([math.nan, 1, 2, 3, 2, math.nan, 4], {"patience": 2}, 6),
+        ([math.nan, math.nan, math.nan, 1], {"patience": 2}, 3),
     ],
 )
 def test_a_run_ends_when_a_measure_no_longer_improves(
@@ -269,9 +272,13 @@ def test_tensorboard_reads_every_number(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs facetvae[tensorboard]")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    fitted = runner().fit(X, epochs=3, callbacks=[TensorBoard(tmp_path)], **SIZES)
+    def note(run: SVIRunner, record: dict[str, Any]) -> None:
+        record |= {"note": "text", "sizes": [1, 2], "none": None}
+
+    fitted = runner().fit(X, epochs=3, callbacks=[note, TensorBoard(tmp_path)], **SIZES)
     events = EventAccumulator(str(tmp_path)).Reload()
-    assert set(events.Tags()["scalars"]) == set(fitted.history[0]) - {"epoch", "step"}
+    others = {"epoch", "step", "note", "sizes", "none"}
+    assert set(events.Tags()["scalars"]) == set(fitted.history[0]) - others
     read = [(event.step, event.value) for event in events.Scalars("elbo")]
     assert read == [(record["step"], pytest.approx(record["elbo"])) for record in fitted.history]
 

@@ -21,7 +21,7 @@ from inference.checkpoints.periodic import CheckpointWriter
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
 from inference.training.nonfinite import NonFiniteTracker
 from ppl_models import Bernoulli
-from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets
+from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets, vade
 
 pytestmark = pytest.mark.slow(15)
 
@@ -181,6 +181,29 @@ def test_what_lies_beside_x() -> None:
     runner(nvae_partly_labelled_two_draws).fit(
         DataLoader(images, batch_size=6), epochs=1, progress=False
     )
+
+
+def test_labels_that_a_model_can_do_without_are_given_by_name() -> None:
+    """Those in a tuple are ignored, as data sets of images hold some."""
+    device = torch.device("cpu")
+    by_name = [{"x": x, "label": label} for x, label in zip(X, LABELS, strict=True)]
+    named = LoaderSource(DataLoader(by_name, batch_size=8), vade(), device)
+    assert torch.equal(next(named.batches(0)).given["label"].flatten(), LABELS[:8])
+    in_a_tuple = DataLoader(TensorDataset(X, LABELS), batch_size=8)
+    assert next(LoaderSource(in_a_tuple, vade(), device).batches(0)).given == {}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_batches_that_give_different_names_are_refused(first: bool) -> None:
+    def some(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        x, label = (torch.stack(each) for each in zip(*rows, strict=True))
+        labelled = torch.equal(x[0], X[0]) == first
+        return {"x": x, "label": label} if labelled else {"x": x}
+
+    loader = DataLoader(TensorDataset(X, LABELS), batch_size=8, collate_fn=some)
+    one, other = ("label", "nothing") if first else ("nothing", "label")
+    with pytest.raises(ValueError, match=f"the first one gave {one}, and another {other}"):
+        runner(vade).fit(loader, epochs=1, progress=False)
 
 
 def test_groups_of_a_loader_are_numbered_anew_where_batches_are_joined() -> None:

@@ -212,6 +212,34 @@ def test_gradients_are_cut_to_their_longest() -> None:
     assert lengths[None] == lengths[1e6] > 1
 
 
+class TwoOffsets(VaDEGuide):
+    """Its two offsets have one and the same gradient."""
+
+    def __init__(self, model: VAE) -> None:
+        super().__init__(model)
+        self.one = torch.nn.Parameter(torch.zeros(6))
+        self.other = torch.nn.Parameter(torch.zeros(6))
+
+    def encode(self, x: torch.Tensor, **given: Any) -> dict[str, Any]:
+        return super().encode(x + (self.one + self.other), **given)
+
+
+@pytest.mark.parametrize("mode", [None, "replay"])
+def test_a_gradient_that_parameters_share_is_cut_once(mode: str | None) -> None:
+    """In a step by the optimiser, and in one whose update is recorded."""
+    pyro.set_rng_seed(0)
+    guide = TwoOffsets(VAE((6,), 2, Normal(0.3), MLP((8,), dropout=0)))
+    runner = SVIRunner(guide.model, guide, guard=Guard(max_norm=0.5), compile=mode)
+    before = torch.zeros(())
+    for _ in range(2):
+        runner.fit(X, epochs=1, batch_size=40, progress=False)
+        moments = [state["exp_avg"].flatten() for state in runner.optimizer.state.values()]
+        now = torch.cat(moments)
+        # Adam's first moment is 0.9 of the one before and 0.1 of the gradient.
+        assert float((10 * now - 9 * before).norm()) == pytest.approx(0.5, rel=1e-4)
+        before = now
+
+
 def test_of_several_runs_the_one_that_fails_is_named_and_left_as_it_was() -> None:
     both = [start(seed) for seed in (0, 1)]
 

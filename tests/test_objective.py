@@ -7,6 +7,7 @@ detects is any term that is missing, doubled or mis-weighted by more than that.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pyro
 import pytest
@@ -17,6 +18,8 @@ from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from guides import MarginalGuide, VaDEGuide
 from inference import GuideEnum_ELBO, Loss
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, StandardNormal
+from ppl_models.distributions import Component
+from ppl_models.program import ENUMERATE
 from tests import paper
 
 BATCH, PIXELS = 6, 11
@@ -110,6 +113,41 @@ def test_equals_pyros_own_enumerating_objective(J: int, L: int, covariance: str)
         loss = Loss(model, guide, objective)
         pyro.set_rng_seed(5)
         results.append(value_and_gradient(loss(x), list(loss.parameters())))
+    assert_equal_to(*results)
+
+
+class Chained(VaDEGuide):
+    """Clusters that each depend on the one before: q(c_j given c_1 ... c_(j-1))."""
+
+    def __init__(self, model: MFCVAE) -> None:
+        super().__init__(model)
+        sizes = [prior.num_components for prior in model.priors.values()]
+        tables = [torch.randn(a, b) for a, b in itertools.pairwise([1, *sizes])]
+        self.tables = torch.nn.ParameterList(tables)
+
+    def forward(self, x: torch.Tensor, **options: Any) -> None:
+        with self.model.plate(x, len(x)):
+            logits = self.tables[0].expand(len(x), -1)
+            for name, table in zip(self.model.priors, [*self.tables[1:], None], strict=True):
+                c = pyro.sample(f"c_{name}", Component(logits=logits), infer=ENUMERATE)
+                if table is not None:
+                    logits = c @ table
+            for name, q in self.encode(self.model.seen(x)).items():
+                pyro.sample(f"z_{name}", q)
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_clusters_may_depend_on_each_other_in_the_guide(checks: bool) -> None:
+    """Each term counts by the joint probability of all clusters that its own depend on."""
+    model, _ = build(J=3, L=1)
+    guide = Chained(model).double()
+    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
+    results = []
+    for objective in (GuideEnum_ELBO, TraceEnum_ELBO):
+        loss = Loss(model, guide, objective(max_plate_nesting=1))
+        pyro.set_rng_seed(5)
+        with pyro.validation_enabled(checks):
+            results.append(value_and_gradient(loss(x), list(loss.parameters())))
     assert_equal_to(*results)
 
 

@@ -247,6 +247,20 @@ def test_a_model_that_counts_its_calls_is_not_recorded(recorders: list[Recorder]
         start(build, None, compile="replay").fit(X, 1, **SIZES)
 
 
+def test_a_model_that_changes_slowly_is_not_recorded() -> None:
+    """So slowly that a few calls of it agree: a program would stay with the first one."""
+
+    class Fading(VaDEGuide):
+        noise = 1.0
+
+        def forward(self, x: torch.Tensor, **options: Any) -> None:
+            self.noise -= 1e-6
+            super().forward(x + self.noise, **options)
+
+    with pytest.warns(RecordingWarning, match="it changes settings of its own in each step"):
+        start(lambda: Fading(two_facets().model), None, compile="replay").fit(X, 1, **SIZES)
+
+
 def test_a_replayed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     def stop(run: Any, record: dict[str, Any]) -> None:
         if record["epoch"] == 2:
@@ -322,6 +336,30 @@ def test_recorded_updates_are_the_optimisers_own(guard: Guard) -> None:
 
     for (name, a), b in zip(numbers(run(True)).items(), numbers(run(False)).values(), strict=True):
         assert torch.equal(a, b), name
+
+
+class ShiftsWhole(VaDEGuide):
+    """Its shift has no gradient in a smaller last batch."""
+
+    def __init__(self, model: MFCVAE) -> None:
+        super().__init__(model)
+        self.shift = torch.nn.Parameter(torch.zeros(6))
+
+    def encode(self, x: torch.Tensor, **given: Any) -> dict[str, Any]:
+        return super().encode(x + self.shift if len(x) == 6 else x, **given)
+
+
+def test_parameters_learn_in_steps_of_their_own() -> None:
+    """Each counts its own steps, whichever have a gradient in a step."""
+    runs = []
+    for mode in (None, "replay"):
+        run = start(lambda: ShiftsWhole(two_facets().model), None, compile=mode)
+        runs.append(run.fit(X, 4, 6, log_every=4, progress=False))
+        state = run.optimizer.state
+        taken = {name: int(state[p]["step"]) for name, p in run.loss.named_parameters()}
+        assert taken.pop("guide.shift") == 4 * (len(X) // 6)
+        assert set(taken.values()) == {run.step}
+    assert_same_weights(*runs)
 
 
 def test_runs_that_are_trained_together() -> None:

@@ -269,6 +269,41 @@ def test_facets_that_are_in_stay_in_where_epochs_get_longer() -> None:
     assert gates.tolist() == [0.5, 0.5], "a bind of one's own counts"
 
 
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+def test_a_finished_fade_in_does_not_bar_shorter_epochs() -> None:
+    guide = small()
+    runner = SVIRunner(guide.model, guide, schedule=ProgressiveFadeIn((1, 3), fade_steps=12))
+    for size, epochs in ((10, 4), (40, 8), (40, 1)):
+        runner.fit(torch.rand(40, 6), epochs, size, progress=False)
+        assert guide.model.gates.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="a facet's fade-in would end at step 12, but its phase"):
+        SVIRunner(guide.model, guide, schedule=runner.schedule).fit(torch.rand(40, 6), 9, 40)
+
+
+def test_weights_may_be_numbers_of_numpy() -> None:
+    for weight in (np.float32(0.5), {"z_style": np.float32(0.5)}):
+        guide = small()
+        runner = SVIRunner(guide.model, guide, schedule=Constant(weight))
+        runner.fit(torch.rand(8, 6), 1, progress=False)
+        assert 0.5 in guide.model.kl_weights
+
+
+@pytest.mark.parametrize("how", ["unfrozen", "replaced"])
+def test_what_the_optimiser_does_not_have_is_refused(how: str) -> None:
+    guide = small()
+    guide.encoder.requires_grad_(how != "unfrozen")
+    runner = SVIRunner(guide.model, guide)
+    runner.fit(torch.rand(8, 6), 1, progress=False)
+    name, learned = next(iter(guide.encoder.named_parameters()))
+    guide.encoder.requires_grad_(True)
+    if how == "replaced":
+        owner, _, own = name.rpartition(".")
+        setattr(guide.encoder.get_submodule(owner), own, torch.nn.Parameter(learned.detach() + 1))
+    with pytest.raises(ValueError, match=f"'guide.encoder.{name}' is to learn, but .* new runner"):
+        runner.fit(torch.rand(8, 6), 1, progress=False)
+    SVIRunner(guide.model, guide).fit(torch.rand(8, 6), 1, progress=False)
+
+
 def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
     guide = small()
     weights = ProgressiveFadeIn((2, 1000), fade_steps=1000).bind(guide.model, 3, 3006)

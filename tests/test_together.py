@@ -254,17 +254,37 @@ def test_what_is_frozen_stays_whatever_was_learned_before() -> None:
         assert torch.equal(runner.model.facets["digit"].loc, loc)
 
 
+def test_what_callbacks_put_in_place_of_parameters_is_trained_on() -> None:
+    """As in a run of its own, which one run in the program is."""
+
+    def replace(runner: SVIRunner, record: dict[str, Any]) -> None:
+        for p in runner.model.decoder.parameters():
+            p.data = p.data.clamp(-0.1, 0.1)
+
+    (one,), (other,) = runners(two_facets, 1), runners(two_facets, 1)
+    x = data(one.guide)
+    one.fit(x, 3, 6, progress=False, callbacks=[replace])
+    fit_together([other], x, 3, 6, callbacks=lambda runner: [replace], progress=False)
+    for name, p in parameters(one).items():
+        torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-8)
+
+
 def test_callbacks_in_the_form_of_fit_or_shared_are_refused() -> None:
     group = runners(two_facets, 2)
     with pytest.raises(
         ValueError, match="callbacks must be a function that returns a runner's callbacks"
     ):
         fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)
-    shared = ReduceOnPlateau()
-    with pytest.raises(ValueError, match="two runners got the same callback"):
-        fit_together(
-            group, data(group[0].guide), 1, callbacks=lambda runner: [shared], progress=False
-        )
+    shared, group = ReduceOnPlateau(), runners(two_facets, 3)
+    for first in (0, 1):
+        with pytest.raises(ValueError, match="two runners got the same callback"):
+            fit_together(
+                group,
+                data(group[0].guide),
+                1,
+                callbacks=lambda runner, first=first: [shared] if runner.seed >= first else [],
+                progress=False,
+            )
 
 
 def other_schedule() -> list[SVIRunner]:
@@ -310,9 +330,28 @@ def one_is_ahead() -> list[SVIRunner]:
         (lambda: runners(two_facets, 1) * 2, "two runners hold the same parameters"),
         (one_model_for_two, "two runners hold the same parameters"),
         (one_is_frozen, "differs from the first one in its parameters that learn"),
+        (
+            lambda: [*runners(two_facets, 1), *runners(two_facets, 1, compile=None)],
+            "differs from the first one in its compile",
+        ),
+        (
+            lambda: runners(two_facets, 2, compile="xla"),
+            "compile='xla' is for one run, but 2 are trained together",
+        ),
         (list, "there are no runners"),
     ],
-    ids=["schedule", "objective", "model", "steps", "twice", "shared", "frozen", "none"],
+    ids=[
+        "schedule",
+        "objective",
+        "model",
+        "steps",
+        "twice",
+        "shared",
+        "frozen",
+        "compile",
+        "xla",
+        "none",
+    ],
 )
 def test_runs_that_are_not_of_a_kind_are_refused(
     group: Callable[[], list[SVIRunner]], words: str

@@ -98,7 +98,9 @@ class _EnumerateSites(Messenger):
 
 
 def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
-    """Probabilities of each enumerated guide site, by its dimension (counted from the right)."""
+    """Probabilities of each enumerated guide site, by its dimension (counted from the right), in
+    the guide's order.
+    """
     probs = {}
     for name, site in site_densities(guide_trace):
         if "_enumerate_dim" in site["infer"]:
@@ -119,6 +121,8 @@ def expected_sum(
     """Sum of terms over all their dimensions, with enumerated ones weighted by their probabilities.
 
     Terms of one shape are added first, so that each probability enters once.
+
+    :param probs: by dimension; each may depend on the sites before it.
     """
     terms = _by_shape(added)
     for shape, term in _by_shape(subtracted).items():
@@ -135,7 +139,8 @@ def _by_shape(terms: Iterable[Tensor]) -> dict[torch.Size, Tensor]:
 
 
 def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
-    for dim, prob in probs.items():
+    # The last site first: where its probabilities depend on an earlier site, the term then does.
+    for dim, prob in reversed(probs.items()):
         if term.dim() >= -dim and term.shape[dim] > 1:
             term = term * prob
     return term.sum()

@@ -22,11 +22,11 @@ class ScoreFunction_ELBO(Direct_ELBO):
 
     .. math:: \nabla \log q(c \mid x) \, (\mathrm{cost}_c - b(x))
 
-    where the cost is the sum of the terms that c can change: its own and those of the sites that
-    ``infer={"downstream": {...}}`` names (by default all). A baseline b, given by
-    ``infer={"cost_baseline": module}``, is called with ``infer["cost_baseline_input"]`` and trained
-    by its ``loss``. The value is the plain ELBO of the draw. (The key ``"baseline"`` is what Pyro's
-    ``TraceGraph_ELBO`` reads, in another form.)
+    where the cost is the sum of the terms that c can change: its own and those of the sites, in
+    model or guide, that ``infer={"downstream": {...}}`` names (by default all). A baseline b, given
+    by ``infer={"cost_baseline": module}``, is called with ``infer["cost_baseline_input"]`` and
+    trained by its ``loss``. The value is the plain ELBO of the draw. (The key ``"baseline"`` is
+    what Pyro's ``TraceGraph_ELBO`` reads, in another form.)
 
     Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
     baselines too, but keeps their state in the global parameter store and reads the loss back to
@@ -50,7 +50,7 @@ class ScoreFunction_ELBO(Direct_ELBO):
         surrogate = elbo.new_zeros(())
         for name, site in site_densities(guide_trace):
             if not site["fn"].has_rsample:
-                seen = {name} | set(site["infer"].get("downstream", log_p))
+                seen = {name} | set(site["infer"].get("downstream", log_p | log_q))
                 cost = _sum(log_q, seen) - _sum(log_p, seen)
                 surrogate = surrogate - _score(site, cost.detach())
         # The surrogate adds its gradient and does not change the value.

@@ -87,6 +87,7 @@ class Recorder:
     :param objectives: a pure function.
     :param parameters: by name; those that learn, and others.
     :param recording: names the executor.
+    :param fixed: says what must not change once a program was recorded.
 
     :ivar tensors: the parameters, those that learn first, and the buffers.
     :ivar learning: how many learn.
@@ -99,9 +100,10 @@ class Recorder:
         parameters: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         recording: Recording,
+        fixed: Callable[[], Any],
     ) -> None:
         assert recording.executor is not None
-        self.objectives, self.recording = objectives, recording
+        self.objectives, self.recording, self.fixed = objectives, recording, fixed
         self.executor = EXECUTORS[recording.executor]
         self.names = sorted(parameters, key=lambda name: not parameters[name].requires_grad)
         self.learning = sum(p.requires_grad for p in parameters.values())
@@ -141,8 +143,11 @@ class Recorder:
         def from_fewer_operations() -> Callable[..., Sequence[Tensor]]:
             return with_gradient(shortened(objectives, examples), self.learning, [])
 
+        before = self.fixed()
         with seeded(0, inputs[0].device):
             run = self._agreeing(function, examples, [from_fewer_operations, lambda: function])
+        if self.fixed() != before:  # too little to be seen in the results so far
+            raise ValueError("it changes settings of its own in each step")
 
         def program(*tensors: Tensor) -> Gradient:
             with torch.no_grad():

@@ -115,7 +115,11 @@ class InMemorySource(DataSource):
 
 class LoaderSource(DataSource):
     """Batches from a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x followed by the
-    model's other inputs.
+    inputs that the model needs.
+
+    What it can do without, such as labels of some rows, is given in mappings alone, by name; their
+    other names are refused. What follows in a tuple, such as the labels of a data set, is ignored.
+    All batches give the same names.
 
     What a pass draws (its order, and what a data set draws with torch, NumPy or Python's
     ``random``, in worker processes or without) depends only on the seed and the epoch, so that a
@@ -162,6 +166,7 @@ class LoaderSource(DataSource):
                 "the DataLoader's workers would keep their random state between passes, which a "
                 "resumed run could not repeat: create it with persistent_workers=False"
             )
+        self.names: set[str] | None = None
         self.held = self._held(HELD_ROWS)
         self.batch_size = len(self.held[0])
         self.full = None if "group" in self.held[0].given else self.batch_size
@@ -210,7 +215,20 @@ class LoaderSource(DataSource):
             raise ValueError(
                 f"the DataLoader's batches have no x, only {sorted(map(str, given))}: name it 'x'"
             )
-        return self.guide.observed(x, given).to(self.device)
+        observed = self.guide.observed(x, given).to(self.device)
+        self._check_names(set(observed.given))
+        return observed
+
+    def _check_names(self, names: set[str]) -> None:
+        """:raises ValueError: if a batch gives something else beside x than the first one did."""
+        if self.names is None:
+            self.names = names
+        if names != self.names:
+            one, other = (", ".join(sorted(each)) or "nothing" for each in (self.names, names))
+            raise ValueError(
+                f"the DataLoader's batches must give the same beside x, but the first one gave "
+                f"{one}, and another {other}: give -1 for labels that are not known"
+            )
 
     def _held(self, rows: int) -> list[Observed]:
         """The first batches of a pass, until they have ``rows`` rows."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from inference.checkpoints.periodic import Checkpoints, CheckpointWriter, NoCheckpoints
 from inference.distributed import SingleProcess
 from inference.records import plain
-from inference.run import Callback, Run, check_precision
+from inference.run import Callback, Run, check_optimized, check_precision
 from inference.schedules import Weights
 from inference.training.compiled import Recording
 from inference.training.data_source import DataSource, fingerprint
@@ -40,7 +40,8 @@ class FitPlan:
     :ivar weights: of the terms, by step: the schedule over this call's steps.
     :ivar recording: which steps are computed by recorded programs.
     :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, the
-        schedule does not fit, or parameters are neither float32 nor float64.
+        schedule does not fit, parameters are neither float32 nor float64, or one that learns is
+        not in the optimiser.
     """
 
     runs: Sequence[Run]
@@ -64,6 +65,7 @@ class FitPlan:
             )
         for run in self.runs:
             check_precision(run.loss)
+            check_optimized(run.loss, run.optimizer)
         steps = self.source.steps
         lead, total = self.lead, self.lead.step + self.epochs * steps
         weights = lead.schedule.bind_further(lead.model, steps, total, lead.epoch, lead.step)

@@ -18,7 +18,7 @@ from inference.schedules import Weights
 from inference.training.batching import Rows
 from inference.training.compiled import Gradient, Recorder, Recording, settings
 from inference.training.data_source import DataSource, InMemorySource
-from inference.training.nonfinite import NonFiniteTracker
+from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
 from inference.training.recording import laid_out
 from inference.training.update import Programs, Update
 from ppl_models.data import Observed
@@ -134,7 +134,9 @@ class Steps(ABC):
         for parameter in parameters.values():
             parameter.grad = None
         if self.recording.executor is not None:
-            self.recorder = Recorder(self.objectives, parameters, buffers, self.recording)
+            self.recorder = Recorder(
+                self.objectives, parameters, buffers, self.recording, self.fixed
+            )
 
     def gradient(self, step: Tensor, batch: Observed, rows: int) -> Gradient:
         """Objectives, detached, and the gradient of their sum for each parameter that learns.
@@ -196,7 +198,7 @@ class SingleRunStep(Steps):
         loss, gradients = self.processes.mean(
             *self.gradient(step, part, _rows_of_all(batch)), counts, self.learning
         )
-        for parameter, gradient in zip(self.learning, gradients, strict=True):
+        for parameter, gradient in zip(self.learning, _apart(gradients), strict=True):
             parameter.grad = gradient
         return update(loss, step)
 
@@ -216,10 +218,30 @@ class VmappedStep(Steps):
             )
         self.memory, self.rows = source, source.batching
         self.program = ScheduledLoss(self.runs[0].loss, self.weights)
-        programs = [ScheduledLoss(run.loss, self.weights) for run in self.runs]
-        self.each = [dict(program.named_parameters()) for program in programs]
+        self.programs = [ScheduledLoss(run.loss, self.weights) for run in self.runs]
+        self.each = [dict(program.named_parameters()) for program in self.programs]
         self.parameters = _stacked(self.each)
-        self.buffers = _stacked([dict(program.named_buffers()) for program in programs])
+        self.buffers = _stacked([dict(program.named_buffers()) for program in self.programs])
+
+    def batches(self) -> Iterator[Observed]:
+        if self.look_again:
+            self.rejoin()
+        return super().batches()
+
+    def rejoin(self) -> None:
+        """Take in what callbacks have put in the place of views, as by ``p.data = ...``."""
+        stacks = {
+            name: stack.detach()
+            for name, stack in (self.parameters | self.buffers).items()
+            if name.rpartition(".")[2] not in SCHEDULED
+        }
+        for i, program in enumerate(self.programs):
+            own = dict(program.named_parameters()) | dict(program.named_buffers())
+            for name, stack in stacks.items():
+                part = stack[i]
+                if own[name].data_ptr() != part.data_ptr():
+                    part.copy_(own[name].detach())
+                    own[name].data = part
 
     def ordered(self) -> Iterator[Observed]:
         data = self.memory.data
@@ -307,6 +329,21 @@ class ScheduledLoss(nn.Module):
 def _rows_of_all(batch: Observed) -> int:
     """Of the batch of all processes."""
     return batch.whole if isinstance(batch, Part) else len(batch)
+
+
+def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Each in memory of its own, as they are changed in place: parameters that are added to each
+    other may have one and the same.
+    """
+    held: set[int] = set()
+    own = []
+    for gradient in gradients:
+        if gradient is not None:
+            place = gradient.untyped_storage().data_ptr()
+            gradient = gradient.clone() if place in held else gradient
+            held.add(place)
+        own.append(gradient)
+    return own
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -20,6 +20,9 @@ from ppl_models.checks import check_kind
 
 __all__ = ["fit_together"]
 
+# Ways to compute steps that take those of one run.
+ALONE = ("xla", "cuda graph")
+
 
 def fit_together(
     runners: Sequence[Run],
@@ -42,8 +45,8 @@ def fit_together(
     streams. Training ends before its last epoch if callbacks of all runs ask for it.
 
     :param runners: built alike except for parameters and seed: same model, guide, objective,
-        schedule, precision, device, and number of steps taken. Each has its own optimiser and
-        learning rate.
+        schedule, precision, device, ``compile`` (not ``"xla"`` or ``"cuda graph"``), and number of
+        steps taken. Each has its own optimiser and learning rate.
     :param x: data ``[N, *x_shape]`` for all runs, like the models' other inputs (``given``).
     :param callbacks: a function that returns a runner's callbacks, like those of
         :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
@@ -72,13 +75,8 @@ def fit_together(
             f"callbacks must be a function that returns a runner's callbacks, got {callbacks!r}"
         )
     each = [check_callbacks(callbacks(runner)) for runner in runners]
-    shared = {id(callback) for callback in each[0]}
-    if any(
-        id(callback) in shared
-        for calls in each[1:]
-        for callback in calls
-        if not isfunction(callback)
-    ):
+    own = [{id(callback) for callback in calls if not isfunction(callback)} for calls in each]
+    if len(set().union(*own)) < sum(map(len, own)):
         raise ValueError(
             "two runners got the same callback, but its state belongs to one run: make one for each"
         )
@@ -99,8 +97,14 @@ def _check_alike(runners: Sequence[Run]) -> None:
     held = [id(p) for runner in runners for p in runner.loss.parameters()]
     if len(set(held)) < len(held):
         raise ValueError("two runners hold the same parameters: build a model and a guide for each")
+    if runners[0].compile in ALONE:
+        raise ValueError(
+            f"compile={runners[0].compile!r} is for one run, but {len(runners)} are trained "
+            "together: leave it out, or train each alone, with SVIRunner.fit"
+        )
     lead, *others = (
-        runner.description() | {"device": runner.device, "steps": (runner.epoch, runner.step)}
+        runner.description()
+        | {"device": runner.device, "compile": runner.compile, "steps": (runner.epoch, runner.step)}
         for runner in runners
     )
     for i, other in enumerate(others, start=1):

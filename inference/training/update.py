@@ -138,7 +138,8 @@ class Update:
             counts = torch.stack([state["step"] for state in states])
             for state, count in zip(states, counts, strict=True):
                 state["step"] = count  # so that all are counted in one operation
-            self.state[has] = [counts, *(p.detach() for p in parameters), *moments]
+            # Of no other parameters: their numbers of steps would be those before these had theirs.
+            self.state = {has: [counts, *(p.detach() for p in parameters), *moments]}
         return self.state[has]
 
     def settings(self) -> Hashable:

@@ -601,6 +601,31 @@ def test_comparison_tells_a_biased_estimator_and_a_noisier_one() -> None:
     assert abs(biased["soft"].bias) > 10 * biased["soft"].bias_error
 
 
+def test_the_score_counts_what_the_guide_alone_adds() -> None:
+    """A term of the guide's own that depends on the draw. The mean gradient of 20,000 data has a
+    standard error below 0.01; without the term it would be off by 0.7.
+    """
+    added = torch.tensor([0.0, 3.0])
+
+    def model(logits: Tensor) -> None:
+        with pyro.plate("data", 20_000):
+            pyro.sample("c", pyro.distributions.Categorical(torch.full((2,), 0.5)))
+
+    def guide(logits: Tensor) -> None:
+        with pyro.plate("data", 20_000):
+            c = pyro.sample("c", pyro.distributions.Categorical(logits=logits))
+            pyro.factor("own", added[c], has_rsample=True)
+
+    logits = torch.tensor([0.2, -0.1], requires_grad=True)
+    q = logits.softmax(0)
+    exact = torch.autograd.grad((q * (q.log() - math.log(0.5) + added)).sum(), logits)[0]
+    pyro.set_rng_seed(SEED)
+    loss = ScoreFunction_ELBO(max_plate_nesting=1).differentiable_loss(model, guide, logits)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss / 20_000, logits)[0], exact, rtol=0, atol=0.05
+    )
+
+
 def test_quadrature_integrates_what_it_says() -> None:
     nodes, weights = gauss_hermite(12, 2)
     assert weights.sum().item() == pytest.approx(1)
