@@ -140,7 +140,7 @@ def _by_shape(terms: Iterable[Tensor]) -> dict[torch.Size, Tensor]:
 
 def _expectation(term: Tensor, probs: Mapping[int, Tensor]) -> Tensor:
     # The last site first: where its probabilities depend on an earlier site, the term then does.
-    for dim, prob in reversed(probs.items()):
+    for dim, prob in reversed(tuple(probs.items())):
         if term.dim() >= -dim and term.shape[dim] > 1:
             term = term * prob
     return term.sum()
