@@ -419,6 +419,11 @@ DIAGNOSTICS = [
             f"num_nodes {COUNT}",
         ),
         (
+            "range: one node",
+            lambda: exact_objective(guide().model, guide(), TENSOR, 1),
+            "num_nodes must be at least 2 to tell convergence, got 1",
+        ),
+        (
             "shape: x",
             lambda: exact_objective(guide().model, guide(), TENSOR[0]),
             r"x has shape \[6\]",
