@@ -389,3 +389,43 @@ def test_a_latent_of_all_data_is_not_counted_for_each_of_them() -> None:
         "z": (60, 3),
     }
     assert report.miscalibrated == ()  # a prior is calibrated too, and says nothing
+
+
+def test_members_that_share_any_latent_of_the_model_are_not_counted() -> None:
+    """Whether the guide has it or not; and plates side by side have no members in common."""
+
+    def shared(x: Tensor) -> None:
+        m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(m, 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    def beside(x: Tensor) -> None:
+        with pyro.plate("groups", len(x)):
+            m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(m[0], 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    def summed_out(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(0.0, 2**0.5))
+
+    for model in (shared, beside):
+        report = calibration(model, summed_out, X, num_simulations=50, num_draws=9)
+        assert report.ranks["z"].shape == (50, 3)
+
+
+def test_what_a_model_computes_is_no_observation() -> None:
+    def model(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(pyro.deterministic("mean", z), 1.0), obs=x)
+
+    def exact(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(x / 2, 0.5**0.5))
+
+    report = calibration(model, exact, X.new_zeros(100), num_simulations=5, num_draws=19)
+    report.check()
+    assert report.ranks["z"].shape == (500, 1)
