@@ -200,7 +200,9 @@ def classifier_scores(
     classifier = make_pipeline(StandardScaler(), network).fit(train_z, train_labels)
     scores = []
     for z, labels in test:
-        entropy = log_loss(labels, classifier.predict_proba(z), labels=known) / np.log(2)
+        # Of a single class nothing is unknown, and scikit-learn refuses it.
+        nats = log_loss(labels, classifier.predict_proba(z), labels=known) if known[1:] else 0.0
+        entropy = nats / np.log(2)
         scores.append(ClassifierScores(float(classifier.score(z, labels)), float(entropy)))
     return scores
 
