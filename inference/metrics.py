@@ -200,7 +200,9 @@ def classifier_scores(
     classifier = make_pipeline(StandardScaler(), network).fit(train_z, train_labels)
     scores = []
     for z, labels in test:
-        entropy = log_loss(labels, classifier.predict_proba(z), labels=known) / np.log(2)
+        # Of a single class nothing is unknown, and scikit-learn refuses it.
+        nats = log_loss(labels, classifier.predict_proba(z), labels=known) if known[1:] else 0.0
+        entropy = nats / np.log(2)
         scores.append(ClassifierScores(float(classifier.score(z, labels)), float(entropy)))
     return scores
 
@@ -280,7 +282,9 @@ def held_out_correlation(
     sides are transformed to their canonical variates (scikit-learn's CCA), so that models that
     differ by an invertible linear map correlate perfectly (Willetts and Paige, *I Don't Need u*,
     4.2). The paper's authors take ``out_of_sample`` without a linear map, up to its signs, and
-    ``rematched`` with one: there only the map is held out, and the matching is not.
+    ``rematched`` with one: there only the map is held out, and the matching is not. Latents that
+    are constant or linear in others have no variates of their own, and a variate that is missing
+    counts as a correlation of 0.
 
     :param sources: ``[N, d]``, true sources or another model's latents, in random order.
     :param latents: ``[N, d]``.
@@ -301,34 +305,46 @@ def held_out_correlation(
         1.0
     """
     s, z = _matching_columns(sources, latents, method)
-    half = len(s) // 2
+    half, d = len(s) // 2, s.shape[1]
+    kept = d
     if half < 2 or any((np.ptp(part, axis=0) == 0).any() for part in (s[:half], s[half:])):
         raise ValueError(
             f"each half of the {len(s)} data needs at least two rows and no constant source"
         )
     if align:
-        if half < 2 * s.shape[1]:
+        if half < 2 * d:
             raise ValueError(
-                f"{len(s)} data are too few to align {s.shape[1]} coordinates: give "
-                f"{4 * s.shape[1]} or more"
+                f"{len(s)} data are too few to align {d} coordinates: give {4 * d} or more"
             )
-        kept = s.shape[1] if num_variates is None else check_count("num_variates", num_variates)
-        if kept > s.shape[1]:
+        kept = d if num_variates is None else check_count("num_variates", num_variates)
+        if kept > d:
             raise ValueError(
-                f"{s.shape[1]} coordinates have only as many canonical variates, fewer than {kept}"
+                f"{d} coordinates have only as many canonical variates, fewer than {kept}"
             )
-        map_ = CCA(n_components=kept, max_iter=5000).fit(z[:half], s[:half])
-        z, s = map_.transform(z, s)
+        z, s = (_independent(columns, half) for columns in (z, s))
+        map_ = CCA(n_components=min(kept, z.shape[1], s.shape[1]), max_iter=5000)
+        z, s = map_.fit(z[:half], s[:half]).transform(z, s)
     first, second = (
         _correlations(s[rows], z[rows], method) for rows in (slice(half), slice(half, None))
     )
     match, anew = (linear_sum_assignment(np.abs(c), maximize=True) for c in (first, second))
     signs = np.sign(first[match])
     return HeldOutCorrelation(
-        float(np.abs(first[match]).mean()),
-        float((signs * second[match]).mean()),
-        float(np.abs(second[anew]).mean()),
+        float(np.abs(first[match]).sum() / kept),
+        float((signs * second[match]).sum() / kept),
+        float(np.abs(second[anew]).sum() / kept),
     )
+
+
+def _independent(columns: np.ndarray, half: int) -> np.ndarray:
+    """The principal components of the first rows' standardised columns, without those that rounding
+    alone gives: ``[N, rank]``, of a rank of 1 at least. CCA's iterations never meet a direction
+    without variance, and are wrong then.
+    """
+    scaled = StandardScaler().fit(columns[:half]).transform(columns)
+    _, sizes, axes = np.linalg.svd(scaled[:half], full_matrices=False)
+    rank = max(int((sizes > sizes[0] * half * np.finfo(float).eps).sum()), 1)
+    return scaled @ axes[:rank].T
 
 
 def _matching_columns(
@@ -350,6 +366,8 @@ def _matching_columns(
         raise ValueError(
             "sources has a constant column, whose correlation is undefined: drop it from both"
         )
+    # By powers of 2, which is exact: squares of columns within [-1, 1] neither over- nor underflow.
+    s, z = (np.ldexp(each, -np.frexp(np.abs(each).max(0))[1]) for each in (s, z))
     return s, z
 
 

@@ -59,7 +59,7 @@ def test_too_few_or_too_equal_components_have_no_invertible_matrix() -> None:
     assert condition_number(mixture(5)) < 1e4
     prior = mixture(5)
     make_equal(prior, 2, 4)
-    assert condition_number(prior) > 1e12
+    assert condition_number(prior) == float("inf")
     assert coinciding_components(prior) == [4]
     assert coinciding_components(mixture(5)) == []
     with pytest.raises(ValueError, match="diagonal covariance"):

@@ -199,6 +199,15 @@ def test_clusters_in_use() -> None:
     )
 
 
+def test_means_of_a_million_rows_are_not_those_of_single_precision() -> None:
+    proba = np.tile(np.float32([0.9, 0.1]), (1_000_000, 1))
+    assert effective_clusters(proba) == pytest.approx(effective_clusters(proba[:1]), rel=1e-6)
+    model = MFCVAE((3,), {"a": GaussianMixture(2, 1)}, network=SharedMLP((4,)))
+    guide = VaDEGuide(model)
+    guide.predict_proba = lambda x, **given: {"a": proba}
+    assert bounds.mutual_information(guide, proba)["a"] == pytest.approx(0, abs=1e-6)
+
+
 # The choice.
 
 

@@ -197,14 +197,15 @@ def gradient_moments(
     :param loss: a module, or a model, a guide and an ELBO.
     :param x: ``[B, *x_shape]``, a tensor where the loss is; for a program its argument, or a tuple
         of its positional arguments.
-    :param num_draws: at least 1.
+    :param num_draws: at least 2.
     :param seed: of the draws; the caller's random state is left as it was.
     :param chunk: gradients that are held at once, at most.
     :param given: what the loss takes beside x, such as ``label``; a program's keyword arguments.
-    :raises ValueError: if a number is below 1, ``x`` is no tensor where a module is given, or a
-        part of the program cannot be called.
+    :raises ValueError: if ``num_draws`` is below 2 or ``chunk`` below 1, ``x`` is no tensor where a
+        module is given, or a part of the program cannot be called.
     """
-    check_size("num_draws", num_draws)
+    if check_size("num_draws", num_draws) < 2:
+        raise ValueError(f"num_draws must be at least 2 to give a variance, got {num_draws}")
     check_count("chunk", chunk)
     if isinstance(loss, tuple):
         return _program_moments(_program(loss, x, given), num_draws, seed, chunk)
@@ -225,7 +226,7 @@ def _moments(parts: Iterable[dict[str, Tensor]]) -> GradientMoments:
             square = spread.get(name, torch.zeros_like(draws[0]))
             mean[name], spread[name] = merged_moments(count, before, square, draws)
         count += n
-    return GradientMoments(mean, {name: s / max(count - 1, 1) for name, s in spread.items()}, count)
+    return GradientMoments(mean, {name: s / (count - 1) for name, s in spread.items()}, count)
 
 
 def _mapped_gradients(

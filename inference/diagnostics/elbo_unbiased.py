@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro
@@ -21,7 +21,14 @@ from inference.diagnostics.programs import (
     isolated,
     streams,
 )
-from inference.diagnostics.sampling import PILOT, Known, Sampled, Statistics, settle
+from inference.diagnostics.sampling import (
+    PILOT,
+    ROUNDING,
+    Known,
+    Sampled,
+    Statistics,
+    settle,
+)
 from ppl_models.checks import check_positive, check_seed, check_size, number
 
 __all__ = ["Comparison", "ElboReport", "assert_elbo_unbiased"]
@@ -89,7 +96,7 @@ class ElboReport:
 
 @dataclass(frozen=True)
 class _Test:
-    """What is to be found, and how surely."""
+    """What is to be found, how surely, and in which precision."""
 
     bias: float
     gradient_bias: float
@@ -97,6 +104,7 @@ class _Test:
     power: float
     max_draws: int
     seed: int
+    epsilon: float = torch.finfo(torch.float32).eps
 
     def threshold(self, count: int) -> float:
         """Bonferroni's, for so many comparisons."""
@@ -164,7 +172,8 @@ def assert_elbo_unbiased(
     :param max_draws: of the estimator, and of a reference that is drawn.
     :param seed: of the draws and of the random directions.
     :raises ValueError: if a number is out of its range, the exact value is out of reach (see
-        :func:`exact_elbo`), a draw is not finite, or more than ``max_draws`` draws are needed.
+        :func:`exact_elbo`), a draw is not finite, the gradient is 0 within its noise, rounding is
+        too large, or more than ``max_draws`` draws are needed.
     :raises AssertionError: if the estimator is biased; with estimate, reference, standard error,
         z-score and what could have been found.
     """
@@ -173,6 +182,7 @@ def assert_elbo_unbiased(
     with isolated(model, guide):
         with streams(0, program.device()):
             parameters = program.parameters()  # the first run creates them
+            test = replace(test, epsilon=program.epsilon())
         with streams(seed, program.device()), pyro.validation_enabled(False):
             report = _compare(program, reference, parameters, test, gradient)
     if report.biased:
@@ -253,7 +263,7 @@ def _drawn_truth(
     program: ElboCall, elbo: Any, parameters: Mapping[str, Tensor], test: _Test, gradient: bool
 ) -> _Truth:
     known = check_program(program.model, program.guide, elbo, program.args, dict(program.kwargs))
-    value = Sampled(lambda: torch.tensor([known.loss()], dtype=torch.float64))
+    value = _loss_of(known, test)
     if not gradient:
         return _Truth(value, None, None, 0.0)
     pilot = [known.gradient(parameters)[1] for _ in range(PILOT)]
@@ -263,7 +273,12 @@ def _drawn_truth(
     mean = {name: torch.stack([g[name] for g in pilot]).mean(0) for name in parameters}
     mean = {name: g for name, g in mean.items() if bool(g.any())}
     directions = _directions(mean, test)
-    return _Truth(value, Sampled(_drawer(known, parameters, directions)), directions, length)
+    drawn = Sampled(_drawer(known, parameters, directions), test.epsilon)
+    return _Truth(value, drawn, directions, length)
+
+
+def _loss_of(program: ElboCall, test: _Test) -> Sampled:
+    return Sampled(lambda: torch.tensor([program.loss()], dtype=torch.float64), test.epsilon)
 
 
 def _exact_truth(
@@ -330,8 +345,8 @@ def _drawer(
 
 
 def _value_group(program: ElboCall, truth: _Truth, test: _Test) -> _Group:
-    sampled = Sampled(lambda: torch.tensor([program.loss()], dtype=torch.float64))
-    return _Group(("loss",), sampled, truth.value, torch.tensor([test.bias], dtype=torch.float64))
+    biases = torch.tensor([test.bias], dtype=torch.float64)
+    return _Group(("loss",), _loss_of(program, test), truth.value, biases)
 
 
 def _gradient_group(
@@ -342,9 +357,14 @@ def _gradient_group(
     length: float,
     test: _Test,
 ) -> _Group:
+    if length <= ROUNDING * test.epsilon:
+        raise ValueError(
+            "the reference's gradient is 0 within its noise: there is nothing to compare with; "
+            "move the parameters, or give gradient=False"
+        )
     biases = torch.full((1 + len(directions.names),), test.gradient_bias * length)
     biases[0] = test.bias
-    sampled = Sampled(_drawer(program, parameters, directions))
+    sampled = Sampled(_drawer(program, parameters, directions), test.epsilon)
     names = ("loss that comes with the gradient", *directions.names)
     return _Group(names, sampled, known, biases.double())
 

@@ -198,6 +198,11 @@ def _latent(site: dict, points: int) -> Latent:
     if getattr(fn, "has_enumerate_support", False):
         size = len(fn.enumerate_support(expand=False))
         return Latent(name, size, _frames(site), _supported)
+    if base is not fn and base.has_enumerate_support:
+        raise ValueError(
+            f"site {name!r} of the guide has independent discrete entries (.to_event), which are "
+            "not enumerated: use a plate"
+        )
     raise ValueError(
         f"site {name!r} of the guide is {type(base).__name__}: exact are Normal, MultivariateNormal"
         ", Delta and discrete sites with a finite support; give reference=, an ELBO that is known "
@@ -221,7 +226,7 @@ def _integrated(name: str, fn: Any, frames: frozenset, points: int) -> Latent:
             fn = fn.base_dist
         noise = nodes[k].reshape(shape).to(fn.loc)
         if isinstance(fn, MultivariateNormal):
-            return fn.loc + fn.scale_tril @ noise, weights[k]
+            return fn.loc + (fn.scale_tril @ noise.unsqueeze(-1)).squeeze(-1), weights[k]
         return fn.loc + fn.scale * noise, weights[k]
 
     shape = fn.event_shape

@@ -107,6 +107,18 @@ class ElboCall:
         tensors = [*given, *_leaves((self.model, self.guide))]
         return tensors[0].device if tensors else torch.device("cpu")
 
+    def epsilon(self) -> float:
+        """The relative rounding of the coarsest log-density of model and guide, which run once."""
+        with torch.no_grad():
+            guide = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+            replayed = poutine.replay(self.model, trace=guide)
+            traces = guide, poutine.trace(replayed).get_trace(*self.args, **self.kwargs)
+            for trace in traces:
+                trace.compute_log_prob()
+        terms = (site.get("log_prob") for trace in traces for site in trace.nodes.values())
+        kinds = {t.dtype for t in terms if isinstance(t, Tensor) and t.is_floating_point()}
+        return max(torch.finfo(kind).eps for kind in kinds or {torch.get_default_dtype()})
+
     def _call(self, method: Any) -> Any:
         return method(self.model, self.guide, *self.args, **self.kwargs)
 

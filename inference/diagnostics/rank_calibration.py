@@ -16,7 +16,9 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.poutine import Trace
+from pyro.poutine.runtime import Message
 from pyro.poutine.subsample_messenger import _Subsample
+from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
@@ -89,9 +91,9 @@ def calibration(
     """Compare a guide's posterior with the model's, on data that the model generates.
 
     Each simulation runs the model with its observations drawn instead of given, and the guide
-    ``num_draws`` times on these. The members of a plate that is around all latents are so many
-    simulations of their own. Latents are those of the guide that the model has too. Ties, as of
-    discrete latents, are broken at random.
+    ``num_draws`` times on these. The members of a plate that is around all of the model's latents
+    are so many simulations of their own. Latents that are ranked are those of the guide that the
+    model has too. Ties, as of discrete latents, are broken at random.
 
     Each dimension's ranks alone are tested: that two latents depend on each other in a wrong way
     is not seen, nor a posterior that is the prior whatever the data.
@@ -120,7 +122,7 @@ def calibration(
     :param num_draws: of the guide for each; ``num_draws + 1`` must be a multiple of ``bins``.
     :param bins: of the ranks' histogram.
     :param level: probability that an exact posterior fails.
-    :param power: of which the report says what is found with it.
+    :param power: of which the report says what is found with it; above ``level``.
     :param seed: of all draws; the caller's random state is left as it was.
     :raises ValueError: if a number is out of its range, the bins would expect fewer than 5 ranks
         each, the guide has no latent of the model's, or the observation's place is not clear.
@@ -135,7 +137,8 @@ def calibration(
         torch.no_grad(),
     ):
         for _ in range(num_simulations):
-            truth = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
+            with _DrawnData():
+                truth = poutine.trace(model).get_trace(*args, **kwargs)
             given = _arguments(truth, args, arguments)
             draws = [poutine.trace(guide).get_trace(*given, **kwargs) for _ in range(num_draws)]
             for name, ranks in _ranks(truth, draws).items():
@@ -143,6 +146,14 @@ def calibration(
     return _report(
         {n: torch.cat(r).cpu().numpy() for n, r in found.items()}, num_draws, bins, level, power
     )
+
+
+class _DrawnData(UnconditionMessenger):
+    """Draws observations anew; ``pyro.deterministic`` makes no data, but keeps what it computes."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if not msg["infer"].get("_deterministic"):
+            super()._pyro_sample(msg)
 
 
 def _arguments(
@@ -172,17 +183,10 @@ def _arguments(
 
 def _ranks(truth: Trace, draws: list[Trace]) -> dict[str, Tensor]:
     """Of each latent, ``[plate members, dimensions]``."""
-    names = [
-        name
-        for name, site in draws[0].nodes.items()
-        if site["type"] == "sample"
-        and not site["is_observed"]
-        and name in truth.nodes
-        and not isinstance(site["fn"], _Subsample)
-    ]
+    names = [name for name in _latents(draws[0]) if name in truth.nodes]
     if not names:
         raise ValueError("the guide has no latent of the model's: there is nothing to rank")
-    common = _common_plates([truth.nodes[name] for name in names])
+    common = _common_plates(list(_latents(truth).values()))
     ranks = {}
     for name in names:
         value = truth.nodes[name]["value"]
@@ -193,10 +197,22 @@ def _ranks(truth: Trace, draws: list[Trace]) -> dict[str, Tensor]:
     return ranks
 
 
+def _latents(trace: Trace) -> dict[str, dict]:
+    """The sites that are neither observed nor indices of a subsample."""
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not site["infer"].get("was_observed")
+        and not isinstance(site["fn"], _Subsample)
+    }
+
+
 def _common_plates(sites: list[dict]) -> list[int]:
-    """Dimensions of the plates that are around all latents."""
-    dims = [{f.dim for f in site["cond_indep_stack"] if f.vectorized} for site in sites]
-    return sorted(set.intersection(*dims))
+    """Dimensions of the plates that are around all latents: of others, members may share one."""
+    plates = [{(f.name, f.dim) for f in site["cond_indep_stack"] if f.vectorized} for site in sites]
+    return sorted(dim for _, dim in set.intersection(*plates))
 
 
 def _members_first(rank: Tensor, site: dict, plates: list[int]) -> Tensor:
@@ -262,4 +278,9 @@ def _check_numbers(
     for name, value in (("level", level), ("power", power)):
         if not 0 < number(value) < 1:
             raise ValueError(f"{name} must be within (0, 1), got {value!r}")
+    if level >= power:
+        raise ValueError(
+            f"level must be below power, got {level!r} and {power!r}: a test finds a fault more "
+            "often than it fails an exact posterior"
+        )
     check_seed("seed", seed)

@@ -18,8 +18,8 @@ FEWEST = 300
 # Variances are themselves estimated: so many draws more than they ask for.
 RESERVE = 1.1
 ROUNDS = 6
-# Relative error of a mean, in single precision.
-ROUNDING = 1e-6
+# Relative error of a mean by rounding, in machine epsilons.
+ROUNDING = 8
 
 
 @dataclass
@@ -40,9 +40,11 @@ class Sampled:
     """Statistics of independent draws.
 
     :ivar draw: gives one draw, ``[statistics]``.
+    :ivar epsilon: the machine epsilon with which it was computed.
     """
 
     draw: Callable[[], Tensor]
+    epsilon: float = torch.finfo(torch.float32).eps
     rows: list[Tensor] = field(default_factory=list)
 
     @property
@@ -68,7 +70,7 @@ class Sampled:
 
     @property
     def rounding(self) -> Tensor:
-        return ROUNDING * (1 + self.mean.abs())
+        return ROUNDING * self.epsilon * (1 + self.mean.abs())
 
     def extend(self, count: int) -> None:
         """Draw until there are ``count``."""
@@ -91,7 +93,6 @@ def settle(sampled: Sampled, reference: Statistics, error: Tensor, max_draws: in
     drawn = [s for s in (sampled, reference) if isinstance(s, Sampled)]
     for s in drawn:
         s.extend(PILOT)
-    _check_rounding(drawn, error)
     left = error.square()
     if isinstance(reference, Known):
         left = left - reference.squared_error
@@ -101,6 +102,7 @@ def settle(sampled: Sampled, reference: Statistics, error: Tensor, max_draws: in
                 "squared, too large for the test: its quadrature has not converged; give "
                 "reference=partial(exact_elbo, points=50), or an ELBO that is known to be right"
             )
+    left = left - _checked_rounding(drawn, left.sqrt())
     for _ in range(ROUNDS):
         squared = sampled.squared_error + reference.squared_error
         if sampled.count >= FEWEST and bool((squared <= error.square()).all()):
@@ -113,16 +115,21 @@ def settle(sampled: Sampled, reference: Statistics, error: Tensor, max_draws: in
     )
 
 
-def _check_rounding(drawn: Sequence[Sampled], error: Tensor) -> None:
-    """:raises ValueError: if no number of draws would tell the means with so small an error."""
+def _checked_rounding(drawn: Sequence[Sampled], error: Tensor) -> Tensor:
+    """The squared error by rounding, which no number of draws makes smaller.
+
+    :raises ValueError: if draws would not tell the means with so small an error.
+    """
     rounding = torch.stack([s.rounding.square() for s in drawn]).sum(0).sqrt()
     if bool((rounding >= error).any()):
         worst = int((rounding / error).argmax())
         raise ValueError(
             f"means of {float(drawn[0].mean[worst]):,.0f} nats are known to "
-            f"{float(rounding[worst]):.2g} in single precision, and the test needs "
-            f"{float(error[worst]):.2g}: give fewer data, or a larger bias"
+            f"{float(rounding[worst]):.2g} within rounding, and the test needs "
+            f"{float(error[worst]):.2g}: give fewer data, a larger bias or a program in float64; "
+            "or, if the gradient is close to 0, other parameters or gradient=False"
         )
+    return rounding.square()
 
 
 def _share(s: Sampled, drawn: list[Sampled]) -> Tensor:

@@ -118,7 +118,9 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     et al., 2024).
 
     Up to about 0.7, importance sampling from the guide's posterior works; above 1 the weights have
-    no finite mean: the posterior misses mass of the true one.
+    no finite mean: the posterior misses mass of the true one. Infinite where the largest weights
+    differ by more than a float64 can hold, e to the 708: a few draws then outweigh all others. 0
+    where all weights of the tail are equal, as they are from the true posterior.
 
     :param log_weights: ``[num_draws, N]``, at least 100 draws.
     :raises ValueError: if there are fewer draws.
@@ -133,10 +135,21 @@ def pareto_k(log_weights: Tensor) -> np.ndarray:
     _check_log_weights(log_weights)
     if len(log_weights) < 100:
         raise ValueError(f"a tail needs at least 100 draws, got {len(log_weights)}")
-    # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out. If one draw
-    # outweighs all others, k is infinite and the computation overflows.
-    with np.errstate(all="ignore"):
-        return array_stats.psislw(-log_weights.mT.double().cpu().numpy(), axis=-1)[1]
+    values = log_weights.mT.double().cpu()
+    values = values - values.amax(-1, keepdim=True)
+    num_tail = int(min(len(log_weights) / 5, 3 * math.sqrt(len(log_weights))))  # the paper's
+    tail = values.topk(num_tail).values  # [N, num_tail], the largest first
+    # The fit measures the tail by its lower quartile. ArviZ goes on if that has become 0 by
+    # underflow, and returns the prior's small k; tails without any spread it refuses.
+    held = tail[:, -int(num_tail / 4 + 0.5)] >= math.log(torch.finfo(torch.float64).tiny)
+    flat = tail[:, 0] == tail[:, -1]
+    k = torch.where(flat, 0.0, torch.inf).double().numpy()
+    fits = (held & ~flat).numpy()
+    if fits.any():
+        # ArviZ takes log-likelihoods, whose inverses are the weights in leave-one-out.
+        with np.errstate(all="ignore"):
+            k[fits] = array_stats.psislw(-values.numpy()[fits], axis=-1)[1]
+    return k
 
 
 def _check_log_weights(log_weights: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from scipy.stats import norm
 from torch import Tensor
 
@@ -21,7 +22,8 @@ def assert_unbiased(
 ) -> float:
     """Fail if the mean of ``draws`` is not ``exact``, or if there are too few draws to tell.
 
-    This is a two-sided z-test, with the standard error estimated from the draws.
+    This is a two-sided z-test, with the standard error estimated from the draws, but not below the
+    rounding of their dtype.
 
     :param draws: independent draws ``[n]``.
     :param detectable: the bias, in the draws' unit, that the test must find with probability
@@ -45,28 +47,32 @@ def assert_unbiased(
                 f"{name} must be {'positive' if name == 'detectable' else 'within (0, 1)'}, got "
                 f"{value!r}"
             )
+    epsilon = torch.finfo(draws.dtype).eps if draws.is_floating_point() else 0.0
+    draws, exact = draws.detach().double(), float(torch.as_tensor(exact).detach())
     n = draws.numel()
     if draws.dim() != 1 or n < 2 or not (draws.isfinite().all() and math.isfinite(exact)):
         raise ValueError(
             "a test needs a vector of at least two finite draws and a finite exact value, got "
             "shape "
             f"{tuple(draws.shape)}, {int((~draws.isfinite()).sum())} draws not finite, and "
-            f"exact={float(exact)}"
+            f"exact={exact}"
         )
-    error = max(float(draws.std()) / math.sqrt(n), 1e-12 * (1 + abs(float(exact))))
+    rounding = max(4 * epsilon, 1e-12) * (1 + abs(exact))
+    error = max(float(draws.std()) / math.sqrt(n), rounding)
     threshold = float(norm.isf(false_alarm / 2))
     found = (threshold + float(norm.isf(1 - power))) * error
     if not found <= detectable:
+        more = f"take about {math.ceil(n * (found / detectable) ** 2):,} draws"
         raise ValueError(
             f"{n} draws with a standard error of {error:.3g} detect a bias of {found:.3g} at "
-            f"power {power}, not "
-            f"{detectable:g}: take about {math.ceil(n * (found / detectable) ** 2):,} draws"
+            f"power {power}, not {detectable:g}: "
+            f"{more if error > rounding else 'this is rounding, so draw in float64'}"
         )
-    z = (float(draws.mean()) - float(exact)) / error
+    z = (float(draws.mean()) - exact) / error
     if not abs(z) <= threshold:
         raise AssertionError(
             f"biased: the mean of {n} draws is {float(draws.mean()):.6g}, exact is "
-            f"{float(exact):.6g}; "
+            f"{exact:.6g}; "
             f"z = {z:.1f} beyond {threshold:.1f}"
         )
     return z

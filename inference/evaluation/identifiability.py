@@ -67,7 +67,7 @@ def identifiability_matrix(prior: GaussianMixture) -> Tensor:
 
 def condition_number(prior: GaussianMixture) -> float:
     """Largest divided by smallest singular value of :func:`identifiability_matrix`; infinite if it
-    is singular.
+    is singular within rounding.
 
     With fewer than 2 d + 1 components it is infinite as well: the paper's matrix cannot be built
     then, and the theory does not say that latents are identifiable. The paper's image models are of
@@ -82,8 +82,9 @@ def condition_number(prior: GaussianMixture) -> float:
     matrix = identifiability_matrix(prior)
     if matrix.shape[1] < matrix.shape[0]:
         return float("inf")
-    largest, *_, smallest = torch.linalg.svdvals(matrix).tolist()
-    return largest / smallest if smallest else float("inf")
+    if torch.linalg.matrix_rank(matrix) < len(matrix):
+        return float("inf")
+    return float(torch.linalg.cond(matrix))
 
 
 def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> list[int]:

@@ -60,7 +60,7 @@ def effective_clusters(proba: ArrayLike) -> float:
         >>> round(effective_clusters([[1.0, 0.0], [0.0, 1.0]]), 3)
         2.0
     """
-    return float(np.exp(entropy(_probabilities(proba).mean(0))))
+    return float(np.exp(entropy(_probabilities(proba).mean(0, dtype=float))))
 
 
 def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:

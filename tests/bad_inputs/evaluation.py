@@ -419,6 +419,11 @@ DIAGNOSTICS = [
             f"num_nodes {COUNT}",
         ),
         (
+            "range: one node",
+            lambda: exact_objective(guide().model, guide(), TENSOR, 1),
+            "num_nodes must be at least 2 to tell convergence, got 1",
+        ),
+        (
             "shape: x",
             lambda: exact_objective(guide().model, guide(), TENSOR[0]),
             r"x has shape \[6\]",
@@ -490,6 +495,11 @@ DIAGNOSTICS = [
             f"chunk {COUNT}, got 0",
         ),
         (
+            "range: one draw",
+            lambda: gradient_moments(loss(), TENSOR, 1),
+            "num_draws must be at least 2 to give a variance, got 1",
+        ),
+        (
             "type: loss",
             lambda: gradient_moments("loss", TENSOR, 3),
             "loss must be a module .* got str",
@@ -530,6 +540,11 @@ DIAGNOSTICS = [
             "range: power",
             lambda: assert_unbiased(torch.zeros(9), 0.0, power=1.5),
             r"within \(0, 1\), got 1.5",
+        ),
+        (
+            "range: rounding",
+            lambda: assert_unbiased(torch.full((9,), 1e6), 1e6),
+            "this is rounding, so draw in float64",
         ),
         (
             "type: draws",

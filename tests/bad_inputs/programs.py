@@ -75,6 +75,7 @@ PROGRAMS: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ("misfit: bins", calibrated(bins=7), "num_draws \\+ 1 must be a multiple of bins"),
         ("range: bins", calibrated(bins=0), "bins must be an integer of at least 1, got 0"),
         ("range: level", calibrated(level=2), r"level must be within \(0, 1\), got 2"),
+        ("misfit: level", calibrated(level=0.5, power=0.5), "level must be below power, got 0.5"),
         ("type: seed", calibrated(seed="0"), "seed must be an integer from 0 to"),
         ("missing: latents", lambda: calibration(model, lambda x: None, X), "nothing to rank"),
     ],

@@ -82,6 +82,20 @@ def test_tails_have_their_known_shape() -> None:
         assert np.abs(estimates - k).max() < 5 * (1 + k) / math.sqrt(424)
 
 
+def test_weights_beyond_float64_have_no_mean_and_equal_ones_no_tail() -> None:
+    """A draw that outweighs all others had k = 0.05, the best verdict; equal weights were refused,
+    and with them all other data.
+    """
+    noise = torch.randn(1000, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+    one = (3 * noise).index_fill(0, torch.tensor([7]), 1000.0)
+    none = torch.full((1000,), -math.inf, dtype=torch.float64)
+    columns = [one, 5000 * noise, none, torch.full_like(noise, -100.0), noise]
+    k = pareto_k(torch.stack(columns, 1))
+    assert np.isposinf(k[:3]).all()
+    assert k[3] == 0
+    assert k[4] == pareto_k(noise[:, None])[0]  # whatever data are beside it
+
+
 def test_refusals() -> None:
     guide, x = build("responsibilities")
     with pytest.raises(ValueError, match="num_draws must be an integer of at least 1"):
