@@ -185,8 +185,9 @@ def vqvae(guide: Any, x: Tensor) -> Tensor:
     model = guide.model
     book = model.codebook.loc
     (embedding,) = guide.encoder(x)
-    logits = embedding.unflatten(-1, (-1, book.shape[1])) @ book.T - 0.5 * (book**2).sum(-1)
-    z = (relaxed(logits, guide.discrete.temperature) @ book).flatten(1)
+    points = embedding.unflatten(-1, (book.shape[1], -1)).mT
+    logits = points @ book.T - 0.5 * (book**2).sum(-1)
+    z = (relaxed(logits, guide.discrete.temperature) @ book).mT.flatten(1)
     return total(kl_uniform(logits).sum(), model.decoder([z], model.gates), x)
 
 

@@ -87,6 +87,7 @@ EXEMPT = {
     **dict.fromkeys(
         ("Schedule.bind", "Schedule.bind_further"), "of each kind, by way of SVIRunner.fit"
     ),
+    "FacetModel.plate": "of each model, by way of its program in plain Pyro",
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",
 }

@@ -269,7 +269,7 @@ def refuse_second_guide() -> None:
         ),
         (
             lambda: VaDEGuide(VaDE((PIXELS,), VampPrior(3, 2, (5,)))),
-            r"built for data of shape \(5,\), but the model has",
+            r"built for data of shape \(5,\), but the encoder reads",
         ),
         (lambda: VampPrior(3, 2, (PIXELS,), support=(1, 0)), "support is a range"),
         (

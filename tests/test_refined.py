@@ -103,7 +103,7 @@ def test_every_step_is_worth_its_cost(family: Family) -> None:
         pyro.set_rng_seed(1)
         model = MFCVAE((SIZE,), facets, Normal(0.3), MLPLadder((5, 6), activation="tanh"))
         guide = VaDEGuide(model, family=how).double()
-        return float(exact_objective(guide.model, guide, x, num_nodes=24).detach())
+        return float(exact_objective(guide.model, guide, x, num_nodes=48).detach())
 
     none, few, more = loss(family), loss(Refined(family, 3)), loss(Refined(family, 20))
     assert more < few < none
