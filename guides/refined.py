@@ -31,9 +31,8 @@ class Refined(Family):
     with the weights of the terms of z. What an encoder of limited size leaves of the bound is
     gained back; what the family itself leaves is not. The expectation is over fixed points, so that
     the same datum always has the same posterior, and a datum whose bound by them does not rise
-    keeps the encoder's. The steps have no gradient: the objective's
-    gradient passes to the encoder as if :math:`\lambda_T - \lambda_0` did not depend on it, which
-    leaves out second derivatives.
+    keeps the encoder's. The steps have no gradient: the objective's gradient passes to the encoder
+    as if :math:`\lambda_T - \lambda_0` did not depend on it, which leaves out second derivatives.
 
     Each of the steps costs as much as a step of the decoder, in training and in predictions.
 

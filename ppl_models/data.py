@@ -183,13 +183,13 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
         bad = _bad(part, model)
         if bad.any():
             row, *within = (int(i) for i in bad.nonzero()[0])
-            count = sum(int(_bad(rows.to(part), model).sum()) for _, rows in _parts(data))
-            what = "infinite" if model.likelihood.takes_missing else "NaN or infinite"
             if not _bad(data[start:][: len(part)], model).any():
                 raise ValueError(
                     f"x holds values beyond what {part.dtype} can hold, the first at index "
                     f"{[start + row, *within]}: give x in other units, or a model in float64"
                 )
+            count = sum(int(_bad(rows.to(part), model).sum()) for _, rows in _parts(data))
+            what = "infinite" if model.likelihood.takes_missing else "NaN or infinite"
             raise ValueError(
                 f"x holds {count} values that are {what}, the first at index "
                 f"{[start + row, *within]}: drop those rows or fill them in; if NaN marks missing "
