@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -293,6 +294,16 @@ def test_values_are_told_apart() -> None:
     ):
         assert encoding_of(given, None).values == "binary"
     assert encoding_of(x, Normal(0.3)).values == "as given"
+
+
+def test_images_whose_channels_are_last_are_not_taken_in_silence() -> None:
+    x = np.random.default_rng(0).uniform(size=(20, 16, 12, 3)).astype("float32")
+    with pytest.warns(UserWarning, match=r"16 channels and 12 x 3 pixels.*transpose\(0, 3, 1, 2\)"):
+        encoding_of(x, None)
+    for channels_first in (x.transpose(0, 3, 1, 2), x[:, :3, :, :1]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            encoding_of(channels_first, None)
 
 
 def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:

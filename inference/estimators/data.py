@@ -128,11 +128,12 @@ def encoding_of(
 
     Real columns are standardised one by one, without their skewness if the data are then more
     likely; real images by a common mean and deviation. Whether columns are skewed is judged by at
-    most 20,000 rows, drawn at random.
+    most 20,000 rows, drawn at random. Warns of images whose channels seem to be last.
 
     :param counts: which rows count ``[N]``; by default all.
     :param as_columns: whether values within bounds are real columns, too.
     """
+    _warn_of_channels_last(X.shape)
     chosen = _Rows(X, counts)
     seen = _Seen(chosen)
     values = seen.kind()
@@ -153,6 +154,16 @@ def encoding_of(
         return encoding
     rows = encoding.encode(chosen.some()).astype(float)
     return replace(encoding, unskewed=unskewed_if_better(rows))
+
+
+def _warn_of_channels_last(shape: tuple[int, ...]) -> None:
+    if len(shape) == 4 and shape[3] in (1, 3, 4) and min(shape[1:3]) > 4:
+        warnings.warn(
+            f"X of shape {shape} is read as [N, C, H, W], images of {shape[1]} channels and "
+            f"{shape[2]} x {shape[3]} pixels. If its channels are last, pass "
+            "X.transpose(0, 3, 1, 2)",
+            stacklevel=2,
+        )
 
 
 class _Rows:
