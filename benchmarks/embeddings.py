@@ -1,4 +1,4 @@
-"""Two labellings in embeddings: rows of length one, as encoders of texts and images give them.
+r"""Two labellings in embeddings: rows of length one, as encoders of texts and images give them.
 
     OMP_NUM_THREADS=1 python -m benchmarks.embeddings --seeds 100 110 --out runs/embeddings.jsonl
     OMP_NUM_THREADS=1 python -m benchmarks.embeddings --levels docstrings --seeds 100 103 \

@@ -1,10 +1,10 @@
-"""What dealing groups costs: a million data in a hundred thousand ragged groups against the steps
+"""What batching groups costs: a million data in a hundred thousand ragged groups against the steps
 that they are for.
 
 python -m benchmarks.group_batches
 
-An epoch's dealing (shuffling, laying out, cutting into batches and gathering the rows) against the
-time that steps of ML-VAE's MNIST network take for as many batches, and the memory that dealing
+An epoch's batching (shuffling, laying out, cutting into batches and gathering the rows) against the
+time that steps of ML-VAE's MNIST network take for as many batches, and the memory that it
 takes over that of the data.
 """
 

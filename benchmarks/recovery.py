@@ -234,6 +234,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--flow-layers", type=int, default=10)
     parser.add_argument("--lr", type=float, default=RATE)
     parser.add_argument("--layers", type=int, help="that mix the sources, if not the protocol's")
+    parser.add_argument("--against", choices=every, default="VaDE", help="what to compare with")
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     parser.add_argument("--figure", type=Path, help="where to draw all runs of these settings")
     args = parser.parse_args(argv)
@@ -249,7 +250,7 @@ def main(argv: list[str] | None = None) -> None:
     lines = whole_lines(args.out.read_text())
     alike = [line for line in lines if line["settings"] == settings]
     if args.mixings[1] - args.mixings[0] > 1:
-        print(table(alike, "VaDE"))
+        print(table(alike, args.against))
     if args.figure is not None:
         figure(alike).savefig(args.figure, dpi=150, bbox_inches="tight")
 

@@ -53,8 +53,8 @@ Mix = Callable[[int], np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    """Standard deviations, shares and repeats are the paper's; it does not give its classifier,
-    which is our choice.
+    """Deviations (the paper's sigma, which its notation could also mean as a variance), shares and
+    repeats are the paper's; it does not give its classifier, which is our choice.
     """
 
     scales: tuple[float, ...] = (1.0, 1.4, 2.0)

@@ -51,8 +51,8 @@ NUM_SEGMENTS, DIM = 20, 5
 class Settings:
     """The paper's, but for the steps: it has 70,000 (``--full``).
 
-    What the paper leaves open: three layers, ten units wide, and a likelihood of variance 0.01, as
-    in the iVAE authors' code; the flow's widths, its steps and when a rate falls are ours. Means of
+    What the paper leaves open: layers of ten units and a likelihood of variance 0.01, as in the
+    iVAE authors' code; the flow's widths, its steps and when a rate falls are ours. Means of
     the mixture start as in the paper (Glorot's uniform), its standard deviations all at 1, where
     the paper draws log-variances in the same way.
     """

@@ -5,10 +5,11 @@ that stand in for it.
     python -m examples.mfcvae --dataset shapes3d-1
 
 MNIST, 3DShapes and SVHN have the paper's settings; the lengths of their phases, which the paper
-does not give, are those of the authors' code. On MNIST the decoder and what the mixtures start from
-are its as well, where it departs from the paper's words, since this reproduces the paper's results;
-`--start draws --merge concatenate --layers-after-merge 0` follows the words. The small data sets
-have shorter phases. 3DShapes is drawn by this project unless DATA has 3dshapes.h5.
+does not give, are those of the authors' code. On MNIST the decoder, the networks' first weights and
+what the mixtures start from are its as well, where it departs from the paper's text, since this
+reproduces the paper's results. The text has `--init glorot_normal --start draws --start-rows 0
+--merge concatenate --layers-after-merge 0`. The small data sets have shorter phases. 3DShapes is
+drawn by this project unless DATA has 3dshapes.h5.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ from ppl_models.networks import Architecture
 
 @dataclass(frozen=True)
 class Settings:
-    """Tables 3 and 4 for MNIST by the paper's words, and how long to train. Pairs are shallow
-    facet, deep facet; phases are deep first.
+    """Tables 3 and 4 for MNIST, by the paper's text but for the first weights and the rows of the
+    start, and how long to train. Pairs are shallow facet, deep facet; phases are deep first.
     """
 
     facets: tuple[str, str] = ("style", "digit")
@@ -93,7 +94,7 @@ class Settings:
     epochs: tuple[int, int] = (201, 201)
     schedule: str = "progressive"  # or "together": both facets in from the start (Fig. 10)
     fade_steps: int = 15_000
-    waiting_weight: float = 0.0  # of the second facet's KL terms before it is let in
+    waiting_weight: float = 0.0  # of the second facet's KL terms before it is faded in
     warm_epochs: tuple[int, int] = (
         0,
         0,
@@ -101,12 +102,12 @@ class Settings:
     neighbor_epochs: tuple[int, int] = (
         0,
         0,
-    )  # phases in which the deep facet is taught neighbours' clusters; as above
+    )  # phases in which the deep facet learns neighbours' clusters; as above
     label_weight: float = 30.0  # of these
     # a facet whose clusters neighbours share; in these phases it is given those of their graph
     neighbors: str = ""
     loss: str = "primary"  # the objective's form (C.3)
-    # fits of the deep facet's mixture when the second is let in, or of both after a warm start
+    # fits of the deep facet's mixture when the second is faded in, or of both after a warm start
     restarts: int = 0
     final_fits: int = 0  # of both mixtures when training has ended; the paper has none
     temperature: float = 1.0  # of drawn samples; the paper's tau multiplies variances
@@ -213,7 +214,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         },
         "widths": {"help": "of the network's two levels"},
         "schedule": {
-            "help": "whether the second facet is let in later, or both are in from the start",
+            "help": "whether the second facet is faded in later, or both are in from the start",
             "choices": tuple(SCHEDULES),
             "metavar": None,
         },
@@ -224,7 +225,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "help": "of each phase under standard normal priors, before mixtures are fitted"
         },
         "neighbor_epochs": {
-            "help": "of each phase in which the deep facet is taught the clusters of nearest "
+            "help": "of each phase in which the deep facet learns the clusters of nearest "
             "neighbours"
         },
         "label_weight": {"help": "of these clusters in the objective"},
@@ -234,7 +235,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "metavar": "FACET",
         },
         "restarts": {
-            "help": "fits of the deep facet's mixture when the second is let in, or after a warm "
+            "help": "fits of the deep facet's mixture when the second is faded in, or after a warm "
             "start of both"
         },
         "final_fits": {"help": "fits of both mixtures when training has ended, the likeliest kept"},
@@ -243,7 +244,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "choices": ("concatenate", "gated_add"),
             "metavar": None,
         },
-        "layers_after_merge": {"help": "hidden layers of the decoder after it"},
+        "layers_after_merge": {"help": "hidden layers of the decoder after each merge"},
         "train_rows": ROWS_FLAG,
         "held_out": {
             "help": "training rows to keep for curves of each epoch; the scores are of the test "
@@ -298,7 +299,7 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
         )
     if settings.schedule == "together" and settings.restarts and not warm:
         yield (
-            "--restarts are fits when the second facet is let in, which --schedule together does "
+            "--restarts are fits when the second facet is faded in, which --schedule together does "
             "at the start: leave one out, or give --warm-epochs"
         )
 
@@ -306,7 +307,7 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
 def starts(
     settings: Settings, graph: NeighborGraph | None
 ) -> tuple[tuple[int, int], Callable[..., SVIRunner] | None]:
-    """Phases in which facets are let in, and the start that they belong to, if they are of one."""
+    """Phases in which facets are faded in, and the start that they belong to, if any."""
     how = {"batch_size": settings.batch_size}
     if any(
         settings.warm_epochs

@@ -7,7 +7,7 @@ python -m examples.nvae --dataset shapes
 With --labels, that many training images keep their label (equally many of each class); the others
 are summed over all classes, and a classifier trained on the labelled images alone is scored for
 comparison. --objective dirichlet is the exact bound (Eq. 3), sampled the same with pi drawn (Eq.
-2), simplified the paper's (Eq. 6, which is not a bound). --model cvae and vae are the baselines,
+2), simplified the paper's (Eq. 6, a looser bound). --model cvae and vae are the baselines,
 built from the same parts; --beta makes a beta-VAE of the latter.
 """
 

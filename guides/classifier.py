@@ -37,7 +37,7 @@ class ClassifierGuide(SupervisedGuide):
     known labels:
 
     * Eq. 6, the paper's: a model without :math:`\pi`, with log q(y given x) added to the ELBO. This
-      objective is *not a bound*; ``elbo`` and the history's ``elbo`` exclude the added term.
+      objective is at most the ELBO; ``elbo`` and the history's ``elbo`` leave the added term out.
     * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y
       \mid x))`, with the KL in closed form; the default objective for such models.
     * Eq. 2: the same with :math:`\pi` drawn, using ``objective=GuideEnum_ELBO(...)``.

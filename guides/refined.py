@@ -34,7 +34,8 @@ class Refined(Family):
     keeps the encoder's. The steps have no gradient: the objective's gradient passes to the encoder
     as if :math:`\lambda_T - \lambda_0` did not depend on it, which leaves out second derivatives.
 
-    Each of the steps costs as much as a step of the decoder, in training and in predictions.
+    Each of the steps takes the decoder forwards and backwards at ``num_points`` points, in training
+    and in predictions.
 
     :param family: the other family; diagonal Normals by default.
     :param num_steps: T.

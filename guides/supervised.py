@@ -22,8 +22,9 @@ class SupervisedGuide(FacetGuide):
 
     For a sample of known class, the bound alone only makes its latents likely under that class and
     ignores the other classes: with only a few nats at stake, q(c given x) learns the class late.
-    With w above 0 the objective is *not a bound*; ``elbo`` and the history's terms exclude this
-    term. A schedule's weights do not apply to it: it also trains facets that are not yet faded in.
+    With w above 0 the objective is a looser bound than the ELBO, since the term is at most 0;
+    ``elbo`` and the history's terms leave it out. A schedule's weights do not apply to it: it also
+    trains facets that are not yet faded in.
 
     :param label_weight: w, at least 0.
     :raises ValueError: if the weight is negative or not a number.

@@ -36,8 +36,8 @@ class VaDEGuide(SupervisedGuide):
     :param model: any model whose facets are mixtures or other priors.
     :param num_samples: L, the number of draws of z.
     :param family: of q(z given x), such as ``FullCovariance()``; diagonal Normals by default.
-    :param label_weight: weight of log q(c given x) of known clusters in the objective, which is not
-        a bound if it is above 0. See :class:`~guides.SupervisedGuide`.
+    :param label_weight: weight of log q(c given x) of known clusters in the objective, which is
+        no longer the ELBO if it is above 0. See :class:`~guides.SupervisedGuide`.
 
     Example:
         >>> import torch

@@ -182,7 +182,7 @@ class ProgressiveFadeIn(Schedule):
     run is shorter than all phases together, or if a fade-in is longer than its phase.
 
     :param epochs: length of each phase, starting with the deepest facet's; one entry per facet. The
-        paper uses (201, 201) for MNIST.
+        authors' code has (201, 201) for MNIST; the paper gives no number.
     :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. A facet that is
         faded in within a few hundred steps tends to die: its KL goes to 0 before the decoder has
         learned to use it.

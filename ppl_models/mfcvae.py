@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyro
@@ -11,6 +11,9 @@ from torch import Tensor
 from ppl_models.base import FacetModel
 from ppl_models.facet_values import cluster_labels, neighbor_counts
 from ppl_models.inputs import Input
+from ppl_models.likelihoods import Likelihood
+from ppl_models.networks import Architecture
+from ppl_models.priors import Prior
 from ppl_models.program import ENUMERATE
 
 __all__ = ["MFCVAE"]
@@ -28,9 +31,8 @@ class MFCVAE(FacetModel):
 
     .. math:: p(x, z, c) = p(x \mid z) \prod_{j=1}^{J} p(z_j \mid c_j) \, p(c_j)
 
-    Facets are independent a priori, which pushes them to find different clusterings. Any
-    :class:`~ppl_models.priors.Prior` may serve as a facet: a ``StandardNormal`` facet has no
-    clusters.
+    Facets are independent a priori, which pushes them to find different clusterings. A facet may
+    be any mixture, or a ``StandardNormal``, which has no clusters.
 
     If the clusters of some samples are known, give them as ``label=``: a dictionary from facet to
     integers ``[N]`` from 0 to K - 1, with -1 where unknown (for a single facet, just the integers).
@@ -42,6 +44,8 @@ class MFCVAE(FacetModel):
     objective then bounds log p(x given the neighbours' clusters).
 
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
+
+    :raises ValueError: if a prior is made for another model, too.
 
     Example:
         >>> import torch
@@ -58,6 +62,22 @@ class MFCVAE(FacetModel):
         "label": Input(required=False),
         "neighbors": Input(required=False),
     }
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        facets: Mapping[str, Prior],
+        likelihood: Likelihood | None = None,
+        network: Architecture | None = None,
+    ) -> None:
+        super().__init__(x_shape, facets, likelihood, network)
+        for name, prior in self.priors.items():
+            if prior.only_model:
+                raise ValueError(
+                    f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
+                    f"alone: {type(self).__name__} takes a mixture, such as "
+                    "GaussianMixture(10, 5), or StandardNormal(5)"
+                )
 
     def forward(
         self,

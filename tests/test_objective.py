@@ -267,3 +267,18 @@ def test_refuses_a_guide_site_that_is_neither_enumerated_nor_reparameterised() -
         GuideEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False).differentiable_loss(
             model, sampling_guide, torch.rand(2, PIXELS, dtype=torch.float64)
         )
+
+
+def test_of_a_facet_that_waits_only_the_backbones_are_trained() -> None:
+    """D.3 has the gradients of its backbones at 0, too, but deeper facets are read through them."""
+    model, guide = build(2, 1, alpha=[0.0, 1.0])
+    Loss(model, guide)(torch.rand(BATCH, PIXELS, dtype=torch.float64)).backward()
+
+    def moved(*modules: torch.nn.Module) -> list[bool]:
+        sizes = (p.grad.abs().max() for module in modules for p in module.parameters())
+        return [bool(size > 1e-30) for size in sizes]  # a weight of 0 is a tiny one to Pyro
+
+    encoder, decoder = guide.encoder, model.decoder
+    assert not any(moved(encoder.rungs[0], decoder.rungs[0], model.priors["facet0"]))
+    assert all(moved(encoder.backbones[0], decoder.backbones[0]))
+    assert all(moved(encoder.rungs[1], decoder.rungs[1]))

@@ -159,8 +159,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
         ``predict``. They are those that are more than 2.5 times as far from their neighbours as
         these are from theirs (local outlier factor). In columns of real numbers they are left out
-        of the fit in any case; in other data they are not, and in mixed columns they cannot be
-        marked.
+        of the fit in any case; in other data they are not, and cannot be marked.
     :param columns: likelihoods of some columns of a data frame, by name, such as ``{"income":
         ppl_models.LogNormal()}``; the others follow their dtypes. ``{}`` gives a likelihood to each
         column of a frame of numbers, too.
@@ -596,6 +595,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             self.reader_ = replace(self.reader_, as_columns=True)
             x = super()._newly_encoded(X)
         self.usual_ = self._usual(x)
+        if self.mark_outliers and self.usual_ is None:
+            raise ValueError(
+                "mark_outliers=True is for tables of real numbers without a likelihood, and X is "
+                f"read as {'images' if x.ndim > 2 else repr(self.encoding_.values)}: leave it out"
+            )
         self.outliers_ = self._outlying(x)
         if self.outliers_.any():
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)

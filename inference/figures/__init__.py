@@ -1,5 +1,5 @@
-"""Figures of a fitted model; each function returns a new figure, and ``save_figures`` writes all of
-them.
+"""Figures of a fitted model; each function returns a new figure, and ``save_figures`` writes those
+of facets and clusters.
 """
 
 from inference.figures.classes import (

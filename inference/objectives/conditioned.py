@@ -24,8 +24,8 @@ class Conditioned_ELBO(GuideEnum_ELBO):
     the model's Gaussian mixtures of diagonal covariance; each needs 2 d + 1 components, of
     different scales: where all are alike, as in a new model, L is singular and the objective
     infinite, so begin with :func:`~inference.warm_start` or :func:`~inference.fit_mixtures`. It is
-    not a bound on log p(x); the history's ``elbo`` leaves the penalty out, its ``objective`` has
-    it. :class:`~inference.evaluation.KeepIdentifiable` is the remedy of the paper's main text.
+    at most the ELBO; the history's ``elbo`` leaves the penalty out, its ``objective`` has it.
+    :class:`~inference.evaluation.KeepIdentifiable` is the remedy of the paper's main text.
 
     :param weight: :math:`\alpha`, in nats per datum, at least 0.
     :param max_plate_nesting: of the guide, as for :class:`GuideEnum_ELBO`.

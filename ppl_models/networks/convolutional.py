@@ -32,7 +32,8 @@ class ConvLadder(ChannelsLast, Ladder):
     authors' code (size 4, as in the table, cannot keep it). The second convolution of a head has
     size 1 if the first leaves a single pixel. Every layer except those that output heads and x is
     followed by its activation and then batch normalisation, the order of the authors' code. The
-    output is linear; the likelihood interprets it. The layers of ``layers_after_merge``, of which
+    output is linear, without the activation and normalisation that the table prints after it; the
+    likelihood interprets it. The layers of ``layers_after_merge``, of which
     the table has none, are convolutions that keep the image size.
 
     When clusters are enumerated, batch statistics are taken over all values of every cluster, not

@@ -41,7 +41,8 @@ class SharedMLP(Shared):
     VaDE's network at J = 1).
 
     Encoder: ``x -> 500 -> 2000``, one linear head per facet. Decoder: ``z_j -> 2000`` for each
-    facet, concatenated, ``-> 500 -> x``.
+    facet, concatenated, ``-> 500 -> x``. (The table has ``2000 -> 500`` for this layer, which two
+    concatenated facets do not fit: here it is ``J 2000 -> 500``.)
 
     :param widths: hidden widths from the data inwards.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from math import inf
+from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -49,6 +50,8 @@ class Prior(Configurable, nn.Module):
     accepts: tuple[str, ...] = ()
     #: whether it is made of the guide's posteriors (see :meth:`bind`)
     uses_posterior = False
+    #: the only model whose program draws from it, where other models cannot
+    only_model: ClassVar[str] = ""
 
     def component(self) -> dist.TorchDistribution | None:
         """p(c), one-hot with event ``[K]``; ``None`` for a prior without components."""

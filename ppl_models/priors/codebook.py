@@ -36,6 +36,8 @@ class Codebook(Prior):
         torch.Size([2, 9, 16])
     """
 
+    only_model = "VQVAE"
+
     def __init__(self, num_components: int, code_dim: int, places: int) -> None:
         super().__init__()
         self.num_components = check_size("num_components", num_components)

@@ -29,6 +29,8 @@ class ConditionalNormal(Prior):
         torch.Size([4, 2])
     """
 
+    only_model = "ContinuousIVAE"
+
     def __init__(self, label_dim: int, dim: int, width: int = 50) -> None:
         super().__init__()
         self.label_dim = check_size("label_dim", label_dim)

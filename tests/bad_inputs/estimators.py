@@ -195,6 +195,16 @@ ESTIMATORS = [
     *of(
         "MultiFacetClustering.fit",
         ("range: facets 0", facets(facets=0), f"facets {COUNT}, got 0"),
+        (
+            "misfit: outliers among images",
+            facets(given=table().reshape(-1, 5, 1), mark_outliers=True),
+            "mark_outliers=True is for tables of real numbers .* read as images: leave it out",
+        ),
+        (
+            "misfit: outliers under a likelihood",
+            facets(likelihood=Normal(1.0), mark_outliers=True),
+            "mark_outliers=True .* read as 'as given'",
+        ),
         ("type: facets", facets(facets=1.5), f"facets {COUNT}, got 1.5"),
         ("empty: facets", facets(facets=[]), "facets must be a number, or names that differ"),
         ("type: facets text", facets(facets="hue"), "a number, or names that differ, .*'hue'"),

@@ -723,6 +723,16 @@ MODELS = [
     *of(
         "MFCVAE",
         (
+            "misfit: a prior of VQVAE",
+            lambda: MFCVAE((6,), {"a": Codebook(4, 3, 1)}),
+            "'a': Codebook is the prior of VQVAE alone: MFCVAE takes a mixture",
+        ),
+        (
+            "misfit: a prior given u",
+            lambda: MFCVAE((6,), {"a": ConditionalNormal(3, 3)}),
+            "ConditionalNormal is the prior of ContinuousIVAE alone",
+        ),
+        (
             "empty: x_shape",
             lambda: MFCVAE((), {"z": StandardNormal(2)}),
             "x_shape is the shape of one sample",
