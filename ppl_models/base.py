@@ -322,8 +322,14 @@ class FacetModel(Program):
         return self.priors[facet]
 
     def __call__(self, x: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Run the program, on x in the likelihood's form; see :meth:`prepare`."""
-        return super().__call__(None if x is None else self.prepare(x), *args, **kwargs)
+        """Run the program, on x in the likelihood's form; see :meth:`prepare`.
+
+        :raises ValueError: if ``x`` is no batch of tensors ``[B, *x_shape]``.
+        """
+        if x is not None:
+            check_kind("x", x, (Tensor, SparseRows), "a tensor, such as torch.as_tensor(x)")
+            x = self.prepare(x)
+        return super().__call__(x, *args, **kwargs)
 
     def plate(self, x: Tensor | None, size: int) -> AbstractContextManager:
         """The plate over observations: as many as ``x`` has, or ``size`` if nothing is observed.
@@ -331,7 +337,6 @@ class FacetModel(Program):
         :raises ValueError: if ``x`` is not a batch ``[B, *x_shape]``.
         """
         if x is not None:
-            check_kind("x", x, (Tensor, SparseRows), "a tensor, such as torch.as_tensor(x)")
             check_rows(x.shape, self.x_shape)
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -226,6 +226,15 @@ def is_enumerated(value: Tensor | None) -> bool:
     return getattr(value, "enumerates_components", False)
 
 
+class _Weights(type(constraints.simplex)):  # type: ignore[misc]
+    """One-hot vectors and relaxed ones; Pyro's autoguides refuse to take them for continuous."""
+
+    is_discrete = True
+
+
+WEIGHTS = _Weights()
+
+
 class Component(dist.OneHotCategorical):
     """One-hot choice among K components: batch ``[...]``, event ``[K]``.
 
@@ -233,8 +242,7 @@ class Component(dist.OneHotCategorical):
     therefore the expectation over the component.
     """
 
-    # Includes relaxed values.
-    support = constraints.simplex
+    support = WEIGHTS
 
     def __init__(
         self,
@@ -268,7 +276,7 @@ class Component(dist.OneHotCategorical):
             by_component = self.log_probs.contiguous().movedim(-1, 0)
             ones = [1] * (value.dim() - 1 - by_component.dim())
             return by_component.reshape(len(value), *ones, *by_component.shape[1:])
-        return torch.einsum("...k,...k->...", value, self.log_probs)
+        return torch.einsum("...k,...k->...", value.to(self.log_probs), self.log_probs)
 
     @torch.no_grad()
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
@@ -280,6 +288,35 @@ class Component(dist.OneHotCategorical):
         shape, tiny = self._extended_shape(sample_shape), torch.finfo(self.logits.dtype).tiny
         uniform = torch.rand(shape, dtype=self.logits.dtype, device=self.logits.device)
         return self.logits - (-uniform.clamp_min(tiny).log()).clamp_min(tiny).log()
+
+
+class KnownValue(dist.TorchDistribution):
+    """A distribution whose draw is known; its log-density is the distribution's.
+
+    :param base: the distribution.
+    :param value: the draw, which broadcasts with its shape.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, base: dist.TorchDistribution, value: Tensor) -> None:
+        self.base, self.value = base, value
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        return self.base.support
+
+    def expand(
+        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
+    ) -> KnownValue:
+        return KnownValue(self.base.expand(batch_shape), self.value)
+
+    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
+        return self.value.expand(self._extended_shape(sample_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.base.log_prob(value)
 
 
 def _categorical(log_probs: Tensor) -> torch.distributions.Categorical:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyro
-from pyro import poutine
 from torch import Tensor
 
 from ppl_models.arrays import as_labels, as_vectors
@@ -20,6 +19,7 @@ from ppl_models.inputs import Input
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
+from ppl_models.program import Given
 from ppl_models.vade import VaDE
 
 __all__ = ["IVAE", "ContinuousIVAE", "Labelled"]
@@ -91,9 +91,8 @@ class IVAE(Labelled, VaDE):
         :param label: u, integers ``[B]``.
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
-        known = self.label_features(label)
-        conditioned = poutine.condition(super().forward, data={self.site: known})
-        return conditioned(x, size=len(label), num_samples=num_samples)
+        with Given({self.site: self.label_features(label)}):
+            return super().forward(x, size=len(label), num_samples=num_samples)
 
     def site_weight(self, site: str) -> Tensor | float | None:
         # The bound is on log p(x given u): the label's own probability has no part in it.

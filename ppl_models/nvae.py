@@ -18,6 +18,7 @@ from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import ClassBlocks, StandardNormal
+from ppl_models.program import Given
 
 __all__ = ["NVAE"]
 
@@ -132,9 +133,9 @@ class NVAE(FacetModel):
         :param num_samples: L of :class:`~ppl_models.mfcvae.MFCVAE`, draws of the latents.
         """
         given = self.one_hot(label) if label is not None and known is None else None
-        with self.plate(x, size if label is None else len(label)):
+        with self.plate(x, size if label is None else len(label)), Given({"c_class": given}):
             # y ~ Cat(1 / L)
-            y = pyro.sample("c_class", self.blocks.component(), obs=given)
+            y = pyro.sample("c_class", self.blocks.component())
             if self.concentration is not None:
                 # pi | y ~ Dirichlet(alpha + y): the same joint as pi ~ Dirichlet(alpha),
                 # y | pi ~ Cat(pi)

@@ -6,6 +6,7 @@ Each site's log-density counts with its weight, and Pyro is told of the paramete
 from __future__ import annotations
 
 import gc
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -22,8 +23,9 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 
 from ppl_models.configurable import Configurable
+from ppl_models.distributions import KnownValue
 
-__all__ = ["ENUMERATE", "Program", "SiteWeights"]
+__all__ = ["ENUMERATE", "Given", "Program", "SiteWeights"]
 
 #: Pyro is to sum over all values of a discrete site.
 ENUMERATE = {"enumerate": "parallel"}
@@ -52,13 +54,31 @@ class SiteWeights(Messenger):
             msg["scale"] = weight * msg["scale"]
 
 
+class Given(Messenger):
+    """Observe sites whose values the user gave. Unlike under ``poutine.condition`` they keep these
+    where ``poutine.uncondition`` takes observations away, which is meant for data.
+
+    :param values: by the site's name; ``None`` for a site that is not given.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor | None]) -> None:
+        super().__init__()
+        self.values = values
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if (value := self.values.get(msg["name"])) is not None:
+            msg["fn"], msg["value"], msg["is_observed"] = KnownValue(msg["fn"], value), value, True
+            msg["infer"] = {k: v for k, v in msg["infer"].items() if k not in ENUMERATE}
+
+
 class _NothingLeftToThePrior(Messenger):
     """Refuses an objective that would draw from its prior what the guide leaves to be summed."""
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         replaying = (each for each in _PYRO_STACK if isinstance(each, ReplayMessenger))
-        # A compiled objective replays parameters alone.
-        replayed = [each.trace for each in replaying if each.trace is not None]
+        # A compiled objective replays parameters alone, and an autoguide's first call runs the model
+        # within a replay of nothing.
+        replayed = [each.trace for each in replaying if each.trace]
         infer = msg["infer"]
         if msg["is_observed"] or infer.get("enumerate") != "parallel" or not replayed:
             return
@@ -121,9 +141,24 @@ def _name_of(program: nn.Module, store: ParamStoreDict) -> str:
     if program not in NAMES:
         kind = type(program).__name__
         candidates = (f"{kind}_{number}" if number else kind for number in count())
-        NAMES[program] = next(name for name in candidates if _is_free(name, store))
+        NAMES[program] = next(name for name in candidates if _is_free_or_told(name, store))
         OWNERS[NAMES[program]] = ref(program)
     return NAMES[program]
+
+
+def _is_free_or_told(name: str, store: ParamStoreDict) -> bool:
+    """Whether the name is free. Warns if it is taken and its parameters were loaded, for which the
+    program that asks may be meant.
+    """
+    free = _is_free(name, store)
+    if not free and any(map(_was_loaded, _stored(name, store))):
+        warnings.warn(
+            f"the parameter store has loaded values of {name!r}, which another program that still "
+            "exists is called: a new one does not get them. Delete the other one first, and what "
+            "refers to it, such as its SVI",
+            stacklevel=2,
+        )
+    return free
 
 
 def _is_free(name: str, store: ParamStoreDict) -> bool:
@@ -132,13 +167,23 @@ def _is_free(name: str, store: ParamStoreDict) -> bool:
         return True
     if OWNERS[name]() is not None:
         gc.collect()  # it may be gone but for a circle of references
-    named = (store[key] for key in store if key.startswith(f"{name}{DIVIDER}"))
-    left = any(SHARED.get(id(parameter)) is parameter for parameter in named)
-    return OWNERS[name]() is None and not left
+    return OWNERS[name]() is None and all(map(_was_loaded, _stored(name, store)))
+
+
+def _stored(name: str, store: ParamStoreDict) -> Iterator[Tensor]:
+    """The store's parameters of the program of this name."""
+    return (store[key] for key in store if key.startswith(f"{name}{DIVIDER}"))
+
+
+def _was_loaded(parameter: Tensor) -> bool:
+    """Whether the store has it from elsewhere than a program of this process."""
+    return SHARED.get(id(parameter)) is not parameter
 
 
 def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
-    """Let the store's parameter of this name be this one, with the values that the store has."""
+    """Let the store's parameter of this name be this one, with the values that were loaded, if any
+    were.
+    """
     if name in store and store[name] is not parameter:
         if store[name].shape != parameter.shape:
             raise ValueError(
@@ -146,7 +191,8 @@ def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
                 f"this program's has {list(parameter.shape)}: it is another model's; call "
                 "pyro.clear_param_store() first, or load what was saved from this model"
             )
-        parameter.data.copy_(store[name].detach())
+        if _was_loaded(store[name]):  # else the program has had it replaced
+            parameter.data.copy_(store[name].detach())
         store[name] = parameter
     if not parameter.is_contiguous():  # of which the store would keep a copy
         parameter.data = parameter.data.contiguous()

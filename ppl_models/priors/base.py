@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import cache
+from inspect import signature
 from math import inf
 from typing import ClassVar
 
@@ -104,7 +106,7 @@ class Prior(Configurable, nn.Module):
             )
         latent = self.latent(chosen)
         draws = latent.expand(torch.Size([n])).sample()
-        return latent.mean + temperature * (draws - latent.mean)
+        return draws if temperature == 1 else latent.mean + temperature * (draws - latent.mean)
 
     def _check_draws(self, n: int, cluster: int | None, temperature: float) -> None:
         check_size("n", n)
@@ -228,7 +230,8 @@ class Mixture(Prior):
 def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.TorchDistribution:
     """The distribution that has a component's parameters, or their average by relaxed ones.
 
-    :raises NotImplementedError: unless the entries of z are independent in each component.
+    :raises NotImplementedError: unless the entries of z are independent in each component, and a
+        distribution of them is built from its parameters alone.
     """
     if not isinstance(components, dist.Independent):
         raise NotImplementedError(
@@ -236,8 +239,25 @@ def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.Tor
             "entries, as of `Normal(loc, scale).to_event(1)`, are averaged: override `latent`"
         )
     each = components.base_dist
-    own = {name: component @ getattr(each, name) for name in each.arg_constraints}
+    built_from = _built_from(type(each))
+    if built_from != set(each.arg_constraints):
+        raise NotImplementedError(
+            f"entries of components are {type(each).__name__}, which is built from "
+            f"{sorted(built_from)} and has the parameters {sorted(each.arg_constraints)}, the only "
+            "ones that are averaged: override `latent`"
+        )
+    own = {
+        name: component.to(values) @ values
+        for name in each.arg_constraints
+        if (values := getattr(each, name)) is not None
+    }
     return DiagonalNormal(**own) if isinstance(each, dist.Normal) else type(each)(**own).to_event(1)
+
+
+@cache
+def _built_from(kind: type[dist.TorchDistribution]) -> set[str]:
+    """Names of what a distribution is built from."""
+    return set(signature(kind.__init__).parameters) - {"self", "validate_args"}
 
 
 def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:

@@ -98,6 +98,7 @@ class GaussianMixture(Mixture):
     def latent(self, component: Tensor | None = None, **given: Tensor) -> dist.TorchDistribution:
         if component is None or is_enumerated(component) or self.covariance == "diag":
             return super().latent(component, **given)
+        component = component.to(self.loc)
         factor = torch.einsum("...k,kij->...ij", component, self.scale_tril)
         return dist.MultivariateNormal(component @ self.loc, scale_tril=factor)
 
