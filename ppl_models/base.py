@@ -327,7 +327,7 @@ class FacetModel(Program):
         :raises ValueError: if ``x`` is no batch of tensors ``[B, *x_shape]``.
         """
         if x is not None:
-            check_kind("x", x, (Tensor, SparseRows), "a tensor, such as torch.as_tensor(x)")
+            _check_tensor(x)
             x = self.prepare(x)
         return super().__call__(x, *args, **kwargs)
 
@@ -337,6 +337,7 @@ class FacetModel(Program):
         :raises ValueError: if ``x`` is not a batch ``[B, *x_shape]``.
         """
         if x is not None:
+            _check_tensor(x)
             check_rows(x.shape, self.x_shape)
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
@@ -376,6 +377,10 @@ class FacetModel(Program):
         :meth:`Likelihood.features`.
         """
         return self.likelihood.features(self.prepare(x))
+
+
+def _check_tensor(x: Any) -> None:
+    check_kind("x", x, (Tensor, SparseRows), "a tensor, such as torch.as_tensor(x)")
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:

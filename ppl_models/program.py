@@ -76,8 +76,8 @@ class _NothingLeftToThePrior(Messenger):
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         replaying = (each for each in _PYRO_STACK if isinstance(each, ReplayMessenger))
-        # A compiled objective replays parameters alone, and an autoguide's first call runs the model
-        # within a replay of nothing.
+        # A compiled objective replays parameters alone, and an autoguide's first call runs the
+        # model within a replay of nothing.
         replayed = [each.trace for each in replaying if each.trace]
         infer = msg["infer"]
         if msg["is_observed"] or infer.get("enumerate") != "parallel" or not replayed:
@@ -180,19 +180,23 @@ def _was_loaded(parameter: Tensor) -> bool:
     return SHARED.get(id(parameter)) is not parameter
 
 
+def _take_over(name: str, stored: Tensor, parameter: nn.Parameter) -> None:
+    if stored.shape != parameter.shape:
+        raise ValueError(
+            f"Pyro's parameter store has {name!r} with shape {list(stored.shape)}, and this "
+            f"program's has {list(parameter.shape)}: it is another model's; call "
+            "pyro.clear_param_store() first, or load what was saved from this model"
+        )
+    parameter.data.copy_(stored.detach())
+
+
 def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
     """Let the store's parameter of this name be this one, with the values that were loaded, if any
     were.
     """
     if name in store and store[name] is not parameter:
-        if store[name].shape != parameter.shape:
-            raise ValueError(
-                f"Pyro's parameter store has {name!r} with shape {list(store[name].shape)}, and "
-                f"this program's has {list(parameter.shape)}: it is another model's; call "
-                "pyro.clear_param_store() first, or load what was saved from this model"
-            )
-        if _was_loaded(store[name]):  # else the program has had it replaced
-            parameter.data.copy_(store[name].detach())
+        if _was_loaded(store[name]):  # else something has replaced it in the program
+            _take_over(name, store[name], parameter)
         store[name] = parameter
     if not parameter.is_contiguous():  # of which the store would keep a copy
         parameter.data = parameter.data.contiguous()

@@ -11,7 +11,9 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoDelta, AutoNormal
 from pyro.optim import Adam, ClippedAdam, ExponentialLR, PyroOptim
 
 from benchmarks.plain_svi import moved
@@ -182,6 +184,47 @@ def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
     assert all(torch.equal(p, trained[name]) for name, p in fresh.named_parameters())
 
 
+def test_what_replaces_a_parameter_outlasts_a_step() -> None:
+    """The store's values count where they were loaded, and no more."""
+    guide, x, _ = start(two_facets)
+    svi = SVI(guide.model, guide, Adam({"lr": 0.0}), TraceEnum_ELBO(max_plate_nesting=1))
+    svi.step(x)
+    others = {name: torch.full_like(p, 0.5) for name, p in guide.state_dict().items()}
+    guide.load_state_dict(others, assign=True)
+    rung = guide.encoder.rungs[0]
+    guide.encoder.rungs[0] = torch.nn.Linear(rung.in_features, rung.out_features)
+    expected = {name: p.detach().clone() for name, p in guide.named_parameters()}
+    svi.step(x)
+    assert all(torch.equal(p, expected[name]) for name, p in guide.named_parameters())
+    assert all(any(p is own for own in guide.parameters()) for p in pyro.get_param_store().values())
+
+
+def test_loaded_values_of_a_program_that_still_exists_are_told_of(tmp_path: Path) -> None:
+    guide, x, _ = start(two_facets)
+    objective = TraceEnum_ELBO(max_plate_nesting=1)
+    SVI(guide.model, guide, Adam({"lr": 1e-2}), objective).step(x)
+    pyro.get_param_store().save(str(tmp_path / "params"))
+    pyro.clear_param_store()
+    pyro.get_param_store().load(str(tmp_path / "params"))
+    fresh = two_facets()
+    with pytest.warns(UserWarning, match="has loaded values of '.*, .* does not get them"):
+        fresh.register()
+    guide.register()  # takes them over before any step
+    assert pyro.get_param_store()["MFCVAE$$$facets.digit.loc"] is guide.model.priors["digit"].loc
+
+
+@pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta])
+def test_autoguides_of_the_latents_train_beside_enumerated_clusters(autoguide: Any) -> None:
+    model = VaDE((6,), GaussianMixture(3, 2, scale=1.0), Normal(0.3), SharedMLP((8,)))
+    guide = autoguide(poutine.block(model, hide=["c_cluster"]))
+    svi = SVI(model, guide, Adam({"lr": 0.1}), TraceEnum_ELBO(max_plate_nesting=1))
+    x = torch.rand(N, 6)
+    losses = [svi.step(x) for _ in range(60)]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    with pytest.raises(ValueError, match="cannot handle discrete sample site 'c_cluster'"):
+        SVI(model, autoguide(model), Adam({"lr": 0.1}), Trace_ELBO()).step(x)
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
@@ -196,6 +239,8 @@ def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_what_is_no_batch_is_refused(x: Any, message: str) -> None:
     model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
     guide = VaDEGuide(model)
+    with pytest.raises(ValueError, match=message):
+        model(x)
     for objective in (TraceEnum_ELBO(max_plate_nesting=1), GuideEnum_ELBO(max_plate_nesting=1)):
         svi = SVI(model, guide, Adam({"lr": 1e-3}), objective)
         for use in (svi.step, svi.evaluate_loss):

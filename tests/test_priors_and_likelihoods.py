@@ -133,6 +133,27 @@ def test_chosen_components_are_of_the_family_of_all() -> None:
         MadeOf(whole).latent(one)
 
 
+def test_components_with_a_fixed_option_are_not_built_anew_without_it() -> None:
+    loc = torch.randn(3, 2)
+    ones = torch.ones_like(loc)
+    stable = dist.Stable(1.5 * ones, 0.9 * ones, ones, loc, coords="S")
+    squashed = dist.TransformedDistribution(
+        dist.Normal(loc, ones), [dist.transforms.SigmoidTransform()]
+    )
+    for each in (stable, squashed):
+        with pytest.raises(
+            NotImplementedError, match="only ones that are averaged: override `latent`"
+        ):
+            MadeOf(each.to_event(1)).latent(torch.eye(3))
+
+
+def test_draws_need_no_mean() -> None:
+    loc = torch.zeros(3, 2)
+    prior = MadeOf(dist.StudentT(torch.ones(3, 2), loc, torch.ones(3, 2)).to_event(1))
+    assert prior.sample(20).isfinite().all()
+    assert prior.sample(20, cluster=1).isfinite().all()
+
+
 @pytest.mark.parametrize("covariance", ["diag", "full"])
 def test_gradients_of_the_density(covariance: str) -> None:
     prior = mixture(covariance)

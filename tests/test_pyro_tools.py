@@ -144,7 +144,34 @@ def test_draws_of_the_posterior_and_new_data_from_them(build: Build) -> None:
         assert ((z.mean(0) - q.mean).abs() < 6 * q.stddev / 400**0.5).all()
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("build", [catalogue.ivae, catalogue.nvae])
+def test_labels_that_were_given_outlast_uncondition(build: Build, parallel: bool) -> None:
+    """New data of a datum are of its class: with a random one they would be a third of the time."""
+    guide, x, options = start(build)
+    label = options["label"].clamp_min(0)
+    unobserved = poutine.uncondition(guide.model)
+    draws = Predictive(unobserved, guide=guide, num_samples=5, parallel=parallel)(x, label=label)
+    (site,) = (name for name in draws if name.startswith("c_"))
+    assert (draws[site].argmax(-1) == label).all()
+    assert not (draws["x"] == x).any()
+
+
 # Handlers
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.double, torch.float])
+def test_one_hot_vectors_of_any_dtype_condition_on_clusters(dtype: torch.dtype) -> None:
+    guide, x, _ = start(catalogue.two_facets)
+    third = torch.eye(4)[2]
+    pyro.set_rng_seed(0)
+    expected = sites(poutine.condition(guide.model, data={"c_digit": third}), x)
+    pyro.set_rng_seed(0)
+    found = sites(poutine.condition(guide.model, data={"c_digit": third.to(dtype)}), x)
+    assert torch.equal(found["z_digit"]["value"], expected["z_digit"]["value"])
+    assert torch.equal(
+        found["c_digit"]["fn"].log_prob(third.to(dtype)), expected["c_digit"]["fn"].log_prob(third)
+    )
 
 
 def test_a_cluster_conditioned_on() -> None:
