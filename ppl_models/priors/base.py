@@ -239,7 +239,7 @@ def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.Tor
             "entries, as of `Normal(loc, scale).to_event(1)`, are averaged: override `latent`"
         )
     each = components.base_dist
-    built_from = _built_from(type(each))
+    built_from = _built_from(type(each))  # type: ignore[arg-type]
     if built_from != set(each.arg_constraints):
         raise NotImplementedError(
             f"entries of components are {type(each).__name__}, which is built from "
