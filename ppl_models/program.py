@@ -140,25 +140,24 @@ def _parameters_are_asked_for() -> bool:
 def _name_of(program: nn.Module, store: ParamStoreDict) -> str:
     if program not in NAMES:
         kind = type(program).__name__
-        candidates = (f"{kind}_{number}" if number else kind for number in count())
-        NAMES[program] = next(name for name in candidates if _is_free_or_told(name, store))
-        OWNERS[NAMES[program]] = ref(program)
+        for number in count():
+            name = f"{kind}_{number}" if number else kind
+            if _is_free(name, store):
+                break
+            _warn_if_loaded(name, store)
+        NAMES[program], OWNERS[name] = name, ref(program)
     return NAMES[program]
 
 
-def _is_free_or_told(name: str, store: ParamStoreDict) -> bool:
-    """Whether the name is free. Warns if it is taken and its parameters were loaded, for which the
-    program that asks may be meant.
-    """
-    free = _is_free(name, store)
-    if not free and any(map(_was_loaded, _stored(name, store))):
+def _warn_if_loaded(name: str, store: ParamStoreDict) -> None:
+    """The values may be meant for the program that asks, and another one has the name."""
+    if any(map(_was_loaded, _stored(name, store))):
         warnings.warn(
             f"the parameter store has loaded values of {name!r}, which another program that still "
             "exists is called: a new one does not get them. Delete the other one first, and what "
             "refers to it, such as its SVI",
             stacklevel=2,
         )
-    return free
 
 
 def _is_free(name: str, store: ParamStoreDict) -> bool:
