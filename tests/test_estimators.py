@@ -1181,6 +1181,21 @@ def test_rows_of_later_batches_are_compared_with_those_of_the_fit() -> None:
     assert np.flatnonzero(found.partial_fit(batch).outliers_).tolist() == [3]
 
 
+def test_rows_that_have_drifted_far_are_not_left_out_in_silence() -> None:
+    x = columns() / [1, 10, 100, 1, 1]
+    found = short(1).fit(x)
+    before = found.labels_.copy()
+    with pytest.raises(ValueError, match="all 60 rows of X lie far from those of the fit: fit an"):
+        found.partial_fit(x + 30)
+    np.testing.assert_array_equal(found.labels_, before)
+    further = np.concatenate([x[:20], x[20:] + 30])
+    with pytest.warns(UserWarning, match="40 of 60 rows of X lie far from those of the fit, and"):
+        found.partial_fit(further)
+    np.testing.assert_array_equal(found.outliers_, np.arange(60) >= 20)
+    told = found.partial_fit(x + 30, labels=before[:, 0])
+    assert not told.outliers_.any()
+
+
 def test_further_starts_need_rows_for_their_clusters_too() -> None:
     few = columns()[:20]
     with pytest.raises(ValueError, match=r"only \d+ of 20 data are used for a further start"):

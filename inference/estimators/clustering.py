@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -311,14 +312,16 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Train on with new data; facets and clusters keep their numbers, and none is added.
 
         The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``,
-        whose rows are compared with those of the fit. If training is interrupted these stay as they
-        were, while the weights have moved.
+        whose rows are compared with those of the fit: those that lie far from all of them are left
+        out, unless they have a label. If training is interrupted these stay as they were, while the
+        weights have moved.
 
         :param X: new data of the same shape; give old rows, too, if they still count.
         :param y: not used.
         :param labels: known clusters, as for :meth:`fit`.
         :param epochs: passes over ``X``.
-        :raises ValueError: before training, if an argument does not fit.
+        :raises ValueError: before training, if an argument does not fit, or all rows lie far from
+            those of the fit and have no label. If most do, it warns.
         :raises FloatingPointError: if training diverges.
         """
         if not self.__sklearn_is_fitted__():
@@ -329,6 +332,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         label = {name: self._components(name, theirs) for name, theirs in known.items()}
         labelled = labelled_rows(known, len(x))
         rows = labelled | ~self._outlying(x)
+        _check_near(rows)
         self.runner_.fit(
             x[rows],
             epochs,
@@ -758,6 +762,23 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _precise(self) -> Reads:
         return self._reading(super()._double())
+
+
+def _check_near(rows: np.ndarray) -> None:
+    """:param rows: which rows ``[N]`` are to be trained on.
+
+    :raises ValueError: if none is.
+    """
+    left_out = int((~rows).sum())
+    advice = "fit anew, with old rows beside them if these still count, or give labels= for some"
+    if left_out == len(rows):
+        raise ValueError(f"all {left_out} rows of X lie far from those of the fit: {advice}")
+    if left_out > len(rows) / 2:
+        warnings.warn(
+            f"{left_out} of {len(rows)} rows of X lie far from those of the fit, and are not "
+            f"trained on (outliers_ says which): {advice}",
+            stacklevel=4,
+        )
 
 
 def _own(x: np.ndarray) -> np.ndarray:
