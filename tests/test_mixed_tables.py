@@ -338,6 +338,20 @@ def test_integers_stay_within_their_dtype() -> None:
     assert nullable["a"].tolist() == [255, 0, 250]
 
 
+def test_large_integers_are_rounded() -> None:
+    """Also those that single precision does not tell from their neighbours."""
+    rng = np.random.default_rng(0)
+    given = pd.DataFrame({"a": rng.integers(30_000_000, 90_000_000, 60), "k": ["x", "y"] * 30})
+    for dtype in ("int64", "Int64"):
+        back = read_table(given.astype({"a": dtype}), {}).frame(np.array([[4e7 + 0.6, 0.0]]))
+        assert back["a"].tolist() == [40_000_001]
+        assert back["a"].dtype == dtype
+    given["a"] = given["a"].astype("Int64").mask(given.index == 3)
+    table = read_table(given, {})
+    filled = table.filled(np.nan_to_num(table.codes(given).to_numpy(), nan=4e7 + 0.6), given)
+    pd.testing.assert_frame_equal(filled, given.fillna({"a": 40_000_001}))
+
+
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize(
     ("values", "kind"),

@@ -228,12 +228,14 @@ def _may_differ(dtype: Any) -> bool:
 
 
 def _within(values: Any, dtype: Any) -> Any:
-    """Numbers of a column within what an integer dtype holds; others as they are."""
+    """Numbers of a column as an integer dtype holds them, whole and within its limits; others as
+    they are.
+    """
     own = getattr(dtype, "numpy_dtype", dtype)
     if not isinstance(own, np.dtype) or own.kind not in "iu":
         return values
     limits = np.iinfo(own)
-    return values.clip(limits.min, limits.max)
+    return values.round().clip(limits.min, limits.max)
 
 
 def is_mixed(X: Any) -> bool:
