@@ -181,7 +181,23 @@ def test_values_that_training_did_not_see_stay_when_gaps_are_filled(dtype: str) 
     there = ~given.isna()
     pd.testing.assert_frame_equal(filled.where(there), given.where(there))
     assert filled.loc[3, "year"] % 1 == 0
-    assert set(filled["open"]) == {True, False}
+    assert {type(each) for each in filled["open"]} == {bool}  # 1.0 would equal True
+
+
+def test_bools_with_gaps_are_bools() -> None:
+    """As read_csv has them: objects."""
+    rng = np.random.default_rng(0)
+    truths = pd.Series([True, None, False, NAN] * 15, dtype=object)
+    given = pd.DataFrame({"open": truths, "age": rng.normal(40, 9, 60)})
+    assert is_mixed(given)
+    assert not is_mixed(given[["open"]])
+    assert not is_mixed(given.assign(open=pd.Series([None] * 60, dtype=object)))
+    table = read_table(given, {})
+    assert table.chosen()["open"].startswith("Bernoulli")
+    codes = np.nan_to_num(table.codes(given).to_numpy(), nan=1.0)
+    for column in (table.frame(codes)["open"], table.filled(codes, given)["open"]):
+        assert column.tolist() == [True, True, False, True] * 15
+        assert {type(each) for each in column} == {bool}
 
 
 def test_columns_may_come_in_any_order() -> None:

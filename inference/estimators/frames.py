@@ -240,8 +240,7 @@ def _within(values: Any, dtype: Any) -> Any:
 
 def is_mixed(X: Any) -> bool:
     """Whether a frame has columns that are not numbers, or bools beside others."""
-    dtypes = [each.dtype for each in _series(X)]
-    truths = [str(dtype) in ("bool", "boolean") for dtype in dtypes]
+    truths = [_is_of_truths(each) for each in _series(X)]
     if any(truths) and not all(truths):
         return True
     return any(
@@ -292,10 +291,10 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
     if str(dtype) == "category":
         likelihood = Ordinal() if dtype.ordered else Categorical()
         return CodedColumn(name, levels=tuple(dtype.categories)), likelihood
+    if _is_of_truths(values):
+        return TruthColumn(name), Bernoulli()
     if _is_text(values) and (_is_written(values) or not _is_numeric_text(values)):
         return _of_words(name, values, coded), Categorical()
-    if str(dtype) in ("bool", "boolean"):
-        return TruthColumn(name), Bernoulli()
     numbers = Column(name).codes(values)
     there = numbers[~np.isnan(numbers)]
     # Floats may be whole, too: pandas makes floats of integers with gaps.
@@ -402,6 +401,14 @@ def _is_numeric_text(column: Any) -> bool:
     except (ValueError, TypeError, OverflowError):
         return False
     return True
+
+
+def _is_of_truths(column: Any) -> bool:
+    """Whether a column is of bools, also as objects, which pandas makes of bools with gaps."""
+    if str(column.dtype) in ("bool", "boolean"):
+        return True
+    there = column[~column.isna()] if column.dtype == object else ()
+    return len(there) > 0 and all(isinstance(each, bool | np.bool_) for each in there)
 
 
 def _is_written(column: Any) -> bool:
