@@ -423,6 +423,11 @@ def _words(name: str, values: Any) -> tuple[str, ...]:
     """
     there = values[~values.isna()]
     kinds = sorted({type(each).__name__ for each in there})
+    if len(kinds) == 1 and kinds != ["str"]:
+        raise ValueError(
+            f"column {name!r} holds objects of type {kinds[0]}: encode them as numbers (dates as a "
+            "duration), or drop it"
+        )
     if kinds != ["str"]:
         raise ValueError(
             f"column {name!r} mixes {' and '.join(kinds)}: make them all strings, or all numbers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from datetime import date
 from functools import cache, partial
 from typing import Any
 
@@ -276,6 +277,11 @@ ESTIMATORS = [
             "type: mixed objects",
             mixed(city=["Oslo", 3] * 15),
             "column 'city' mixes int and str: make them all strings, or all numbers",
+        ),
+        (
+            "type: dates",
+            mixed(city=[date(2026, 1, 1 + i) for i in range(30)]),
+            "column 'city' holds objects of type date: encode them as numbers .*, or drop it",
         ),
         ("missing: all of a column", mixed(age=NAN), "column 'age' has no values, all are missing"),
         (
