@@ -164,6 +164,16 @@ def test_lists_and_memory_maps_are_as_arrays(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.predict_proba(x), fitted().predict_proba(columns()))
 
 
+def test_data_are_encoded_as_the_guide_takes_them() -> None:
+    want = fitted().encoding_.encode(columns())
+    for x in (columns(), columns().tolist(), pd.DataFrame(columns())):
+        np.testing.assert_array_equal(fitted().encode(x), want)
+    assert want.dtype == np.float32
+    z = fitted().runner_.guide.embed(want)
+    z = np.concatenate([z[name] for name in fitted().facet_names_], 1)
+    np.testing.assert_allclose(z, fitted().transform(columns()), atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_features_have_the_precision_of_the_data(dtype: str) -> None:
     x = columns().astype(dtype)

@@ -200,6 +200,14 @@ def test_bools_with_gaps_are_bools() -> None:
         assert {type(each) for each in column} == {bool}
 
 
+def test_a_mixed_frame_is_encoded_as_the_guide_takes_it() -> None:
+    given = frame(gaps=False)
+    x = fitted().encode(given)
+    np.testing.assert_array_equal(x, fitted().reader_.table.codes(given).astype(np.float32))
+    z = fitted().runner_.guide.embed(x)["facet_0"]
+    np.testing.assert_allclose(z, fitted().transform(given), atol=1e-3)
+
+
 def test_columns_may_come_in_any_order() -> None:
     given = frame()
     np.testing.assert_array_equal(

@@ -131,7 +131,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of ``classes_``: ``[N, L]``."""
-        x = self._encoded(X)
+        x = self.encode(X)
         return self._double().predict_proba(x)["class"]
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:

@@ -327,7 +327,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, labels=labels)
         check_size("epochs", epochs)
-        x = self._encoded(X)
+        x = self.encode(X)
         known = known_labels(labels, self.facet_names_, len(x))
         label = {name: self._components(name, theirs) for name, theirs in known.items()}
         labelled = labelled_rows(known, len(x))
@@ -414,14 +414,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """The most probable cluster of each facet: ``[N, J]``; -1 for outlying rows if they were
         to be marked.
         """
-        x = self._encoded(X)
+        x = self.encode(X)
         return self._marked(predicted(self._precise(), self.clusters_, x), x)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
         any facet; 0 for clusters that a facet does not have.
         """
-        x = self._encoded(X)
+        x = self.encode(X)
         return probabilities(self._precise(), self.clusters_, x)
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
@@ -581,7 +581,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             'card.md'
         """
         check_is_fitted(self)
-        names, x = self.facet_names_, None if X is None else self._encoded(X)
+        names, x = self.facet_names_, None if X is None else self.encode(X)
         told = [] if X is None else [self.describe(name, X) for name in names]
         about = card_sections(self.settings_, names, self.labels_, self.stability_, told)
         shown = (self.runner_.history, names, self.merge_trees_, told)

@@ -348,6 +348,24 @@ ESTIMATORS = [
             "'facet_0' has the clusters 0 to .* but labels up to 40 are given",
         ),
     ),
+    *(
+        row
+        for kind in (MultiFacetClustering, SemiSupervisedClassifier, ContentStyleTransformer)
+        for row in of(
+            f"{kind.__name__}.encode",
+            (
+                "shape: columns",
+                lambda kind=kind: estimators()[kind].encode(np.zeros((3, 6))),
+                f"X has 6 features, but {kind.__name__} is expecting 5",
+            ),
+            (
+                "missing: fit",
+                lambda kind=kind: kind().encode(table()),
+                f"{kind.__name__} instance is not fitted yet",
+                NotFittedError,
+            ),
+        )
+    ),
     *of(
         "MultiFacetClustering.facet",
         (
