@@ -555,7 +555,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
         left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
         found = clusters_found(name, log_joint, left_out, self.stability_[j])
-        shown = shown_columns(X, rows, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        shown = shown_columns(self.reader_.shown(X, rows), names)
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(found, shown, metadata, kinds=kinds, **options)
 

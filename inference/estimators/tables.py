@@ -10,7 +10,7 @@ from torch import Tensor
 from ppl_models.arrays import within_float64
 from ppl_models.plain import array_of_tensor, is_of_objects, plain_array, with_unknown
 
-__all__ = ["is_frame", "plain_labels", "plain_table", "real_numbers"]
+__all__ = ["is_frame", "plain_labels", "plain_table", "real_numbers", "with_numbers"]
 
 # Kinds of dtypes that stand for numbers: booleans, integers, floats.
 NUMBERS = "buif"
@@ -53,6 +53,17 @@ def plain_labels(y: Any) -> Any:
     """
     y = with_unknown(array_of_tensor(y, "y") if isinstance(y, Tensor) else y, "y")
     return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
+
+
+def with_numbers(X: Any, numbers: np.ndarray) -> Any:
+    """The frame ``X``, with numbers ``[N, D]`` in place of the columns that hold strings."""
+    shown = X.copy(deep=False)
+    for i in range(X.shape[1]):
+        column = X.iloc[:, i]
+        text = is_of_objects(column) or str(column.dtype).startswith("str")
+        if text and any(isinstance(each, str) for each in column):
+            shown.isetitem(i, numbers[:, i])
+    return shown
 
 
 def _plain_frame(X: Any) -> Any:
