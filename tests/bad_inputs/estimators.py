@@ -215,6 +215,11 @@ ESTIMATORS = [
             "the rows of X do not differ",
         ),
         (
+            "misfit: equal rows with a gap",
+            lambda: MultiFacetClustering().fit(np.where(np.eye(30, 4), NAN, 1.0)),
+            "the rows of X do not differ",
+        ),
+        (
             "misfit: names twice",
             facets(facets=["a", "a"]),
             r"names that differ, .* got \['a', 'a'\]",
