@@ -1019,9 +1019,9 @@ def test_groups_may_have_names_and_must_be_shared() -> None:
     fast = ContentStyleTransformer(content_dim=1, style_dim=1, epochs=1, random_state=0)
     groups = np.arange(60) // 3
     named = np.array([f"person {group:02}" for group in groups])
-    np.testing.assert_array_equal(
-        fast.fit_transform(columns(), groups=named), fast.fit_transform(columns(), groups=groups)
-    )
+    want = fast.fit_transform(columns(), groups=groups)
+    for given in (named, pd.DataFrame({"who": named}), pd.DataFrame({"who": groups})):
+        np.testing.assert_array_equal(fast.fit_transform(columns(), groups=given), want)
     with pytest.warns(UserWarning, match="no two rows share a group"):
         fast.fit(columns())
 

@@ -567,7 +567,16 @@ ESTIMATORS = [
     *of(
         "ContentStyleTransformer.fit",
         ("shape: groups", grouped(groups=[0, 1]), "groups has shape"),
-        ("type: groups", grouped(groups=["a", 1] * 15), "groups must hold numbers"),
+        (
+            "type: groups",
+            grouped(groups=["a", 1] * 15),
+            "groups must be integers or strings, all of one kind and one a row; row 1 has 1",
+        ),
+        (
+            "missing: a group's name",
+            grouped(groups=["a", None] * 15),
+            "groups must be integers or strings, .* row 1 has None: convert it, or leave the row",
+        ),
         ("nan: groups", grouped(groups=[NAN] * 30), "groups must hold integers"),
         ("range: content_dim", grouped(content_dim=0), f"content_dim {COUNT}, got 0"),
         ("type: style_dim", grouped(style_dim="2"), f"style_dim {COUNT}, got '2'"),
