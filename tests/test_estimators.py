@@ -1155,6 +1155,17 @@ def test_outlying_rows_are_left_out_and_marked_on_request() -> None:
     np.testing.assert_array_equal(again.predict(x), found.labels_)
 
 
+def test_rows_that_were_left_out_are_those_that_are_marked() -> None:
+    """Also where they do not lie far once columns are scaled without them."""
+    x = np.random.default_rng(0).lognormal(size=(500, 3))
+    found = MultiFacetClustering(1, n_clusters=2, epochs=1, random_state=0, mark_outliers=True)
+    found.fit(x)
+    assert found.outliers_.any()
+    np.testing.assert_array_equal(found.labels_[:, 0] == -1, found.outliers_)
+    found.partial_fit(x[:200])
+    np.testing.assert_array_equal(found.labels_[:, 0] == -1, found.outliers_)
+
+
 def test_outlying_rows_have_clusters_unless_they_are_to_be_marked() -> None:
     x, which = with_outliers()
     found = MultiFacetClustering(epochs=4, random_state=0).fit(x)

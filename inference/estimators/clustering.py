@@ -302,7 +302,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         others_found = [self._reading(start.runner.guide) for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = rows.back(self._marked(found, x, labelled[rows.order]))
+        self.labels_ = self._without(self.outliers_, rows.back(found))
         return self
 
     @exclusive()
@@ -343,7 +343,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         )
         self._check_trained(self.runner_, x[rows])
         found = predicted(self._precise(), self.clusters_, x)
-        self.labels_, self.outliers_ = self._marked(found, x, labelled), ~rows
+        self.labels_, self.outliers_ = self._without(~rows, found), ~rows
         return self
 
     def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
@@ -637,16 +637,16 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return np.zeros(len(x), bool)
         return self.usual_.among(x, self._shown("rows"))
 
-    def _marked(
-        self, clusters: np.ndarray, x: np.ndarray, labelled: np.ndarray | None = None
-    ) -> np.ndarray:
-        """-1 instead of the clusters of outlying rows, if that is wanted.
-
-        :param labelled: rows ``[N]`` with known clusters, which they keep.
-        """
+    def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """-1 instead of the clusters of outlying rows, if that is wanted."""
         if self.mark_outliers and self.usual_ is not None:
-            outlying = self.usual_.among(x)
-            clusters[outlying if labelled is None else outlying & ~labelled] = -1
+            return self._without(self.usual_.among(x), clusters)
+        return clusters
+
+    def _without(self, rows: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+        """-1 instead of the clusters of these rows ``[N]``, if outlying ones are to be marked."""
+        if self.mark_outliers:
+            clusters[rows] = -1
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
