@@ -36,11 +36,11 @@ def as_labels(
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param name: the keyword, for messages.
-    :param unknown: whether -1 may mark an unknown class; masked entries, ``pandas.NA``, and NaN
-        among whole numbers are then unknown as well.
+    :param unknown: whether -1 may mark an unknown class; masked entries, ``pandas.NA``, None, and
+        NaN among whole numbers are then unknown as well.
     :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
-    labels = as_integers(name, with_unknown(values) if unknown else values, n, "class")
+    labels = as_integers(name, with_unknown(values, name) if unknown else values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
     if low < (-1 if unknown else 0) or high >= num_classes:
         marked = ", or -1 where unknown" if unknown else ""

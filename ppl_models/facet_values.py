@@ -22,7 +22,7 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
     :param facets: the number of clusters of each facet that may be known.
     :raises ValueError: if they do not fit.
     """
-    columns = values if isinstance(values, Mapping) else with_unknown(values)
+    columns = values if isinstance(values, Mapping) else with_unknown(values, name)
     given = _by_facet(name, columns, dict.fromkeys(facets, 1), "clusters")
     return torch.stack(
         [

@@ -12,7 +12,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["dense_tensor", "hidden", "is_masked", "is_of_objects", "plain_array", "with_unknown"]
+__all__ = [
+    "array_of_tensor",
+    "dense_tensor",
+    "hidden",
+    "is_masked",
+    "is_of_objects",
+    "plain_array",
+    "with_unknown",
+]
 
 
 def dense_tensor(x: Tensor, name: str) -> Tensor:
@@ -31,6 +39,17 @@ def dense_tensor(x: Tensor, name: str) -> Tensor:
     if found := [kind for kind, applies in kinds.items() if applies]:
         raise ValueError(f"{name} must be a dense tensor of real numbers, but is {found[0]}")
     return x
+
+
+def array_of_tensor(x: Tensor, name: str) -> np.ndarray:
+    """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if it is not dense and real.
+    """
+    dense = dense_tensor(x, name).detach().cpu().resolve_neg()
+    short = dense.is_floating_point() and dense.dtype not in (torch.float32, torch.float64)
+    return (dense.float() if short else dense).numpy()
 
 
 def plain_array(x: ArrayLike, name: str) -> np.ndarray:
@@ -76,23 +95,53 @@ def hidden(x: Any) -> np.ndarray:
     return np.array([value is missing for value in objects.ravel()], bool).reshape(objects.shape)
 
 
-def with_unknown(labels: Any) -> Any:
+def with_unknown(labels: Any, name: str) -> Any:
     """``labels``, with -1 in place of masked entries, ``pandas.NA``, and NaN among whole numbers,
-    which is how pandas holds integers with gaps.
+    which is how pandas holds integers with gaps; in lists and arrays of objects also of None, and
+    of either among strings.
 
-    :raises ValueError: if an integer needs 64 bits without a sign.
+    :param name: the keyword, for messages.
+    :raises ValueError: if an integer needs 64 bits without a sign, or a tensor is not dense.
     """
+    if isinstance(labels, Tensor) and labels.is_floating_point():
+        labels = array_of_tensor(labels, name)
     if (whole := _whole_numbers(labels)) is not None:
         return whole
-    where = hidden(labels)
+    where = hidden(labels) | _unnamed(labels)
     if not where.any():
         return labels
     found = np.array(labels, dtype=object)
     found[where] = -1
-    plain = _without_objects(found, "labels")
-    if plain.dtype.kind == "f" and all(isinstance(label, int) for label in found.tolist()):
-        raise ValueError("labels beyond 2**63 - 1 cannot stand beside unknown ones: renumber them")
-    return plain
+    plain = _without_objects(found, name)
+    if plain.dtype.kind != "f":
+        return plain
+    if all(isinstance(label, int) for label in found.tolist()):
+        raise ValueError(
+            f"{name} has integers beyond 2**63 - 1, which cannot stand beside unknown ones: "
+            "renumber them"
+        )
+    return plain.astype(np.int64) if _are_whole(plain) else plain
+
+
+def _unnamed(labels: Any) -> np.ndarray:
+    """Which entries of a list or an array of objects are None or NaN, where the numbers among them
+    are whole; a single False if none can be. Text is made of them only later.
+    """
+    if not isinstance(labels, list | tuple) and not is_of_objects(labels):
+        return np.zeros(1, bool)
+    try:
+        objects = np.asarray(labels, dtype=object)
+    except ValueError:  # rows differ in shape, which the check of numbers says
+        return np.zeros(1, bool)
+    values = objects.ravel().tolist()
+    numbers = np.array([each for each in values if isinstance(each, float | np.floating)], float)
+    if not _are_whole(numbers[~np.isnan(numbers)]):
+        return np.zeros(1, bool)
+    missing = [
+        each is None or (isinstance(each, float | np.floating) and bool(np.isnan(each)))
+        for each in values
+    ]
+    return np.array(missing, bool).reshape(objects.shape)
 
 
 def _whole_numbers(labels: Any) -> np.ndarray | None:
@@ -102,10 +151,14 @@ def _whole_numbers(labels: Any) -> np.ndarray | None:
         return None
     numbers = np.asarray(labels)
     gaps = np.isnan(numbers)
-    known = numbers[~gaps]
-    if not gaps.any() or not ((known == np.rint(known)) & (np.abs(known) < 2.0**63)).all():
+    if not gaps.any() or not _are_whole(numbers[~gaps]):
         return None
     return np.where(gaps, -1, numbers).astype(np.int64)
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    """Whether all are integers of 64 bits."""
+    return bool(((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**63)).all())
 
 
 def _na() -> Any:

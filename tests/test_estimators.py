@@ -164,6 +164,16 @@ def test_lists_and_memory_maps_are_as_arrays(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.predict_proba(x), fitted().predict_proba(columns()))
 
 
+def test_data_are_encoded_as_the_guide_takes_them() -> None:
+    want = fitted().encoding_.encode(columns())
+    for x in (columns(), columns().tolist(), pd.DataFrame(columns())):
+        np.testing.assert_array_equal(fitted().encode(x), want)
+    assert want.dtype == np.float32
+    z = fitted().runner_.guide.embed(want)
+    z = np.concatenate([z[name] for name in fitted().facet_names_], 1)
+    np.testing.assert_allclose(z, fitted().transform(columns()), atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_features_have_the_precision_of_the_data(dtype: str) -> None:
     x = columns().astype(dtype)
@@ -1009,9 +1019,9 @@ def test_groups_may_have_names_and_must_be_shared() -> None:
     fast = ContentStyleTransformer(content_dim=1, style_dim=1, epochs=1, random_state=0)
     groups = np.arange(60) // 3
     named = np.array([f"person {group:02}" for group in groups])
-    np.testing.assert_array_equal(
-        fast.fit_transform(columns(), groups=named), fast.fit_transform(columns(), groups=groups)
-    )
+    want = fast.fit_transform(columns(), groups=groups)
+    for given in (named, pd.DataFrame({"who": named}), pd.DataFrame({"who": groups})):
+        np.testing.assert_array_equal(fast.fit_transform(columns(), groups=given), want)
     with pytest.warns(UserWarning, match="no two rows share a group"):
         fast.fit(columns())
 
@@ -1145,6 +1155,17 @@ def test_outlying_rows_are_left_out_and_marked_on_request() -> None:
     np.testing.assert_array_equal(again.predict(x), found.labels_)
 
 
+def test_rows_that_were_left_out_are_those_that_are_marked() -> None:
+    """Also where they do not lie far once columns are scaled without them."""
+    x = np.random.default_rng(0).lognormal(size=(500, 3))
+    found = MultiFacetClustering(1, n_clusters=2, epochs=1, random_state=0, mark_outliers=True)
+    found.fit(x)
+    assert found.outliers_.any()
+    np.testing.assert_array_equal(found.labels_[:, 0] == -1, found.outliers_)
+    found.partial_fit(x[:200])
+    np.testing.assert_array_equal(found.labels_[:, 0] == -1, found.outliers_)
+
+
 def test_outlying_rows_have_clusters_unless_they_are_to_be_marked() -> None:
     x, which = with_outliers()
     found = MultiFacetClustering(epochs=4, random_state=0).fit(x)
@@ -1179,6 +1200,21 @@ def test_rows_of_later_batches_are_compared_with_those_of_the_fit() -> None:
     assert again.outliers_.sum() == 0
     batch = rng.normal(size=(40, 4)) + 200 * (np.arange(40) == 3)[:, None]
     assert np.flatnonzero(found.partial_fit(batch).outliers_).tolist() == [3]
+
+
+def test_rows_that_have_drifted_far_are_not_left_out_in_silence() -> None:
+    x = columns() / [1, 10, 100, 1, 1]
+    found = short(1).fit(x)
+    before = found.labels_.copy()
+    with pytest.raises(ValueError, match="all 60 rows of X lie far from those of the fit: fit an"):
+        found.partial_fit(x + 30)
+    np.testing.assert_array_equal(found.labels_, before)
+    further = np.concatenate([x[:20], x[20:] + 30])
+    with pytest.warns(UserWarning, match="40 of 60 rows of X lie far from those of the fit, and"):
+        found.partial_fit(further)
+    np.testing.assert_array_equal(found.outliers_, np.arange(60) >= 20)
+    told = found.partial_fit(x + 30, labels=before[:, 0])
+    assert not told.outliers_.any()
 
 
 def test_further_starts_need_rows_for_their_clusters_too() -> None:

@@ -117,11 +117,17 @@ def test_a_mask_of_nothing_is_no_mask() -> None:
         [0, pd.NA, 1],
         pd.Series([0, np.nan, 1]),
         np.array([0, np.nan, 1], np.float32),
+        [0, np.nan, 1],
+        [0, None, 1],
+        np.array([0, np.nan, 1], object),
+        torch.tensor([0, np.nan, 1]),
     ],
 )
 def test_masked_labels_are_unknown(known: Any) -> None:
     assert as_labels("label", known, 3, 2, unknown=True).tolist() == [0, -1, 1]
-    with pytest.raises(ValueError, match=r"label (has masked entries|must hold integers)"):
+    with pytest.raises(
+        ValueError, match=r"label (has masked entries|must hold (integers|numbers))"
+    ):
         as_labels("label", known, 3, 2)
     repeated = np.repeat([0, -1, 1], 10)
     x, y = columns()[:30], np.ma.array(np.repeat([0, 7, 1], 10), mask=repeated < 0)
@@ -150,6 +156,16 @@ def test_masked_strings_are_unknown_labels() -> None:
         found = classifier().fit(columns(), labels)
         assert list(found.classes_) == ["a", "b"]
         assert found.score(columns(), labels) == found.score(columns()[:11], words[:11])
+
+
+@pytest.mark.parametrize("gap", [np.nan, None])
+@pytest.mark.parametrize("container", [list, lambda y: np.array(y, object), pd.Series])
+def test_a_gap_among_strings_is_no_class(container: Callable[[Any], Any], gap: Any) -> None:
+    words = ["a", "b"] * 20
+    labels = container([word if i < 11 else gap for i, word in enumerate(words)])
+    found = classifier().fit(columns(), labels)
+    assert list(found.classes_) == ["a", "b"]
+    assert found.score(columns(), labels) == found.score(columns()[:11], words[:11])
 
 
 def test_masked_groups_are_refused() -> None:

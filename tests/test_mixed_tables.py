@@ -181,7 +181,31 @@ def test_values_that_training_did_not_see_stay_when_gaps_are_filled(dtype: str) 
     there = ~given.isna()
     pd.testing.assert_frame_equal(filled.where(there), given.where(there))
     assert filled.loc[3, "year"] % 1 == 0
-    assert set(filled["open"]) == {True, False}
+    assert {type(each) for each in filled["open"]} == {bool}  # 1.0 would equal True
+
+
+def test_bools_with_gaps_are_bools() -> None:
+    """As read_csv has them: objects."""
+    rng = np.random.default_rng(0)
+    truths = pd.Series([True, None, False, NAN] * 15, dtype=object)
+    given = pd.DataFrame({"open": truths, "age": rng.normal(40, 9, 60)})
+    assert is_mixed(given)
+    assert not is_mixed(given[["open"]])
+    assert not is_mixed(given.assign(open=pd.Series([None] * 60, dtype=object)))
+    table = read_table(given, {})
+    assert table.chosen()["open"].startswith("Bernoulli")
+    codes = np.nan_to_num(table.codes(given).to_numpy(), nan=1.0)
+    for column in (table.frame(codes)["open"], table.filled(codes, given)["open"]):
+        assert column.tolist() == [True, True, False, True] * 15
+        assert {type(each) for each in column} == {bool}
+
+
+def test_a_mixed_frame_is_encoded_as_the_guide_takes_it() -> None:
+    given = frame(gaps=False)
+    x = fitted().encode(given)
+    np.testing.assert_array_equal(x, fitted().reader_.table.codes(given).astype(np.float32))
+    z = fitted().runner_.guide.embed(x)["facet_0"]
+    np.testing.assert_allclose(z, fitted().transform(given), atol=1e-3)
 
 
 def test_columns_may_come_in_any_order() -> None:
@@ -336,6 +360,20 @@ def test_integers_stay_within_their_dtype() -> None:
     assert back["a"].dtype == np.uint8
     nullable = read_table(drawn.astype({"a": "UInt8"}), {}).frame(codes)
     assert nullable["a"].tolist() == [255, 0, 250]
+
+
+def test_large_integers_are_rounded() -> None:
+    """Also those that single precision does not tell from their neighbours."""
+    rng = np.random.default_rng(0)
+    given = pd.DataFrame({"a": rng.integers(30_000_000, 90_000_000, 60), "k": ["x", "y"] * 30})
+    for dtype in ("int64", "Int64"):
+        back = read_table(given.astype({"a": dtype}), {}).frame(np.array([[4e7 + 0.6, 0.0]]))
+        assert back["a"].tolist() == [40_000_001]
+        assert back["a"].dtype == dtype
+    given["a"] = given["a"].astype("Int64").mask(given.index == 3)
+    table = read_table(given, {})
+    filled = table.filled(np.nan_to_num(table.codes(given).to_numpy(), nan=4e7 + 0.6), given)
+    pd.testing.assert_frame_equal(filled, given.fillna({"a": 40_000_001}))
 
 
 @pytest.mark.parametrize("gaps", [False, True])

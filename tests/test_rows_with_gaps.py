@@ -45,7 +45,7 @@ def test_rows_with_gaps_have_better_bounds(fitted: MultiFacetClustering) -> None
     """By another sequence of points than the steps have."""
     read = fitted._precise()
     assert isinstance(read, gaps.ImprovedInGaps)
-    some = read.guide.observed(fitted._encoded(holed())[gaps.rows_with_gaps(holed())], {}).x
+    some = read.guide.observed(fitted.encode(holed())[gaps.rows_with_gaps(holed())], {}).x
     with torch.no_grad():
         better, before = (
             guide._bound(some, {}, guide.heads(some), 512) for guide in (read.improved, read.guide)

@@ -242,9 +242,15 @@ class FacetEstimator(BaseEstimator):
         self.reader_.check_gaps(X, self.encoding_, self.runner_.model.likelihood)
         return X
 
-    def _encoded(self, X: Any) -> np.ndarray:
-        X = self._seen_data(X)
-        return self.encoding_.encode(X)
+    def encode(self, X: Any) -> np.ndarray:
+        """``X`` as the model and guide of ``runner_`` take it: ``[N, *shape]``, float32 or, of
+        8-bit images, uint8; a data frame with mixed columns as codes. ``encoding_.decode`` converts
+        numbers back.
+
+        :param X: ``[N, ...]``, in the form and the units of the training data.
+        :raises ValueError: if ``X`` does not fit the training data.
+        """
+        return self.encoding_.encode(self._seen_data(X))
 
     def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
         """``runner``, if its training has not diverged."""

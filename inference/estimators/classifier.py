@@ -100,8 +100,8 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
         :param X: ``[N, D]``, or images; NaN where missing.
         :param y: ``[N]``, labels of any type, -1 where unknown, as are masked entries,
-            ``pandas.NA``, and NaN among whole numbers; to combine -1 with strings, use an array of
-            dtype object.
+            ``pandas.NA``, and None and NaN among whole numbers or strings; to combine -1 with
+            strings, use an array of dtype object.
         :raises ValueError: before training, if an argument does not fit, or there are fewer than
             two classes.
         :raises FloatingPointError: if training diverges.
@@ -131,7 +131,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of ``classes_``: ``[N, L]``."""
-        x = self._encoded(X)
+        x = self.encode(X)
         return self._double().predict_proba(x)["class"]
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -301,7 +302,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         others_found = [self._reading(start.runner.guide) for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = rows.back(self._marked(found, x, labelled[rows.order]))
+        self.labels_ = self._without(self.outliers_, rows.back(found))
         return self
 
     @exclusive()
@@ -311,24 +312,27 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Train on with new data; facets and clusters keep their numbers, and none is added.
 
         The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``,
-        whose rows are compared with those of the fit. If training is interrupted these stay as they
-        were, while the weights have moved.
+        whose rows are compared with those of the fit: those that lie far from all of them are left
+        out, unless they have a label. If training is interrupted these stay as they were, while the
+        weights have moved.
 
         :param X: new data of the same shape; give old rows, too, if they still count.
         :param y: not used.
         :param labels: known clusters, as for :meth:`fit`.
         :param epochs: passes over ``X``.
-        :raises ValueError: before training, if an argument does not fit.
+        :raises ValueError: before training, if an argument does not fit, or all rows lie far from
+            those of the fit and have no label. If most do, it warns.
         :raises FloatingPointError: if training diverges.
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, labels=labels)
         check_size("epochs", epochs)
-        x = self._encoded(X)
+        x = self.encode(X)
         known = known_labels(labels, self.facet_names_, len(x))
         label = {name: self._components(name, theirs) for name, theirs in known.items()}
         labelled = labelled_rows(known, len(x))
         rows = labelled | ~self._outlying(x)
+        _check_near(rows)
         self.runner_.fit(
             x[rows],
             epochs,
@@ -339,7 +343,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         )
         self._check_trained(self.runner_, x[rows])
         found = predicted(self._precise(), self.clusters_, x)
-        self.labels_, self.outliers_ = self._marked(found, x, labelled), ~rows
+        self.labels_, self.outliers_ = self._without(~rows, found), ~rows
         return self
 
     def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
@@ -410,14 +414,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """The most probable cluster of each facet: ``[N, J]``; -1 for outlying rows if they were
         to be marked.
         """
-        x = self._encoded(X)
+        x = self.encode(X)
         return self._marked(predicted(self._precise(), self.clusters_, x), x)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
         any facet; 0 for clusters that a facet does not have.
         """
-        x = self._encoded(X)
+        x = self.encode(X)
         return probabilities(self._precise(), self.clusters_, x)
 
     def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
@@ -551,7 +555,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
         left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
         found = clusters_found(name, log_joint, left_out, self.stability_[j])
-        shown = shown_columns(X, rows, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        shown = shown_columns(self.reader_.shown(X, rows), names)
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(found, shown, metadata, kinds=kinds, **options)
 
@@ -577,7 +582,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             'card.md'
         """
         check_is_fitted(self)
-        names, x = self.facet_names_, None if X is None else self._encoded(X)
+        names, x = self.facet_names_, None if X is None else self.encode(X)
         told = [] if X is None else [self.describe(name, X) for name in names]
         about = card_sections(self.settings_, names, self.labels_, self.stability_, told)
         shown = (self.runner_.history, names, self.merge_trees_, told)
@@ -632,16 +637,16 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return np.zeros(len(x), bool)
         return self.usual_.among(x, self._shown("rows"))
 
-    def _marked(
-        self, clusters: np.ndarray, x: np.ndarray, labelled: np.ndarray | None = None
-    ) -> np.ndarray:
-        """-1 instead of the clusters of outlying rows, if that is wanted.
-
-        :param labelled: rows ``[N]`` with known clusters, which they keep.
-        """
+    def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """-1 instead of the clusters of outlying rows, if that is wanted."""
         if self.mark_outliers and self.usual_ is not None:
-            outlying = self.usual_.among(x)
-            clusters[outlying if labelled is None else outlying & ~labelled] = -1
+            return self._without(self.usual_.among(x), clusters)
+        return clusters
+
+    def _without(self, rows: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+        """-1 instead of the clusters of these rows ``[N]``, if outlying ones are to be marked."""
+        if self.mark_outliers:
+            clusters[rows] = -1
         return clusters
 
     def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
@@ -758,6 +763,23 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _precise(self) -> Reads:
         return self._reading(super()._double())
+
+
+def _check_near(rows: np.ndarray) -> None:
+    """:param rows: which rows ``[N]`` are to be trained on.
+
+    :raises ValueError: if none is.
+    """
+    left_out = int((~rows).sum())
+    advice = "fit anew, with old rows beside them if these still count, or give labels= for some"
+    if left_out == len(rows):
+        raise ValueError(f"all {left_out} rows of X lie far from those of the fit: {advice}")
+    if left_out > len(rows) / 2:
+        warnings.warn(
+            f"{left_out} of {len(rows)} rows of X lie far from those of the fit, and are not "
+            f"trained on (outliers_ says which): {advice}",
+            stacklevel=4,
+        )
 
 
 def _own(x: np.ndarray) -> np.ndarray:

@@ -30,18 +30,16 @@ def clusters_found(
     return FacetClusters(facet, softmax(log_joint, -1), log_joint, left_out, stability)
 
 
-def shown_columns(X: Any, seen: Any, names: Any) -> Any:
-    """The rows with the user's own columns: a frame as it is; else numbers, by name if they have
-    any.
+def shown_columns(rows: Any, names: Any) -> Any:
+    """Rows with the user's own columns: a frame as it is; else numbers, by name if they have any.
 
-    :param seen: the same rows as a fitted estimator has checked them ``[N, ...]``.
     :param names: names of the training data's columns, or ``None``.
     """
-    if is_frame(X):
-        return X
-    if issparse(seen):
-        seen = seen.toarray()
-    return seen if names is None else dict(zip(map(str, names), seen.T, strict=True))
+    if is_frame(rows):
+        return rows
+    if issparse(rows):
+        rows = rows.toarray()
+    return rows if names is None else dict(zip(map(str, names), rows.T, strict=True))
 
 
 def card_sections(

@@ -228,18 +228,19 @@ def _may_differ(dtype: Any) -> bool:
 
 
 def _within(values: Any, dtype: Any) -> Any:
-    """Numbers of a column within what an integer dtype holds; others as they are."""
+    """Numbers of a column as an integer dtype holds them, whole and within its limits; others as
+    they are.
+    """
     own = getattr(dtype, "numpy_dtype", dtype)
     if not isinstance(own, np.dtype) or own.kind not in "iu":
         return values
     limits = np.iinfo(own)
-    return values.clip(limits.min, limits.max)
+    return values.round().clip(limits.min, limits.max)
 
 
 def is_mixed(X: Any) -> bool:
     """Whether a frame has columns that are not numbers, or bools beside others."""
-    dtypes = [each.dtype for each in _series(X)]
-    truths = [str(dtype) in ("bool", "boolean") for dtype in dtypes]
+    truths = [_is_of_truths(each) for each in _series(X)]
     if any(truths) and not all(truths):
         return True
     return any(
@@ -290,10 +291,10 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
     if str(dtype) == "category":
         likelihood = Ordinal() if dtype.ordered else Categorical()
         return CodedColumn(name, levels=tuple(dtype.categories)), likelihood
+    if _is_of_truths(values):
+        return TruthColumn(name), Bernoulli()
     if _is_text(values) and (_is_written(values) or not _is_numeric_text(values)):
         return _of_words(name, values, coded), Categorical()
-    if str(dtype) in ("bool", "boolean"):
-        return TruthColumn(name), Bernoulli()
     numbers = Column(name).codes(values)
     there = numbers[~np.isnan(numbers)]
     # Floats may be whole, too: pandas makes floats of integers with gaps.
@@ -402,6 +403,14 @@ def _is_numeric_text(column: Any) -> bool:
     return True
 
 
+def _is_of_truths(column: Any) -> bool:
+    """Whether a column is of bools, also as objects, which pandas makes of bools with gaps."""
+    if str(column.dtype) in ("bool", "boolean"):
+        return True
+    there = column[~column.isna()] if column.dtype == object else ()
+    return len(there) > 0 and all(isinstance(each, bool | np.bool_) for each in there)
+
+
 def _is_written(column: Any) -> bool:
     """Whether a column of strings or objects holds strings alone."""
     return all(isinstance(each, str) for each in column[~column.isna()])
@@ -414,6 +423,11 @@ def _words(name: str, values: Any) -> tuple[str, ...]:
     """
     there = values[~values.isna()]
     kinds = sorted({type(each).__name__ for each in there})
+    if len(kinds) == 1 and kinds != ["str"]:
+        raise ValueError(
+            f"column {name!r} holds objects of type {kinds[0]}: encode them as numbers (dates as a "
+            "duration), or drop it"
+        )
     if kinds != ["str"]:
         raise ValueError(
             f"column {name!r} mixes {' and '.join(kinds)}: make them all strings, or all numbers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from guides import GroupedGuide
 from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
+from inference.estimators.tables import is_frame
 from inference.training.batching import Groups
 from ppl_models import MLVAE, Likelihood
 from ppl_models.arrays import as_groups
@@ -169,7 +171,22 @@ def _groups(groups: Any, n: int) -> Tensor:
     """
     if groups is None:
         return torch.arange(n)
+    if is_frame(groups) and groups.shape[1] == 1:
+        groups = groups.iloc[:, 0]
     names = [] if isinstance(groups, Tensor) else list(groups)
-    if names and all(isinstance(name, str) for name in names):
-        groups = np.unique(names, return_inverse=True)[1]
+    if any(name is None or isinstance(name, str) for name in names):
+        groups = _numbers(names)
     return as_groups("groups", groups, n)
+
+
+def _numbers(names: Sequence[Any]) -> np.ndarray:
+    """Numbers of groups that have names.
+
+    :raises ValueError: if one has none.
+    """
+    if unnamed := [row for row, name in enumerate(names) if not isinstance(name, str)]:
+        raise ValueError(
+            "groups must be integers or strings, all of one kind and one a row; row "
+            f"{unnamed[0]} has {names[unnamed[0]]!r}: convert it, or leave the row out"
+        )
+    return np.unique(names, return_inverse=True)[1]

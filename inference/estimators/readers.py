@@ -17,7 +17,7 @@ from inference.estimators.data import (
 from inference.estimators.defaults import default_plain_network
 from inference.estimators.exporting import EncodingModule
 from inference.estimators.rows import has_missing
-from inference.estimators.tables import plain_table
+from inference.estimators.tables import is_frame, plain_table, with_numbers
 from inference.estimators.views import View
 from ppl_models import Likelihood
 from ppl_models.networks import Architecture
@@ -79,7 +79,7 @@ class Reader:
 
         :raises ValueError: if there is nothing to see.
         """
-        if not (x != x[:1]).any():
+        if not (np.fmax.reduce(x) > np.fmin.reduce(x)).any():  # of what is there, gaps aside
             raise ValueError("the rows of X do not differ: there is nothing to cluster")
         return View()
 
@@ -109,6 +109,15 @@ class Reader:
                 "X has missing entries (NaN), but the training data had none: fit to some that "
                 "have, or give a likelihood=Incomplete(...)"
             )
+
+    def shown(self, X: Any, seen: Any) -> Any:
+        """The rows to describe: a frame with the user's own columns, in which text that was read as
+        numbers is numbers; else what was read.
+
+        :param X: the user's rows.
+        :param seen: the same ones as a fitted estimator has checked them ``[N, ...]``.
+        """
+        return with_numbers(X, seen) if is_frame(X) else seen
 
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
         """Decoded values in the user's form.

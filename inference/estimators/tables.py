@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ppl_models.arrays import within_float64
-from ppl_models.plain import dense_tensor, is_of_objects, plain_array, with_unknown
+from ppl_models.plain import array_of_tensor, is_of_objects, plain_array, with_unknown
 
-__all__ = ["is_frame", "plain_labels", "plain_table", "real_numbers"]
+__all__ = ["is_frame", "plain_labels", "plain_table", "real_numbers", "with_numbers"]
 
 # Kinds of dtypes that stand for numbers: booleans, integers, floats.
 NUMBERS = "buif"
@@ -24,7 +23,7 @@ def plain_table(X: Any) -> Any:
         not dense and real.
     """
     if isinstance(X, Tensor):
-        return _array_of(X, "X")
+        return array_of_tensor(X, "X")
     if is_frame(X):
         return _plain_frame(X)
     objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and is_of_objects(X))
@@ -47,22 +46,24 @@ def real_numbers(X: np.ndarray) -> np.ndarray:
 
 
 def plain_labels(y: Any) -> Any:
-    """Labels, -1 where they are masked, NA, or NaN among whole numbers; integers in an array of
-    objects become integers.
+    """Labels, -1 where they are masked, NA, or None or NaN among whole numbers or strings; integers
+    in an array of objects become integers.
 
     :raises ValueError: if a tensor is not dense and real.
     """
-    y = _array_of(y, "y") if isinstance(y, Tensor) else with_unknown(y)
-    return with_unknown(
-        plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
-    )
+    y = with_unknown(array_of_tensor(y, "y") if isinstance(y, Tensor) else y, "y")
+    return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y
 
 
-def _array_of(x: Tensor, name: str) -> np.ndarray:
-    """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16."""
-    dense = dense_tensor(x, name).detach().cpu().resolve_neg()
-    short = dense.is_floating_point() and dense.dtype not in (torch.float32, torch.float64)
-    return (dense.float() if short else dense).numpy()
+def with_numbers(X: Any, numbers: np.ndarray) -> Any:
+    """The frame ``X``, with numbers ``[N, D]`` in place of the columns that hold strings."""
+    shown = X.copy(deep=False)
+    for i in range(X.shape[1]):
+        column = X.iloc[:, i]
+        text = is_of_objects(column) or str(column.dtype).startswith("str")
+        if text and any(isinstance(each, str) for each in column):
+            shown.isetitem(i, numbers[:, i])
+    return shown
 
 
 def _plain_frame(X: Any) -> Any:

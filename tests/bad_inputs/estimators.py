@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from datetime import date
 from functools import cache, partial
 from typing import Any
 
@@ -214,6 +215,11 @@ ESTIMATORS = [
             "the rows of X do not differ",
         ),
         (
+            "misfit: equal rows with a gap",
+            lambda: MultiFacetClustering().fit(np.where(np.eye(30, 4), NAN, 1.0)),
+            "the rows of X do not differ",
+        ),
+        (
             "misfit: names twice",
             facets(facets=["a", "a"]),
             r"names that differ, .* got \['a', 'a'\]",
@@ -276,6 +282,11 @@ ESTIMATORS = [
             "type: mixed objects",
             mixed(city=["Oslo", 3] * 15),
             "column 'city' mixes int and str: make them all strings, or all numbers",
+        ),
+        (
+            "type: dates",
+            mixed(city=[date(2026, 1, 1 + i) for i in range(30)]),
+            "column 'city' holds objects of type date: encode them as numbers .*, or drop it",
         ),
         ("missing: all of a column", mixed(age=NAN), "column 'age' has no values, all are missing"),
         (
@@ -341,6 +352,24 @@ ESTIMATORS = [
             ),
             "'facet_0' has the clusters 0 to .* but labels up to 40 are given",
         ),
+    ),
+    *(
+        row
+        for kind in (MultiFacetClustering, SemiSupervisedClassifier, ContentStyleTransformer)
+        for row in of(
+            f"{kind.__name__}.encode",
+            (
+                "shape: columns",
+                lambda kind=kind: estimators()[kind].encode(np.zeros((3, 6))),
+                f"X has 6 features, but {kind.__name__} is expecting 5",
+            ),
+            (
+                "missing: fit",
+                lambda kind=kind: kind().encode(table()),
+                f"{kind.__name__} instance is not fitted yet",
+                NotFittedError,
+            ),
+        )
     ),
     *of(
         "MultiFacetClustering.facet",
@@ -538,7 +567,16 @@ ESTIMATORS = [
     *of(
         "ContentStyleTransformer.fit",
         ("shape: groups", grouped(groups=[0, 1]), "groups has shape"),
-        ("type: groups", grouped(groups=["a", 1] * 15), "groups must hold numbers"),
+        (
+            "type: groups",
+            grouped(groups=["a", 1] * 15),
+            "groups must be integers or strings, all of one kind and one a row; row 1 has 1",
+        ),
+        (
+            "missing: a group's name",
+            grouped(groups=["a", None] * 15),
+            "groups must be integers or strings, .* row 1 has None: convert it, or leave the row",
+        ),
         ("nan: groups", grouped(groups=[NAN] * 30), "groups must hold integers"),
         ("range: content_dim", grouped(content_dim=0), f"content_dim {COUNT}, got 0"),
         ("type: style_dim", grouped(style_dim="2"), f"style_dim {COUNT}, got '2'"),
