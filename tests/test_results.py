@@ -348,6 +348,37 @@ def test_finished_runs_are_read_and_noted_with_their_commit(
     assert [added.seeds for added in record.added] == [(5, 6)]
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("{seed}", "--add --seeds 5 5", "--seeds: one is given twice, got [5, 5]"),
+        ("{runs}", "--update --seeds 0 1 2", "3 values are needed, one for each seed, and 2 were"),
+        ("{runs}", "--seeds 5 6", "its command counts seeds from 0: got [5, 6]"),
+        ("0", "--seeds 5 6", "its command chooses its seeds itself"),
+    ],
+)
+def test_finished_runs_that_do_not_fit_leave_the_record_as_it_was(
+    command: str,
+    arguments: str,
+    said: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = root / "results/small.toml"
+    edit(path, BY_HAND, "")
+    edit(path, "python model.py {seed}", f"python model.py {command}")
+    for folder in (root / "finished", root / "finished/5"):
+        folder.mkdir()
+        scores = [10.5] if folder.name == "5" else [10.5, 10.25]
+        (folder / "stdout.txt").write_text("".join(f"score {score}\n" for score in scores))
+    before = path.read_bytes()
+    where = ["--out", str(root / "finished"), "--finished", "HEAD"]
+    assert call(root, monkeypatch, "small", *arguments.split(), *where) == 2
+    assert said in capfd.readouterr().err
+    assert path.read_bytes() == before
+
+
 def test_what_cannot_be_run_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
