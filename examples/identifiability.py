@@ -41,6 +41,7 @@ from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
 from inference.evaluation.identifiability import KeepIdentifiable
 from inference.figures.comparisons import grouped_boxes, grouped_curves, grouped_points
 from inference.metrics import held_out_correlation, mean_correlation
+from inference.randomness import usable_device
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE
 from ppl_models.checks import check_count
 
@@ -288,6 +289,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
+    usable_device(args.device)  # before anything of an earlier run is gone
     begin(args.out, args.resume)
     gather = partial(
         collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out

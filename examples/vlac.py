@@ -26,6 +26,7 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     check_schedule,
+    check_start,
     fit_and_report,
     load_data,
     open_run_folder,
@@ -191,6 +192,7 @@ def main(argv: list[str] | None = None) -> None:
         ProgressiveFadeIn(settings.phases, settings.fade_steps) if progressive else Constant()
     )
     check_schedule(schedule, guide.model, data, sum(settings.phases), settings.batch_size)
+    check_start(data, settings, [prior.num_components for prior in guide.model.mixtures.values()])
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     data_dependent_start(guide, data.train, seed=args.seed)
     options = {
