@@ -96,6 +96,8 @@ SMOKE_ROWS = 380, 120  # training and test images of a smoke run
 MAY_BE_ZERO = (
     "beta",
     "beta_c",
+    "classifier_rows",
+    "final_fits",
     "held_out",
     "label_weight",
     "labels",

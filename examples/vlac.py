@@ -85,6 +85,7 @@ SMOKE: dict[str, Any] = {
     "fade_steps": 5,
     "epochs": 1,
 }
+WITHOUT_CHANNELS = ("digits", "mnist", "fashion-mnist")  # which its networks do not read
 RESTARTS = 3  # fits of each mixture
 LAYER = 2  # of GM-DGM: VLAC's third, where the paper found the digit
 
@@ -128,7 +129,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vlac")
     parser.add_argument(
         "--dataset",
-        choices=[name for name in DATASETS if name not in ("digits", "mnist")],
+        choices=[name for name in DATASETS if name not in WITHOUT_CHANNELS],
         default="colour-mnist",
     )
     parser.add_argument("--model", choices=MODELS, default="vlac")

@@ -23,7 +23,7 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from examples import augmentation, common, nvae, scoring
+from examples import augmentation, common, nvae, scoring, vlac
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo, fit_mixtures
@@ -206,6 +206,39 @@ def test_a_folder_of_no_run_keeps_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "figures" / "mine.png").write_text("mine")
     common.begin(tmp_path, resume=False)
     assert (tmp_path / "figures" / "mine.png").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_flag_takes_what_it_has_without_being_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, flags = importlib.import_module(f"examples.{name}"), []
+    add = module.add_setting_flags
+
+    def listed(parser: argparse.ArgumentParser, settings: object, **options: object) -> None:
+        flags.extend((each, getattr(settings, each)) for each in options)
+        add(parser, settings, **options)
+
+    monkeypatch.setattr(module, "add_setting_flags", listed)
+    module.parse([])
+    for flag, default in list(flags):
+        values = default if isinstance(default, tuple) else (default,)
+        _, settings = module.parse([f"--{flag.replace('_', '-')}", *map(str, values)])
+        assert getattr(settings, flag) == default
+
+
+def test_several_hidden_layers_of_a_classifier_are_given() -> None:
+    _, settings = augmentation.parse(["--classifier-widths", "256", "128"])
+    assert settings.classifier_widths == (256, 128)
+
+
+@pytest.mark.parametrize("grey", ["digits", "mnist", "fashion-mnist"])
+def test_vlac_offers_no_images_that_its_ladder_cannot_read(
+    grey: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        vlac.parse(["--dataset", grey])
+    assert f"invalid choice: '{grey}'" in capsys.readouterr().err
 
 
 def test_none_is_unlisted() -> None:
@@ -449,13 +482,15 @@ def test_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         example.parse(["--sed", "1"])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_smoke_sets_sizes_only(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "flags"), [*((name, []) for name in EXAMPLES), ("choose", ["--dataset", "drawn"])]
+)
+def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
     """The smoke run goes through the same code: sizes and lengths differ from the full run's, and
     flags still count.
     """
     example = importlib.import_module(f"examples.{name}")
-    full, smoke = (example.parse(argv)[1] for argv in ([], ["--smoke"]))
+    full, smoke = (example.parse([*flags, *more])[1] for more in ([], ["--smoke"]))
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
         "num_components",
