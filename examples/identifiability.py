@@ -33,6 +33,7 @@ from examples.common import (
     reader,
     refuse_several,
     resolve,
+    write_json,
 )
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
@@ -298,6 +299,8 @@ def main(argv: list[str] | None = None) -> None:
         name: {size: gather(name, size) for size in settings.per_segment} for name in args.models
     }
     report(results, settings, args.out)
+    of_all = {name: {n: r["scores"] for n, r in of.items()} for name, of in results.items()}
+    write_json(args.out / "results.json", of_all)
 
 
 if __name__ == "__main__":
