@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from matplotlib.backend_bases import FigureCanvasBase
+
 from benchmarks.run_lines import whole_lines
 from inference.figures import run_curves
 
@@ -24,7 +26,10 @@ def read_curve(run: Path, *measures: str) -> dict[int, float]:
     """
     path = run / "metrics.jsonl"
     if not path.is_file():
-        raise SystemExit(f"there is no {path}: run folders of examples are needed")
+        raise SystemExit(
+            f"there is no {path}: run folders of examples are needed, but for the quickstart's, "
+            "which have none"
+        )
     records = list(whole_lines(path.read_text()))
     found: dict[int, float] = {}
     for measure in measures:
@@ -66,6 +71,11 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--panel {twice[0]} is given twice: name all its run folders at once")
     if not args.out.parent.is_dir():
         parser.error(f"--out: there is no folder {args.out.parent}")
+    args.out = args.out if args.out.suffix else args.out.with_suffix(".png")
+    if args.out.suffix[1:].lower() not in (kinds := FigureCanvasBase.get_supported_filetypes()):
+        parser.error(
+            f"--out: {args.out.suffix!r} is no kind of picture: give one of {', '.join(kinds)}"
+        )
     runs = {
         name: [read_curve(Path(folder), *args.measure) for folder in folders]
         for name, *folders in args.panel

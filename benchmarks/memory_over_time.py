@@ -59,13 +59,15 @@ def slope(samples: np.ndarray) -> tuple[float, float]:
     return float(whole), float(np.sqrt((BLOCKS - 1) * np.var(without)))
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--out", type=Path, default=Path("runs/memory"))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    if any(args.out.glob("checkpoints-*")):
+        parser.error(f"--out {args.out} has the checkpoints of a run: remove it, or give another")
     args.out.mkdir(parents=True, exist_ok=True)
     pyro.set_rng_seed(0)
     warnings.simplefilter(

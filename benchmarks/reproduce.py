@@ -72,6 +72,13 @@ class Found:
 
 def check_can_run(record: Record, seeds: Sequence[int], data_root: Path | None) -> None:
     """Refuse, before any work, what cannot be run or compared."""
+    check_can_read(record, seeds)
+    if "{data_root}" in " ".join(record.command) and data_root is None:
+        raise RecordError(f"results/{record.name}.toml: needs data: give --data-root")
+
+
+def check_can_read(record: Record, seeds: Sequence[int]) -> None:
+    """Refuse figures that cannot be read back, and seeds that the command does not take."""
     text = " ".join(record.command)
     if len(set(seeds)) < len(seeds):
         raise RecordError(f"--seeds: one is given twice, got {list(seeds)}")
@@ -81,8 +88,6 @@ def check_can_run(record: Record, seeds: Sequence[int], data_root: Path | None) 
             f"results/{record.name}.toml: no figure says how it is read back from a run: run its "
             f"command by hand\n    {by_hand}"
         )
-    if "{data_root}" in text and data_root is None:
-        raise RecordError(f"results/{record.name}.toml: needs data: give --data-root")
     if "{runs}" in text and list(seeds) != list(range(len(seeds))):
         raise RecordError(
             f"results/{record.name}.toml: its command counts seeds from 0: got {list(seeds)}"
@@ -270,12 +275,24 @@ def spelled(number: float, figure: Figure, more: int = 0) -> str:
     return round_to(number, figure.places + more)
 
 
+def check_counts(record: Record, found: dict[str, Found], runs: int) -> None:
+    """Refuse what would leave a record that cannot be read: a figure has a value for each seed."""
+    for name, new in found.items():
+        if record.figure(name).value is None and new.values and len(new.values) != runs:
+            raise RecordError(
+                f"results/{record.name}.toml: figure {name}: {runs} values are needed, one for "
+                f"each seed, and {len(new.values)} were found: give the --seeds of these runs, or "
+                "mend how the figure is read"
+            )
+
+
 def update(
     path: Path, record: Record, found: dict[str, Found], seeds: Sequence[int], commit: str
 ) -> None:
     """Write what was found into the record; what was not read back keeps the commit it is of."""
     import tomlkit
 
+    check_counts(record, found, max(len(seeds) if record.seeds else 0, 1))
     content = tomlkit.parse(path.read_text())
     for entry in [*content.get("figure", []), *content.get("table", [])]:
         new = found.get(entry.get("name"))
@@ -301,6 +318,7 @@ def add(
     """Write the values of more seeds beside those that the record has."""
     import tomlkit
 
+    check_counts(record, found, len(seeds))
     content = tomlkit.parse(path.read_text())
     for entry in content["figure"]:
         figure = record.figure(entry["name"])
@@ -468,6 +486,7 @@ def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) 
         check(record, seeds)
     out = args.out or root / "runs" / "reproduce" / record.name
     if args.finished:
+        check_can_read(record, seeds)
         commit = git(root, "rev-parse", "--short", args.finished).strip()
         found = read_all(record, seeds, out)
     else:

@@ -8,9 +8,10 @@ A line of FILE is a command of an example with its own --out, such as
 
 Empty lines and those that begin with # are left out; a line with {seed} stands for one command for
 each of --seeds. Each command has one thread, --resume, and a log, log.txt in its run folder; the
-command itself is noted beside it, in command.txt. A run that has its scores.json is finished and is
-not started again. Where the queue is stopped, by Ctrl-C or SIGTERM, its runs write checkpoints and
-stop, and the same call goes on with them. It ends with 1 if a command failed, after all others.
+command itself is noted beside it, in command.txt. A run that has its scores.json, or where an
+example trains several its results.json, is finished and is not started again. Where the queue is
+stopped, by Ctrl-C or SIGTERM, its runs write checkpoints and stop, and the same call goes on with
+them. It ends with 1 if a command failed, after all others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks.reproduce import split
 
 __all__ = ["Job", "read_jobs", "work_off"]
 
+FINISHED = ("scores.json", "results.json")  # what a run has once all is scored
 POLL = 0.5  # seconds between looks at what goes on
 
 
@@ -41,7 +43,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "scores.json").is_file()
+        return any((self.folder / name).is_file() for name in FINISHED)
 
     def check(self) -> None:
         """:raises SystemExit: if the folder has the run of another command, or of no queue."""

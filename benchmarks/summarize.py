@@ -1,4 +1,5 @@
-"""Mean and sample deviation of finished runs over their seeds.
+"""Mean and sample deviation of finished runs over their seeds: of every number in scores.json, with
+accuracies, probes, NMI and ARI in percent.
 
 python -m benchmarks.summarize runs/mnist-0 runs/mnist-1 runs/mnist-2
 """
@@ -7,11 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["print_table"]
+__all__ = ["print_table", "read_scores"]
+
+# Names of scores that are shares; they are printed in percent, and all others as they are.
+FRACTION = re.compile(r"(accuracy|probe|nmi|ari)(_.*)?")
 
 
 def print_table(rows: Sequence[Mapping[str, float]]) -> None:
@@ -26,22 +31,38 @@ def print_table(rows: Sequence[Mapping[str, float]]) -> None:
         )
 
 
-def main() -> None:
+def read_scores(run: Path) -> dict[str, float]:
+    """Every number of a run's scores, by its name.
+
+    :raises SystemExit: if there are none.
+    """
+    from examples.sweep import flat  # print_table's users need no examples
+
+    path = run / "scores.json"
+    try:
+        return dict(flat(json.loads(path.read_text())))
+    except (OSError, ValueError) as error:
+        raise SystemExit(
+            f"{path}: folders of finished runs of one model are needed, as of examples.mfcvae "
+            f"({error})"
+        ) from None
+
+
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="+", help="run folders, one a seed")
-    args = parser.parse_args()
-    scores = [json.loads((run / "scores.json").read_text()) for run in args.runs]
-    for facet, label in [(facet, label) for facet, labels in scores[0].items() for label in labels]:
-        for name in scores[0][facet][label]:
-            values = [100 * run[facet][label][name] for run in scores]
-            spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
-            each = ", ".join(f"{value:.2f}" for value in values)
-            print(
-                f"{facet:10s} {label:12s} {name:22s} {statistics.mean(values):6.2f}{spread}   "
-                f"{each}"
-            )
+    args = parser.parse_args(argv)
+    runs = [read_scores(run) for run in args.runs]
+    for name in runs[0]:
+        factor, digits = (100, 2) if FRACTION.fullmatch(name.rpartition(" ")[2]) else (1, 4)
+        values = [factor * run[name] for run in runs if name in run]
+        if len(values) < len(runs):
+            raise SystemExit(f"not all runs have {name!r}: runs of one example are needed")
+        spread = f" ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else ""
+        each = ", ".join(f"{value:.{digits}f}" for value in values)
+        print(f"{name:46s} {statistics.mean(values):8.{digits}f}{spread}   {each}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -272,7 +272,8 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
-    return args, resolve(args, DRAWN if args.dataset == "drawn" else Settings(), SMOKE)
+    settings = DRAWN if args.dataset == "drawn" else Settings()
+    return args, resolve(args, settings, replace(SMOKE, scale=settings.scale))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -78,11 +79,25 @@ __all__ = [
 ]
 
 SettingsT = TypeVar("SettingsT")
+# What a finished run leaves in its folder, beside run.json and what `once` keeps in those below it.
+LEFT = (
+    "card.md",
+    "config.json",
+    "history.jsonl",
+    "metrics.jsonl",
+    "results.json",
+    "scores.json",
+    "start.json",
+    "weights.safetensors",
+    "figures/*.png",
+)
 SMOKE_ROWS = 380, 120  # training and test images of a smoke run
 # Settings that mean something at 0, such as none at all; the others must be above.
 MAY_BE_ZERO = (
     "beta",
     "beta_c",
+    "classifier_rows",
+    "final_fits",
     "held_out",
     "label_weight",
     "labels",
@@ -227,16 +242,31 @@ TRAINING_FLAGS: dict[str, dict[str, Any]] = {
 
 
 def begin(out: Path, resume: bool) -> None:
-    """Create the run folder; of an earlier run's checkpoints nothing is left, but to go on from.
+    """Create the run folder; of an earlier run nothing is left there that could be taken for this
+    one's, but to go on from it.
 
-    :raises SystemExit: if it is a file, or below one.
+    :raises SystemExit: if it is a file, or below one, or cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()  # before anything of an earlier run is gone
     except (FileExistsError, NotADirectoryError):
         raise SystemExit(f"--out {out}: it, or a folder above it, is a file") from None
+    except OSError as error:
+        raise SystemExit(
+            f"--out {out}: it cannot be written ({error.strerror}): give a folder that can be"
+        ) from None
     if not resume:
         remove_checkpoints(out / "checkpoints")
+        _remove_left(out)
+
+
+def _remove_left(out: Path) -> None:
+    """Remove what an earlier run has left, and nothing from a folder that is none of a run's."""
+    if not (out / "run.json").is_file():
+        return
+    for path in [path for pattern in LEFT for path in out.glob(pattern)]:
+        path.unlink()
 
 
 def checkpointing(out: Path, *phase: str) -> Checkpoints:
@@ -392,11 +422,13 @@ def check_start(data: Dataset, settings: Any, num_components: Sequence[int]) -> 
 
     :raises SystemExit: if there are such.
     """
-    rows = min(len(data.train), settings.start_rows or len(data.train))
-    if rows < max(num_components):
+    start_rows = getattr(settings, "start_rows", 0)
+    rows = min(len(data.train), start_rows or len(data.train))
+    if rows < max(num_components, default=0):
+        larger = "a larger --start-rows, " if start_rows else ""
         raise SystemExit(
-            f"{rows} rows are too few to start {max(num_components)} components from: give a "
-            "larger --start-rows, more data, or a smaller --num-components"
+            f"{rows} rows are too few to start {max(num_components)} components from: give "
+            f"{larger}more data, or a smaller --num-components"
         )
 
 

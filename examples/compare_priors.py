@@ -328,7 +328,13 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     }
     add_setting_flags(parser, Settings(), **flags)
     args = parser.parse_args(argv)
-    return args, resolve(args, Settings(), SMOKE)
+    settings = resolve(args, Settings(), SMOKE)
+    if not all(settings.warm_epochs):  # 0 means none elsewhere; here all priors start from it
+        parser.error(
+            f"--warm-epochs {' '.join(map(str, settings.warm_epochs))}: 1 or more each is needed, "
+            "since every prior starts from this training"
+        )
+    return args, settings
 
 
 def main(argv: list[str] | None = None) -> None:

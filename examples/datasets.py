@@ -100,6 +100,9 @@ def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
     kind = getattr(torchvision_datasets(), name)
     try:
         train, test = kind(folder, train=True), kind(folder, train=False)
+        for part in (train, test):
+            if len(part.data) != len(part.targets):
+                raise ValueError(f"{len(part.data)} images and {len(part.targets)} labels")
     except (
         RuntimeError,
         ValueError,

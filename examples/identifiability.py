@@ -33,6 +33,7 @@ from examples.common import (
     reader,
     refuse_several,
     resolve,
+    write_json,
 )
 from examples.sources import Segments, time_contrastive
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
@@ -41,6 +42,7 @@ from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
 from inference.evaluation.identifiability import KeepIdentifiable
 from inference.figures.comparisons import grouped_boxes, grouped_curves, grouped_points
 from inference.metrics import held_out_correlation, mean_correlation
+from inference.randomness import usable_device
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE
 from ppl_models.checks import check_count
 
@@ -288,6 +290,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
+    usable_device(args.device)  # before anything of an earlier run is gone
     begin(args.out, args.resume)
     gather = partial(
         collect, settings=settings, first_seed=args.seed, device=args.device, out=args.out
@@ -296,6 +299,8 @@ def main(argv: list[str] | None = None) -> None:
         name: {size: gather(name, size) for size in settings.per_segment} for name in args.models
     }
     report(results, settings, args.out)
+    of_all = {name: {n: r["scores"] for n, r in of.items()} for name, of in results.items()}
+    write_json(args.out / "results.json", of_all)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from examples.common import (
     open_run_folder,
     refuse_several,
     resolve,
+    write_json,
 )
 from examples.datasets import Dataset
 from examples.image_protocols import (
@@ -359,6 +360,7 @@ def main(argv: list[str] | None = None) -> None:
             path, described, lambda name=name: {"pairs": pairs(name, data, settings, args)}
         )["pairs"]
     report(results, args.out, PROTOCOLS[settings.protocol].measures)
+    write_json(args.out / "results.json", results)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ OWN_FLAGS = {"seed", "out", "resume", "smoke", "data-root", "device", "help"}
 FOREVER = (
     60 * 24 * 365
 )  # minutes; submitit ends jobs on this machine after two of them, if it is not told
+# A line of a log that names an error; what follows it may be what to try.
+ERROR = re.compile(r"[\w.]*(Error|Exception|Warning|Interrupt)\b[^:]*: ")
 POLL = 0.5  # seconds between looks at what goes on
 
 
@@ -422,13 +424,14 @@ def stop(jobs: list[Job]) -> None:
 
 
 def failure(job: Job) -> dict[str, str] | None:
-    """The last line of a job's error and where its log is; ``None`` where it ended well."""
+    """What a job's error says and where its log is; ``None`` where it ended well."""
     if job.exception() is None:
         return None
     for path in (job.paths.stderr, job.paths.stdout):
         lines = path.read_text(errors="replace").split("\n") if path.is_file() else []
         if said := [line.rpartition("\r")[2].strip() for line in lines if line.strip()]:
-            return {"error": said[-1], "log": str(path)}
+            errors = [line for line in said if ERROR.match(line)]
+            return {"error": (errors or said)[-1], "log": str(path)}
     return {"error": f"it ended without a word ({job.state})", "log": str(job.paths.folder)}
 
 

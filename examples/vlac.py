@@ -26,6 +26,7 @@ from examples.common import (
     add_setting_flags,
     build_parser,
     check_schedule,
+    check_start,
     fit_and_report,
     load_data,
     open_run_folder,
@@ -84,6 +85,7 @@ SMOKE: dict[str, Any] = {
     "fade_steps": 5,
     "epochs": 1,
 }
+WITHOUT_CHANNELS = ("digits", "mnist", "fashion-mnist")  # which its networks do not read
 RESTARTS = 3  # fits of each mixture
 LAYER = 2  # of GM-DGM: VLAC's third, where the paper found the digit
 
@@ -127,7 +129,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "vlac")
     parser.add_argument(
         "--dataset",
-        choices=[name for name in DATASETS if name not in ("digits", "mnist")],
+        choices=[name for name in DATASETS if name not in WITHOUT_CHANNELS],
         default="colour-mnist",
     )
     parser.add_argument("--model", choices=MODELS, default="vlac")
@@ -191,6 +193,7 @@ def main(argv: list[str] | None = None) -> None:
         ProgressiveFadeIn(settings.phases, settings.fade_steps) if progressive else Constant()
     )
     check_schedule(schedule, guide.model, data, sum(settings.phases), settings.batch_size)
+    check_start(data, settings, [prior.num_components for prior in guide.model.mixtures.values()])
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     data_dependent_start(guide, data.train, seed=args.seed)
     options = {

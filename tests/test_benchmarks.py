@@ -23,6 +23,7 @@ from torch import Tensor
 from benchmarks import (
     draw_curves,
     few_labels,
+    memory_over_time,
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
@@ -31,6 +32,7 @@ from benchmarks import (
     rivals_paired,
     start_at_truth,
     step_time,
+    summarize,
 )
 from benchmarks.model_cases import CASES, SMALL, Case, Size
 from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
@@ -419,7 +421,9 @@ def test_draws_are_the_cpus_whatever_device_asks() -> None:
         assert torch.equal(after, torch.rand(2))
 
 
-def test_curves_of_runs_are_read_by_epoch_and_drawn(tmp_path: Path) -> None:
+def test_curves_of_runs_are_read_by_epoch_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for seed, values in enumerate(((0.5, 0.75), (0.25, 0.5))):
         (tmp_path / f"run-{seed}").mkdir()
         records = [
@@ -443,9 +447,54 @@ def test_curves_of_runs_are_read_by_epoch_and_drawn(tmp_path: Path) -> None:
     draw_curves.main([*panels, "--measure", "accuracy_a", "--out", str(tmp_path / "a.png")])
     assert (tmp_path / "a.png").stat().st_size > 5000
     flags = ["--measure", "elbo", "--panel", "one", str(first)]
+    capsys.readouterr()
+    draw_curves.main([*flags, "--out", str(tmp_path / "curves")])
+    assert capsys.readouterr().out == f"{tmp_path / 'curves.png'}\n"
+    assert (tmp_path / "curves.png").is_file()
+    with pytest.raises(SystemExit, match="2"):
+        draw_curves.main([*flags, "--out", str(tmp_path / "curves.foo")])
+    assert "--out: '.foo' is no kind of picture: give one of" in capsys.readouterr().err
     for wrong in (["--panel", "one", str(second)], []):
         with pytest.raises(SystemExit, match="2"):
             draw_curves.main([*flags, *wrong, "--out", str(tmp_path / "none" / "a.png")])
+
+
+def test_scores_are_summarized_in_their_units(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, error in enumerate((0.02, 0.04)):
+        scores = {
+            "digit": {"digit": {"accuracy_train": 0.9, "nmi": 0.5, "mutual_information": 0.0257}},
+            "error": error,
+            "kl": {"shared": [1.5, 0.25]},
+        }
+        (tmp_path / f"run-{seed}").mkdir()
+        (tmp_path / f"run-{seed}" / "scores.json").write_text(json.dumps(scores))
+    summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    said = {row[0]: [part.strip() for part in row[1:] if part.strip()] for row in rows}
+    assert said == {
+        "digit digit accuracy_train": ["90.00 (0.00)", "90.00, 90.00"],
+        "digit digit nmi": ["50.00 (0.00)", "50.00, 50.00"],
+        "digit digit mutual_information": ["0.0257 (0.0000)", "0.0257, 0.0257"],
+        "error": ["0.0300 (0.0141)", "0.0200, 0.0400"],
+        "kl shared 0": ["1.5000 (0.0000)", "1.5000, 1.5000"],
+        "kl shared 1": ["0.2500 (0.0000)", "0.2500, 0.2500"],
+    }
+    with pytest.raises(SystemExit, match="folders of finished runs of one model are needed"):
+        summarize.main([str(tmp_path / "none")])
+    (tmp_path / "run-1" / "scores.json").write_text("{}")
+    with pytest.raises(SystemExit, match="not all runs have 'digit digit accuracy_train'"):
+        summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
+
+
+def test_memory_over_time_is_not_measured_in_the_folder_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints-1").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        memory_over_time.main(["--out", str(tmp_path)])
+    assert "has the checkpoints of a run: remove it, or give another" in capsys.readouterr().err
 
 
 def knows_first(data: rivals.Data, seed: int) -> np.ndarray:

@@ -306,6 +306,9 @@ def test_fashion_mnist_is_read_where_it_is_found(tmp_path: Path) -> None:
     assert (data.name, data.train.shape, data.test.shape) == ("fashion-mnist", (4, 784), (2, 784))
     np.testing.assert_array_equal(data.train_labels["article"], range(4))
     np.testing.assert_array_equal(data.train[0], np.arange(784, dtype=np.uint8))
+    write_idx(raw / "t10k-labels-idx1-ubyte", np.arange(3, dtype=np.uint8))
+    with pytest.raises(ValueError, match="get all four anew: 2 images and 3 labels"):
+        load("fashion-mnist", tmp_path)
 
 
 def test_folders_of_images_are_groups(tmp_path: Path) -> None:

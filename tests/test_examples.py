@@ -6,10 +6,12 @@ They run in processes that are forked where the libraries are imported already; 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import json
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +23,7 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from examples import augmentation, common, scoring
+from examples import augmentation, common, nvae, scoring, vlac
 from examples.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo, fit_mixtures
@@ -133,23 +135,110 @@ def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
             common.begin(out, resume=False)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_cannot_be_written_is_named(
+    resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoints" / "step-000000001").mkdir(parents=True)
+
+    def refuse(dir: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(dir / "tmp1234"))
+
+    with pytest.raises(SystemExit, match=r"it cannot be written \(File name too long\)"):
+        common.begin(tmp_path / ("long" * 100), resume)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(SystemExit, match=r"it cannot be written \(Permission denied\): give a"):
+        common.begin(tmp_path, resume)
+    assert (tmp_path / "checkpoints" / "step-000000001").is_dir()
+
+
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("call", "said"),
     [
-        (["--start-rows", "3"], "3 rows are too few to start 10 components from"),
-        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+        ("vade --start-rows 3", "3 rows are too few to start 10 components from"),
+        ("vade --device cuda:99", "device 'cuda:99' cannot be used here"),
+        ("vlac --num-components 1 4 500 4", "80 rows are too few to start 500 components from"),
+        ("identifiability --device cuda:99", "device 'cuda:99' cannot be used here"),
+        ("compare_priors --warm-epochs 0 2", "--warm-epochs 0 2: 1 or more each is needed"),
     ],
 )
 def test_a_run_that_is_refused_leaves_the_one_that_was_there(
-    flags: list[str], said: str, tmp_path: Path
+    call: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints" / "step-000000001").mkdir(parents=True)
     (tmp_path / "run.json").write_text("{}")
-    refused = run("examples.vade", "--smoke", *flags, "--out", str(tmp_path))
+    refused = run(*f"examples.{call}".split(), "--smoke", "--out", str(tmp_path))
     assert refused.returncode != 0
     assert said in refused.stderr
     assert (tmp_path / "run.json").read_text() == "{}"
     assert (tmp_path / "checkpoints" / "step-000000001").is_dir()
+
+
+def test_of_another_run_in_the_folder_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stops while it trains must not look finished, with the scores of the one before."""
+    for flags in ([], ["--model", "vae"]):
+        nvae.main(["--smoke", "--epochs", "1", "--out", str(tmp_path), *flags])
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert figures == {"kl.png", "scatter.png", "training.png"}
+    for kept in ("cells/a.json", "vade-100/results.json", "mine.txt"):
+        (tmp_path / kept).parent.mkdir(exist_ok=True)
+        (tmp_path / kept).write_text("{}")
+
+    def stop(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SVIRunner, "fit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        nvae.main(["--smoke", "--lr", "5e-2", "--out", str(tmp_path)])
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path for path in left if "checkpoints" not in path} == {
+        "run.json",
+        "cells/a.json",
+        "vade-100/results.json",
+        "mine.txt",
+    }
+
+
+def test_a_folder_of_no_run_keeps_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "mine.png").write_text("mine")
+    common.begin(tmp_path, resume=False)
+    assert (tmp_path / "figures" / "mine.png").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_flag_takes_what_it_has_without_being_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, flags = importlib.import_module(f"examples.{name}"), []
+    add = module.add_setting_flags
+
+    def listed(parser: argparse.ArgumentParser, settings: object, **options: object) -> None:
+        flags.extend((each, getattr(settings, each)) for each in options)
+        add(parser, settings, **options)
+
+    monkeypatch.setattr(module, "add_setting_flags", listed)
+    module.parse([])
+    for flag, default in list(flags):
+        values = default if isinstance(default, tuple) else (default,)
+        _, settings = module.parse([f"--{flag.replace('_', '-')}", *map(str, values)])
+        assert getattr(settings, flag) == default
+
+
+def test_several_hidden_layers_of_a_classifier_are_given() -> None:
+    _, settings = augmentation.parse(["--classifier-widths", "256", "128"])
+    assert settings.classifier_widths == (256, 128)
+
+
+@pytest.mark.parametrize("grey", ["digits", "mnist", "fashion-mnist"])
+def test_vlac_offers_no_images_that_its_ladder_cannot_read(
+    grey: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        vlac.parse(["--dataset", grey])
+    assert f"invalid choice: '{grey}'" in capsys.readouterr().err
 
 
 def test_none_is_unlisted() -> None:
@@ -393,13 +482,15 @@ def test_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         example.parse(["--sed", "1"])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_smoke_sets_sizes_only(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "flags"), [*((name, []) for name in EXAMPLES), ("choose", ["--dataset", "drawn"])]
+)
+def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
     """The smoke run goes through the same code: sizes and lengths differ from the full run's, and
     flags still count.
     """
     example = importlib.import_module(f"examples.{name}")
-    full, smoke = (example.parse(argv)[1] for argv in ([], ["--smoke"]))
+    full, smoke = (example.parse([*flags, *more])[1] for more in ([], ["--smoke"]))
     differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
     assert differing <= {
         "num_components",

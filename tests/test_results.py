@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -110,6 +113,55 @@ def test_every_record_loads_and_names_what_exists() -> None:
         assert record.figures or record.tables or record.notes, record.name
         for module in record.modules:
             assert (ROOT / module).exists(), f"{record.name}: {module}"
+
+
+# Modules whose own imports are not followed: records name what they use of these.
+SERVE_ALL = {"benchmarks/summarize.py", "examples/common.py", "examples/datasets.py"}
+# What a program imports and records need not depend on, with the programs that it is so for.
+NEED_NOT = {
+    "benchmarks/run_lines.py": "*",  # writes lines of runs, and reads them
+    "benchmarks/summarize.py": "*",  # prints
+    "benchmarks/rivals.py": "benchmarks/clustpy_vade.py",  # finds the library there
+    "benchmarks/numbers_found.py": "benchmarks/clustpy_vade.py",
+    "examples/common.py": "benchmarks/*",  # names files of what is done
+    "examples/datasets.py": "benchmarks/*",  # records of its data name it
+    "examples/neighbors.py": "examples/*",  # records with --neighbors name it, and so below
+    "examples/quickstart.py": "benchmarks/explorer_clicks.py",  # a run, where none is given
+    "examples/shapes.py": "examples/mlvae.py",
+    "examples/sources.py": "*",  # drawn data
+    "tests/chromium.py": "*",  # starts a browser
+}
+
+
+def imported(paths: Iterable[str]) -> set[str]:
+    """Files of examples, benchmarks and tests that these import, and themselves."""
+    found, waiting = set(), set(paths)
+    while waiting:
+        found.add(path := waiting.pop())
+        for node in () if path in SERVE_ALL else ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+                files = {f"{name.replace('.', '/')}.py" for name in names}
+                waiting |= {
+                    file
+                    for file in files - found
+                    if file.startswith(("benchmarks/", "examples/", "tests/"))
+                    and (ROOT / file).is_file()
+                }
+    return found
+
+
+def test_records_depend_on_what_their_programs_import() -> None:
+    """Else a change there would leave them current."""
+    groups = load_shared(ROOT).dependencies
+    for record in load_all():
+        patterns = [pattern for name in record.depends for pattern in groups[name]]
+        for file in imported(record.modules) - set(record.modules):
+            if not any(fnmatch(file, pattern) for pattern in patterns):
+                exempt = NEED_NOT.get(file, "")
+                assert all(fnmatch(module, exempt) for module in record.modules), (
+                    f"results/{record.name}.toml: depends on no group with {file}"
+                )
 
 
 def test_the_documents_are_those_of_the_records() -> None:
@@ -346,6 +398,37 @@ def test_finished_runs_are_read_and_noted_with_their_commit(
     assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.50, 10.25"
     assert record.commits == [commit]
     assert [added.seeds for added in record.added] == [(5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("{seed}", "--add --seeds 5 5", "--seeds: one is given twice, got [5, 5]"),
+        ("{runs}", "--update --seeds 0 1 2", "3 values are needed, one for each seed, and 2 were"),
+        ("{runs}", "--seeds 5 6", "its command counts seeds from 0: got [5, 6]"),
+        ("0", "--seeds 5 6", "its command chooses its seeds itself"),
+    ],
+)
+def test_finished_runs_that_do_not_fit_leave_the_record_as_it_was(
+    command: str,
+    arguments: str,
+    said: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = root / "results/small.toml"
+    edit(path, BY_HAND, "")
+    edit(path, "python model.py {seed}", f"python model.py {command}")
+    for folder in (root / "finished", root / "finished/5"):
+        folder.mkdir()
+        scores = [10.5] if folder.name == "5" else [10.5, 10.25]
+        (folder / "stdout.txt").write_text("".join(f"score {score}\n" for score in scores))
+    before = path.read_bytes()
+    where = ["--out", str(root / "finished"), "--finished", "HEAD"]
+    assert call(root, monkeypatch, "small", *arguments.split(), *where) == 2
+    assert said in capfd.readouterr().err
+    assert path.read_bytes() == before
 
 
 def test_what_cannot_be_run_is_refused(

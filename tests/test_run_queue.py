@@ -26,7 +26,7 @@ if "--wait" in sys.argv and len((out / "calls.txt").read_text().splitlines()) ==
     time.sleep(60)
 if "--fail" in sys.argv:
     sys.exit(3)
-(out / "scores.json").write_text("{}")
+(out / ("results.json" if "--several" in sys.argv else "scores.json")).write_text("{}")
 """
 
 
@@ -54,6 +54,7 @@ def test_each_seed_is_run_once_and_a_failure_does_not_stop_the_rest(
         f"python {program} --fail --out {tmp_path}/bad",
         "",
         f"python {program} --seed {{seed}} --out {tmp_path}/run-{{seed}}",
+        f"python {program} --several --out {tmp_path}/several",
     ]
     (tmp_path / "list.txt").write_text(f"no_such_program --out {tmp_path}/run-0")
     assert "No such file or directory: 'no_such_program'" in work(tmp_path).stdout
@@ -61,10 +62,10 @@ def test_each_seed_is_run_once_and_a_failure_does_not_stop_the_rest(
     for _ in range(2):  # the second time only what failed is run
         done = work(tmp_path, "--workers", "2", "--seeds", "0", "3")
         assert done.returncode == 1
-        assert "1 of 3 runs failed" in done.stderr
+        assert "1 of 4 runs failed" in done.stderr
         assert f"{tmp_path}/bad: FAILED (see {tmp_path}/bad/log.txt)" in done.stdout
-    assert "3 runs, 2 of them finished before" in done.stdout
-    for name, times in (("run-0", 1), ("run-3", 1), ("bad", 2)):
+    assert "4 runs, 3 of them finished before" in done.stdout
+    for name, times in (("run-0", 1), ("run-3", 1), ("several", 1), ("bad", 2)):
         calls = (tmp_path / name / "calls.txt").read_text().splitlines()
         assert [call.split()[:2] for call in calls] == [["1", "True"]] * times
         assert (tmp_path / name / "log.txt").read_text() == "some words\n" * times

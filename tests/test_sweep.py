@@ -67,8 +67,8 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     said = capsys.readouterr().out
     assert "2 runs of quickstart, 0 of them finished before" in said
     assert "1 of 2 runs failed" in said
-    assert 'lr=1e30, seed 1: - to skip such steps: guard=Guard("skip")' in said, (
-        "what the run said at last"
+    assert "lr=1e30, seed 1: FloatingPointError: the objective of the run with seed 1" in said, (
+        "not the suggestions that follow"
     )
     (failed,) = json.loads((out / "sweep.json").read_text())["failed"]
     assert failed["log"] in said
@@ -246,6 +246,22 @@ def test_what_a_job_is_refused_is_its_result_and_a_signal_is_none(
     with pytest.raises(SystemExit):  # which leaves no result, so that the job can be queued again
         job(tmp_path, "stop=143", here=False)()
     assert len(calls) == 2
+
+
+def test_of_a_log_the_error_is_told_and_not_what_to_try(tmp_path: Path) -> None:
+    log = tmp_path / "log.err"
+    paths = SimpleNamespace(stderr=log, stdout=tmp_path / "none", folder=tmp_path)
+    failed = SimpleNamespace(paths=paths, state="FAILED", exception=lambda: RuntimeError())
+    for text, error in (
+        (
+            "KeyError: 'x'\n\nValueError: too few: rows\n  Try one of:\n  - more\n",
+            "ValueError: too few: rows",
+        ),
+        ("torch.OutOfMemoryError: no memory\n 50%|####\n", "torch.OutOfMemoryError: no memory"),
+        ("killed\n", "killed"),
+    ):
+        log.write_text(text)
+        assert sweep.failure(failed) == {"error": error, "log": str(log)}
 
 
 def test_a_preempted_job_is_queued_again_as_it_was(tmp_path: Path) -> None:
