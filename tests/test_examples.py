@@ -532,7 +532,7 @@ def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
         "classifier_epochs",
     }
     flag = "lr" if hasattr(full, "lr") else "epochs"
-    asked = example.parse(["--smoke", f"--{flag}", "7"])[1]
+    asked = example.parse([*flags, "--smoke", f"--{flag}", "7"])[1]
     assert asked == replace(smoke, **{flag: type(getattr(full, flag))(7)})
 
 
