@@ -250,7 +250,8 @@ class FacetEstimator(BaseEstimator):
         :param X: ``[N, ...]``, in the form and the units of the training data.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        return self.encoding_.encode(self._seen_data(X))
+        X = self._seen_data(X)  # which says so if nothing was fitted
+        return self.encoding_.encode(X)
 
     def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
         """``runner``, if its training has not diverged."""
