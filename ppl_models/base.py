@@ -70,6 +70,8 @@ class FacetModel(Program):
         super().__init__()
         self.x_shape = check_shape(x_shape)
         self.facets = _check_facets(facets)
+        for name, prior in self.priors.items():
+            self.check_prior(name, prior)
         if likelihood is not None:
             check_kind(
                 "likelihood",
@@ -145,6 +147,12 @@ class FacetModel(Program):
     def discrete(self) -> tuple[str, ...]:
         """The facets with a latent discrete site ``c_NAME``, whose KL is a separate term."""
         return tuple(self.inferred)
+
+    def check_prior(self, name: str, prior: Prior) -> None:
+        """Refuse a facet's prior that this program cannot draw from; none by default.
+
+        :raises ValueError: if it cannot.
+        """
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         """Check the values of the keyword ``name`` for ``n`` samples, and convert them for the

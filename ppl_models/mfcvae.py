@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyro
@@ -11,8 +11,6 @@ from torch import Tensor
 from ppl_models.base import FacetModel
 from ppl_models.facet_values import cluster_labels, neighbor_counts
 from ppl_models.inputs import Input
-from ppl_models.likelihoods import Likelihood
-from ppl_models.networks import Architecture
 from ppl_models.priors import Prior
 from ppl_models.program import ENUMERATE
 
@@ -63,22 +61,6 @@ class MFCVAE(FacetModel):
         "neighbors": Input(required=False),
     }
 
-    def __init__(
-        self,
-        x_shape: Sequence[int],
-        facets: Mapping[str, Prior],
-        likelihood: Likelihood | None = None,
-        network: Architecture | None = None,
-    ) -> None:
-        super().__init__(x_shape, facets, likelihood, network)
-        for name, prior in self.priors.items():
-            if prior.only_model:
-                raise ValueError(
-                    f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
-                    f"alone: {type(self).__name__} takes a mixture, such as "
-                    "GaussianMixture(10, 5), or StandardNormal(5)"
-                )
-
     def forward(
         self,
         x: Tensor | None = None,
@@ -117,6 +99,14 @@ class MFCVAE(FacetModel):
                     z[name] = pyro.sample(f"z_{name}", latent)
                 # x | z_1, ..., z_J
                 return pyro.sample("x", self.decode(z), obs=x)
+
+    def check_prior(self, name: str, prior: Prior) -> None:
+        if prior.only_model:
+            raise ValueError(
+                f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
+                f"alone: {type(self).__name__} takes a mixture, such as GaussianMixture(10, 5), or "
+                "StandardNormal(5)"
+            )
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         if name == "neighbors":

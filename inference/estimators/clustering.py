@@ -593,18 +593,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
         """Outlying rows are found, and have no say in how columns are scaled."""
-        if self.mark_outliers:
-            self.reader_.check_marking()
         x = super()._newly_encoded(X)
         if self._shows_subspaces(x):
             self.reader_ = replace(self.reader_, as_columns=True)
             x = super()._newly_encoded(X)
+        if self.mark_outliers:
+            self.reader_.check_marking(self.encoding_)
         self.usual_ = self._usual(x)
-        if self.mark_outliers and self.usual_ is None:
-            raise ValueError(
-                "mark_outliers=True is for tables of real numbers without a likelihood, and X is "
-                f"read as {'images' if x.ndim > 2 else repr(self.encoding_.values)}: leave it out"
-            )
         self.outliers_ = self._outlying(x)
         if self.outliers_.any():
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
@@ -618,7 +613,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _usual(self, x: np.ndarray) -> Outliers | None:
         """What tells outlying rows: of columns of real numbers, and of no other data."""
-        if not (self.encoding_.values == "real" and self.encoding_.of_columns):
+        if not self.encoding_.of_real_columns:
             return None
         self._say("looks for outlying rows")
         return Outliers(x)

@@ -84,7 +84,7 @@ class CountsReader(Reader):
     def view(self, x: Any, encoding: Encoding) -> CountsView:
         return counts_view(x, self.num_batches)
 
-    def check_marking(self) -> None:
+    def check_marking(self, encoding: Encoding) -> None:
         raise ValueError(
             "mark_outliers=True is for columns of numbers, and X holds counts: leave it out"
         )

@@ -77,6 +77,11 @@ class Encoding:
         """Whether data are rows of columns that have a scale of their own."""
         return self.values in ("real", "columns", "embeddings") and len(self.x_shape) == 1
 
+    @property
+    def of_real_columns(self) -> bool:
+        """Whether data are rows of columns of real numbers."""
+        return self.values == "real" and self.of_columns
+
     def encode(self, X: np.ndarray) -> np.ndarray:
         """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.
 

@@ -54,7 +54,7 @@ class FrameReader(Reader):
     def in_words(self) -> list[dict[str, Any]]:
         return columns_in_words(self.table)
 
-    def check_marking(self) -> None:
+    def check_marking(self, encoding: Encoding) -> None:
         raise ValueError(
             "mark_outliers=True is for columns of numbers alone: leave it out, and give a "
             'column with outliers columns={"name": StudentT()}'

@@ -95,8 +95,14 @@ class Reader:
         """What codes stand for, of each column that has such, in JSON types."""
         return []
 
-    def check_marking(self) -> None:
+    def check_marking(self, encoding: Encoding) -> None:
         """:raises ValueError: if outlying rows cannot be marked."""
+        if not encoding.of_real_columns:
+            read_as = "images" if len(encoding.x_shape) > 1 else repr(encoding.values)
+            raise ValueError(
+                "mark_outliers=True is for tables of real numbers without a likelihood, and X is "
+                f"read as {read_as}: leave it out"
+            )
 
     def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
         """Refuse later data whose gaps the model does not know.

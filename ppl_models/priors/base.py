@@ -246,11 +246,8 @@ def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.Tor
             f"{sorted(built_from)} and has the parameters {sorted(each.arg_constraints)}, the only "
             "ones that are averaged: override `latent`"
         )
-    own = {
-        name: component.to(values) @ values
-        for name in each.arg_constraints
-        if (values := getattr(each, name)) is not None
-    }
+    parameters = {name: getattr(each, name) for name in each.arg_constraints}
+    own = {name: component.to(values) @ values for name, values in parameters.items()}
     return DiagonalNormal(**own) if isinstance(each, dist.Normal) else type(each)(**own).to_event(1)
 
 
