@@ -83,8 +83,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     found = config.get("format", "none") if isinstance(config, dict) else "none"
     if found != FORMAT or isinstance(found, bool):
         raise ValueError(
-            f"{path} is not a checkpoint of format {FORMAT}: its format is {repr(found)[:50]}: load "
-            "it with the version of the library that wrote it, or train anew"
+            f"{path} is not a checkpoint of format {FORMAT}: its format is {repr(found)[:50]}: "
+            "load it with the version of the library that wrote it, or train anew"
         )
     with blamed_on(path):
         _check_config(config)
