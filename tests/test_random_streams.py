@@ -83,12 +83,19 @@ def of_rows(each: Any, X: Any) -> list[Any]:
     chosen = each.sample(5, facet=0, cluster=0)
     told = [each.describe(0, X).as_dict(), each.facet(0).predict_proba(X)]
     further += [*each.sample(5), *each.sample(3, noise=False), *chosen, *told]
-    return [each.labels_, each.predict(X), each.predict_proba(X), each.transform(X), *further] + [
-        each.score(X),
-        each.encode(X),
-        each.stability_,
-        each.partial_fit(X).labels_,
-        each.score(X),
+    return [
+        each.labels_,
+        each.predict(X),
+        each.predict_proba(X),
+        each.transform(X),
+        *further,
+        *[
+            each.score(X),
+            each.encode(X),
+            each.stability_,
+            each.partial_fit(X).labels_,
+            each.score(X),
+        ],
     ]
 
 
@@ -102,7 +109,13 @@ def of_facet(n: int) -> list[Any]:
 def of_classifier(n: int) -> list[Any]:
     X, y = with_gaps(n), half(n)
     each = SemiSupervisedClassifier(epochs=2, random_state=0).fit(X, y)
-    return [each.predict(X), each.predict_proba(X), each.encode(X), each.score(X, y), each.impute(X)]
+    return [
+        each.predict(X),
+        each.predict_proba(X),
+        each.encode(X),
+        each.score(X, y),
+        each.impute(X),
+    ]
 
 
 def of_groups(n: int) -> list[Any]:
@@ -174,8 +187,7 @@ def fitted_here() -> str:
 
 
 def test_another_process_finds_the_same() -> None:
-    command = [sys.executable, "-c", "from tests.test_random_streams import *; print(fitted_here())"]
-    there = subprocess.run(
-        command, env=os.environ | {"PYTHONHASHSEED": "1"}, check=True, capture_output=True, text=True
-    )
-    assert there.stdout.strip() == fitted_here()
+    program = "from tests.test_random_streams import *; print(fitted_here())"
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    assert said.strip() == fitted_here()

@@ -34,6 +34,7 @@ __all__ = [
     "are_names",
     "column_of",
     "columns_of",
+    "has_names",
     "kinds_of",
 ]
 
@@ -229,12 +230,19 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     return [column_of(what, name, each, kinds.get(name)) for name, each in named.items()]
 
 
+def has_names(given: Any) -> bool:
+    """Whether it is a data frame, a series or a mapping, whose columns have names."""
+    return isinstance(given, Mapping) or hasattr(given, "iloc") or hasattr(given, "get_columns")
+
+
 def _named_columns(given: Any) -> dict[str, Any] | None:
     if hasattr(given, "iloc"):
         frame = given if hasattr(given, "columns") else given.to_frame()
         columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
     elif isinstance(given, Mapping):
         columns = list(given.items())
+    elif hasattr(given, "get_columns"):  # a frame of polars
+        columns = [(each.name, each) for each in given.get_columns()]
     else:
         return None
     counts = Counter(str(name) for name, _ in columns)

@@ -109,16 +109,14 @@ class Outliers:
         rows = np.flatnonzero(found)
         if not len(rows):
             return rows
-        _, same, copies = np.unique(
-            _flat(x[rows]), axis=0, return_inverse=True, return_counts=True
-        )
+        _, same, copies = np.unique(_flat(x[rows]), axis=0, return_inverse=True, return_counts=True)
         return rows[copies[same.reshape(-1)] >= self._k]
 
     def _in_group(self, x: np.ndarray) -> np.ndarray:
         if not len(self._groups) or not len(x):
             return np.zeros(len(x), bool)
-        distance, group = NearestNeighbors(n_neighbors=1).fit(_flat(self._groups)).kneighbors(
-            _flat(x)
+        distance, group = (
+            NearestNeighbors(n_neighbors=1).fit(_flat(self._groups)).kneighbors(_flat(x))
         )
         return distance[:, 0] <= self._reach[group[:, 0]]
 
