@@ -36,6 +36,7 @@ __all__ = [
     "columns_of",
     "has_names",
     "kinds_of",
+    "named_columns",
 ]
 
 #: Whole numbers of at most so many values are no counts.
@@ -220,7 +221,7 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     kinds = {str(name): kind for name, kind in (kinds or {}).items()}
     for kind in kinds.values():
         check_one_of("a kind", kind, KINDS)
-    named = _named_columns(given)
+    named = named_columns(given)
     if named is None and kinds:
         raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
     if unknown := [name for name in kinds if name not in (named or {})]:
@@ -235,7 +236,11 @@ def has_names(given: Any) -> bool:
     return isinstance(given, Mapping) or hasattr(given, "iloc") or hasattr(given, "get_columns")
 
 
-def _named_columns(given: Any) -> dict[str, Any] | None:
+def named_columns(given: Any) -> dict[str, Any] | None:
+    """Columns by name, of a frame of pandas or polars, a series or a mapping; ``None`` of others.
+
+    :raises ValueError: if two have one name.
+    """
     if hasattr(given, "iloc"):
         frame = given if hasattr(given, "columns") else given.to_frame()
         columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]

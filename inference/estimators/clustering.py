@@ -262,8 +262,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             W]``; NaN where missing.
         :param y: not used.
         :param labels: known clusters: for each facet that has any, by name, integers ``[N]`` from
-            0, -1 where unknown; with a single facet, the integers alone. They become the numbers of
-            these clusters.
+            0, -1 where unknown, as a mapping or, which a search or cross-validation cuts into its
+            parts, a data frame; with a single facet, the integers alone. They become the numbers
+            of these clusters.
         :raises ValueError: before training, if an argument does not fit, or there are fewer data
             than clusters.
         :raises FloatingPointError: if training diverges.
