@@ -282,7 +282,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         known = known_labels(labels, recipe.names, len(x))
         labelled = labelled_rows(known, len(x))
         self.outliers_ &= ~labelled
-        _warn_of_outliers(self.outliers_, "all others", SEEN_WRONG, stacklevel=6)
+        _warn_of_outliers(self.outliers_, "all others", SEEN_WRONG, stacklevel=5)
         numbers = for_each(recipe.names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
             numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
@@ -344,7 +344,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = labelled | ~self._outlying(x)
         if not rows.any():
             raise ValueError(f"all {len(x)} rows of X lie far from those of the fit: {FIT_ANEW}")
-        _warn_of_outliers(~rows, "those of the fit", FIT_ANEW, stacklevel=5)
+        _warn_of_outliers(~rows, "those of the fit", FIT_ANEW, stacklevel=4)
         self.runner_.fit(
             x[rows],
             epochs,
@@ -613,7 +613,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             self.reader_.check_marking(self.encoding_)
         self.usual_ = self._usual(x)
         self.outliers_ = self._outlying(x)
-        shared = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
+        shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
         self.outliers_[list(shared)] = False
         if self.outliers_.any() or len(shared):
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
