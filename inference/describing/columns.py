@@ -34,7 +34,9 @@ __all__ = [
     "are_names",
     "column_of",
     "columns_of",
+    "has_names",
     "kinds_of",
+    "named_columns",
 ]
 
 #: Whole numbers of at most so many values are no counts.
@@ -219,7 +221,7 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     kinds = {str(name): kind for name, kind in (kinds or {}).items()}
     for kind in kinds.values():
         check_one_of("a kind", kind, KINDS)
-    named = _named_columns(given)
+    named = named_columns(given)
     if named is None and kinds:
         raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
     if unknown := [name for name in kinds if name not in (named or {})]:
@@ -229,12 +231,23 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     return [column_of(what, name, each, kinds.get(name)) for name, each in named.items()]
 
 
-def _named_columns(given: Any) -> dict[str, Any] | None:
+def has_names(given: Any) -> bool:
+    """Whether it is a data frame, a series or a mapping, whose columns have names."""
+    return isinstance(given, Mapping) or hasattr(given, "iloc") or hasattr(given, "get_columns")
+
+
+def named_columns(given: Any) -> dict[str, Any] | None:
+    """Columns by name, of a frame of pandas or polars, a series or a mapping; ``None`` of others.
+
+    :raises ValueError: if two have one name.
+    """
     if hasattr(given, "iloc"):
         frame = given if hasattr(given, "columns") else given.to_frame()
         columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
     elif isinstance(given, Mapping):
         columns = list(given.items())
+    elif hasattr(given, "get_columns"):  # a frame of polars
+        columns = [(each.name, each) for each in given.get_columns()]
     else:
         return None
     counts = Counter(str(name) for name, _ in columns)

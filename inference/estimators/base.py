@@ -5,7 +5,6 @@ without code.
 from __future__ import annotations
 
 import copy
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from inference.estimators.tables import real_numbers
 from inference.estimators.views import View
 from inference.evaluation.bounds import elbo
 from inference.export import Predictions, check_precision, write_program
+from inference.progress import say
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
@@ -280,7 +280,7 @@ class FacetEstimator(BaseEstimator):
     def _say(self, phase: str) -> None:
         """What the fit does next, beside its progress bars, if that is to be shown."""
         if self.verbose:
-            print(f"{type(self).__name__} {phase}", file=sys.stderr)
+            say(f"{type(self).__name__} {phase}")
 
     def _shown(self, what: str) -> str | None:
         """What a progress bar is called, if one is to be shown."""
