@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from inference.describing.columns import Categories, Column, columns_of
 from inference.describing.text import markdown
 from ppl_models.checks import check_count, check_kind, number
+from ppl_models.frames import is_frame
 from ppl_models.plain import plain_array
 
 __all__ = ["SURE", "FacetClusters", "FacetDescription", "describe_clusters"]
@@ -181,7 +182,7 @@ def describe_clusters(
         key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = _rows_as_bytes(own)
-    named = isinstance(X, Mapping) or hasattr(X, "iloc")
+    named = isinstance(X, Mapping) or hasattr(X, "to_frame") or is_frame(X)
     means = {} if named else _means(plain_array(X, "X"), group)
     return FacetDescription(
         facet=found.facet,
@@ -218,7 +219,7 @@ def _checked(found: FacetClusters) -> int:
 def _metadata(given: Any) -> list[Column]:
     if given is None:
         return []
-    if not isinstance(given, Mapping) and not hasattr(given, "iloc"):
+    if not (isinstance(given, Mapping) or hasattr(given, "to_frame") or is_frame(given)):
         raise ValueError(
             "metadata must be a data frame, or columns by name, such as {'town': towns}, got "
             f"{type(given).__name__}"
