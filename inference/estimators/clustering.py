@@ -148,12 +148,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
     column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
-    ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,
-    bools, zeros and ones ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as
-    counts do and are not all multiples of a number, other numbers ``Normal()``, all in the user's
-    units; ``settings_["columns"]`` says which. A start sees such columns as numbers, standardised
-    and in sum of the same weight for each degree of freedom; :meth:`sample` and :meth:`impute`
-    return data frames like the user's. Rows are not left out of the fit.
+    ``Categorical()`` (strings that are numbers, dates or names are refused), ordered categories and
+    whole numbers of at most ten values ``Ordinal()``, bools, zeros and ones ``Bernoulli()``, counts
+    ``NegativeBinomial()`` if they vary as much as counts do and are not all multiples of a number,
+    other numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says which. A
+    start sees such columns as numbers, standardised and in sum of the same weight for each degree
+    of freedom. Rows are not left out of the fit. A data frame may be of pandas, polars, or another
+    library that narwhals reads; :meth:`sample` and :meth:`impute` return frames like it.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
         features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
@@ -483,8 +484,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         cluster: int | None = None,
         noise: bool = True,
     ) -> tuple[Any, np.ndarray]:
-        """Draw data in the user's units ``[n, ...]``, a data frame if it has mixed columns, and
-        return them with their clusters ``[n, J]``.
+        """Draw data in the user's units ``[n, ...]``, a data frame if the training data were one,
+        and return them with their clusters ``[n, J]``.
 
         :param facet: the facet whose ``cluster`` is fixed, by its number in ``labels_``.
         :param noise: whether to draw from the likelihood as well; else its mean is returned, which

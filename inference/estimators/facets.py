@@ -11,6 +11,7 @@ import numpy as np
 from inference.describing.columns import named_columns
 from ppl_models.arrays import as_labels
 from ppl_models.checks import check_size
+from ppl_models.frames import is_frame
 
 __all__ = ["at_least", "check_enough", "facet_index", "facet_names", "for_each", "known_labels"]
 
@@ -129,7 +130,7 @@ def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndar
     """
     if labels is None:
         return {}
-    if hasattr(labels, "columns"):  # a frame of pandas or polars
+    if is_frame(labels):
         labels = named_columns(labels)
     if not isinstance(labels, Mapping):
         if len(names) > 1:
