@@ -47,6 +47,7 @@ from inference.estimators import (
     convergence,
     outliers,
     starts,
+    strategies,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
 from inference.estimators.chance import principal_dimensions, rank
@@ -1441,3 +1442,14 @@ def test_the_deepest_facet_of_images_starts_from_neighbours() -> None:
     label = np.where(np.arange(300) % 10, -1, kind)
     known = MultiFacetClustering(2, epochs=4, random_state=0).fit(x, labels={"facet_1": label})
     assert known.settings_["start"] == "LadderStrategy"
+
+
+def test_facets_of_wide_tables_are_sought_in_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a warning that says in how many, and what to give."""
+    monkeypatch.setattr(strategies, "MOST_WORK", 250 * 8**2)
+    monkeypatch.setattr(strategies, "FEWEST_SEARCHED", 200)
+    x = np.random.default_rng(0).normal(size=(300, 8))
+    with pytest.warns(
+        UserWarning, match=r"X has 8 numbers a row .* in 250 of 300 rows: give facet"
+    ):
+        strategies.facets_found(x, 0, View())

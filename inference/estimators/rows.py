@@ -30,16 +30,16 @@ __all__ = [
 MANY = 20_000
 
 
-def some(n: int, seed: int = 0) -> np.ndarray | slice:
-    """At most ``MANY`` of ``n`` rows, in order: all, or drawn at random."""
-    if n <= MANY:
+def some(n: int, seed: int = 0, most: int = MANY) -> np.ndarray | slice:
+    """At most ``most`` of ``n`` rows, in order: all, or drawn at random."""
+    if n <= most:
         return slice(None)
-    return np.sort(np.random.default_rng(seed).choice(n, MANY, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def some_rows(x: np.ndarray, seed: int = 0) -> np.ndarray:
-    """At most ``MANY`` rows of ``x`` ``[N, ...]``, in order; ``x`` itself if it has no more."""
-    return x[some(len(x), seed)]
+def some_rows(x: np.ndarray, seed: int = 0, most: int = MANY) -> np.ndarray:
+    """At most ``most`` rows of ``x`` ``[N, ...]``, in order; ``x`` itself if it has no more."""
+    return x[some(len(x), seed, most)]
 
 
 def thinned(x: np.ndarray, most: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import REST, facet_names
 from inference.estimators.merging import ClusterCount, merged_number
-from inference.estimators.rows import has_missing, in_parts, labelled, some_rows
+from inference.estimators.rows import MANY, has_missing, in_parts, labelled, some_rows
 from inference.estimators.subspaces import (
     Subspaces,
     independent_subspaces,
@@ -58,6 +58,9 @@ LABEL_WEIGHT = 30.0
 SLOWER, FEW = 3.0, 500
 # With fewer rows neighbours say nothing.
 FEWEST_FOR_NEIGHBORS = 30
+# Rows times squared numbers of a row in which facets are looked for: about a minute on one core.
+# It may be more in a few rows, of which at least so many are taken.
+MOST_WORK, FEWEST_SEARCHED = 15_000_000_000, 2000
 
 
 @dataclass(frozen=True)
@@ -395,8 +398,18 @@ class CountedStrategy(SubspaceStrategy):
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
-    """The facets of columns ``[N, D]``, sought in at most 20,000 rows, drawn at random."""
-    return number_of_facets(view.smooth(some_rows(x, seed), seed), seed, view.dims)
+    """The facets of columns ``[N, D]``, sought in at most 20,000 rows, drawn at random; of tables
+    of hundreds of numbers a row in fewer, so that it takes about a minute at most, with a warning.
+    """
+    width = view.numbers(x[:1]).shape[1]
+    most = min(MANY, max(FEWEST_SEARCHED, MOST_WORK // width**2))
+    if most < min(len(x), MANY):
+        warnings.warn(
+            f"X has {width} numbers a row (each category is one), so facets are looked for in "
+            f"{most} of {len(x)} rows: give facets=, or fewer columns or categories",
+            stacklevel=2,
+        )
+    return number_of_facets(view.smooth(some_rows(x, seed, most), seed), seed, view.dims)
 
 
 def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:
