@@ -1,7 +1,7 @@
 """Runs that are killed at random moments, resumed, and compared bit for bit with the run that never
 stopped.
 
-python -m benchmarks.kill_and_resume --kills 50 [--compile replay | inductor | xla]
+python -m benchmarks.kill_and_resume --kills 50 [--compile replay | xla]
 
 Every model of the tests' catalogue in turn is trained in a process of its own, which writes a
 checkpoint after each step; the process gets SIGKILL at a random moment, every other one when a
@@ -110,9 +110,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument(
-        "--compile", choices=("replay", "inductor", "xla"), help="by default not recorded"
-    )
+    parser.add_argument("--compile", choices=("replay", "xla"), help="by default not recorded")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", DeadFacetWarning)  # so short a run leaves most facets dead

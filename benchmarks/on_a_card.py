@@ -84,7 +84,6 @@ from ppl_models.data import Observed
 NAME = "on_a_card"
 WAYS: dict[str, str | None] = {
     **{way: mode for way, mode in model_costs.MODES.items() if mode != "xla"},  # a processor's
-    "inductor": "inductor",
     "cuda graph": "cuda graph",
 }
 REFERENCE = "handlers"
@@ -389,11 +388,11 @@ def step_items(settings: Settings) -> Items:
 
 def mnist(precision: str, settings: Settings) -> dict[str, Any]:
     own = {"ours" if way == REFERENCE else f"ours, {way}" for way in settings.ways}
-    compiled = set() if "inductor" in settings.ways else {"plain loop, torch.compile"}
     variants = [
         name
         for name in step_time.VARIANTS
-        if name in own or not (name.startswith("ours") or name in {"NumPyro", *compiled})
+        if name in own
+        or not (name.startswith("ours") or name in {"NumPyro", "plain loop, torch.compile"})
     ]
     flags = ["--size", settings.size_name, "--device", str(settings.device)]
     flags += ["--precisions", precision, "--variants", *variants]
@@ -732,7 +731,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--ways", nargs="+", choices=list(WAYS), metavar="WAY",
-        help=", ".join(WAYS) + "; all, but in a smoke test not inductor, which takes long",
+        help=", ".join(WAYS),
     )  # fmt: skip
     parser.add_argument("--minutes", type=float, default=math.inf, help="for all of it")
     parser.add_argument(
@@ -741,7 +740,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     args.models = args.models or (LOOKED_AT if args.smoke else list(CASES))
     if args.ways is None:
-        args.ways = [way for way in WAYS if way != "inductor" or not args.smoke]
+        args.ways = list(WAYS)
     try:
         usable_device(args.device)
     except ValueError as error:

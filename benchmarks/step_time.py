@@ -12,7 +12,7 @@ step, all from the same weights:
 - plain loop: the objective written by hand, eager, with fused Adam, as this library has it; with
   Adam's defaults; and with torch.compile around the objective
 - ours: the steps of SVIRunner.fit's loop, with compile=None; "replay"; "xla", which takes all steps
-  of a pass in one call; "inductor"; and, on a graphics card, "cuda graph"
+  of a pass in one call; and, on a graphics card, "cuda graph"
 - NumPyro: the marginal form of the model, jax.jit around SVI.update and the gathering
 
 They take turns in one process: --turn steps each, after one that is not timed. Medians over the
@@ -306,13 +306,12 @@ VARIANTS: dict[str, Callable[[Size, str], Step]] = {
     "ours": ours,
     "ours, replay": partial(ours, mode="replay"),
     "ours, xla": partial(ours, mode="xla"),
-    "ours, inductor": partial(ours, mode="inductor"),
     "ours, cuda graph": partial(ours, mode="cuda graph"),
     "NumPyro": numpyro_loop,
 }
-COMPILED = ("plain loop, torch.compile", "ours, inductor")
+COMPILED = "plain loop, torch.compile"
 # Those that need what a machine may not have.
-OPTIONAL = (*COMPILED, "ours, cuda graph")
+OPTIONAL = (COMPILED, "ours, cuda graph")
 
 
 def begun(variant: str, size: Size, precision: str) -> tuple[Step, float]:
@@ -472,7 +471,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     described = about(args.size, settings)
     print(", ".join(f"{name} {value}" for name, value in described.items()), flush=True)
     with ExitStack() as stack:
-        if set(settings.variants) & set(COMPILED):
+        if COMPILED in settings.variants:
             from torch._inductor.utils import fresh_cache
 
             stack.enter_context(fresh_cache())

@@ -22,17 +22,17 @@ OptimizerFactory = Callable[..., Optimizer]
 def build_optimizer(
     optimizer: OptimizerFactory | PyroOptim | None, loss: Loss, lr: float
 ) -> Optimizer:
-    """The optimiser of the parameters of ``loss`` that learn.
+    """The optimiser of the parameters of ``loss``, also of those that are frozen now.
 
     :param optimizer: fused Adam where not given. One of Pyro's brings its own rates.
     :raises ValueError: if it is neither, or one of Pyro's that does more than take steps.
     """
-    learning = [p for p in loss.parameters() if p.requires_grad]
+    parameters = list(loss.parameters())
     if optimizer is None:
-        return torch.optim.Adam(learning, lr=lr, fused=True)
+        return torch.optim.Adam(parameters, lr=lr, fused=True)
     if isinstance(optimizer, PyroOptim):
         return _of_pyro(optimizer, loss)
-    built = optimizer(learning, lr=lr) if callable(optimizer) else optimizer
+    built = optimizer(parameters, lr=lr) if callable(optimizer) else optimizer
     if isinstance(built, Optimizer) and built is not optimizer:
         closure = signature(built.step).parameters.get("closure")
         if closure is not None and closure.default is Parameter.empty:
@@ -62,7 +62,6 @@ def _of_pyro(optimizer: PyroOptim, loss: Loss) -> Optimizer:
     groups = [
         {"params": [parameter], **_arguments(optimizer.pt_optim_args, module, name)}
         for module, name, parameter in _named(loss)
-        if parameter.requires_grad
     ]
     return optimizer.pt_optim_constructor(groups)
 

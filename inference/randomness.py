@@ -4,6 +4,7 @@ device.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = [
     "seeded",
     "set_random_state",
     "synchronize",
+    "undisturbed",
     "usable_device",
 ]
 
@@ -46,6 +48,17 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
             yield
         finally:
             set_random_state(kept, device)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Restore NumPy's and Python's random streams after the context."""
+    kept = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(kept[0])  # noqa: NPY002
+        random.setstate(kept[1])
 
 
 def random_state(device: torch.device) -> list[Tensor]:

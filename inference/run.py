@@ -34,9 +34,9 @@ __all__ = [
     "restored_settings",
 ]
 
-#: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, compiled, by
-#: XLA for many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
-COMPILE = ("auto", "replay", "inductor", "xla", "cuda graph", None)
+#: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, by XLA for
+#: many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
+COMPILE = ("auto", "replay", "xla", "cuda graph", None)
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
 # Parts of a run that a saved run describes: the type of each, and an example.
 PARTS: dict[str, tuple[type, str]] = {
@@ -262,9 +262,9 @@ def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
     for name, p in loss.named_parameters():
         if p.requires_grad and id(p) not in held:
             raise ValueError(
-                f"{name!r} is to learn, but the run's optimiser does not have it, as it was "
-                "unfrozen or put in its place afterwards: build a new runner, or freeze it by "
-                "requires_grad_(False)"
+                f"parameter {name!r} requires a gradient but is not in the optimizer (it was added "
+                "or replaced after the runner was built, as by load_state_dict(..., assign=True)): "
+                "build a new runner, set requires_grad_(False), or leave assign= out"
             )
 
 

@@ -75,13 +75,16 @@ class SVIRunner(Run):
         step whether the step was finite.
     :param compile: how a step's objective and gradient are computed: ``"replay"`` records their
         operations once (a second or so) and replays them without Pyro's handlers, with the same
-        draws and, up to rounding, the same results; ``"inductor"`` compiles the recorded operations
-        (up to a minute, needs a compiler); ``"xla"`` takes many steps of a small model in one call
-        (seconds to compile, needs the extra ``xla``); ``"cuda graph"`` records whole steps on a
-        CUDA device; ``None`` runs model and guide in every step. By default ``"auto"``: replays in
-        calls of ``fit`` of 500 steps and more, as ``plan(...).recording`` says. A model or
-        objective that cannot be recorded is run in every step; if recording was asked for, with a
-        ``RecordingWarning``.
+        draws and, up to rounding, the same results; ``"xla"`` takes many steps of a small model in
+        one call (seconds to compile, needs the extra ``xla``); ``"cuda graph"`` records whole steps
+        on a CUDA device; ``None`` runs model and guide in every step. By default ``"auto"``:
+        replays in calls of ``fit`` of 500 steps and more, as ``plan(...).recording`` says, if all
+        parts are this library's, Pyro's or PyTorch's; other classes, functions and hooks may do
+        more in a step than operations on tensors, so with them every step runs through Pyro, with
+        a ``RecordingWarning`` that names the part. To record them nevertheless ask for it: their
+        results must depend on tensors, random draws and fixed settings alone. An objective that
+        reads values back cannot be recorded and is run in every step; if recording was asked for,
+        with a ``RecordingWarning``.
     :raises ValueError: if the parts do not fit together or an option is unknown.
 
     :ivar lr: the rate; setting it changes the rate of the next steps.

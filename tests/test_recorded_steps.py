@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pyro
 import pytest
 import torch
-import torch._inductor.config
 from torch.fx import GraphModule, Node
 
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, VaDEGuide
@@ -38,7 +36,6 @@ from tests.catalogue import (
     mlvae,
     network_relaxed,
     two_facets,
-    vade,
 )
 from tests.test_contract import data
 
@@ -384,21 +381,6 @@ def test_without_jax_steps_are_replayed(
         other = small("xla").fit(X, 3, **SIZES)
     assert_same(small(None).fit(X, 3, **SIZES), other)
     assert len(recorders[-1].programs) == 2
-
-
-@pytest.mark.slow(40)
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a compiler")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiled_steps(recorders: list[Recorder]) -> None:
-    """Of a model of few operations, in this process: most of the time is the C++ compiler's."""
-
-    def run(mode: str | None) -> SVIRunner:
-        return start(vade, None, compile=mode).fit(X[:12], 3, **SIZES)
-
-    with torch._inductor.config.patch(compile_threads=1):
-        assert_same(run(None), run("inductor"), 1e-3, 1e-2)
-    assert recorders[-1].refused is None
-    assert len(recorders[-1].programs) == 1
 
 
 def with_faster_products(program: GraphModule) -> tuple[GraphModule, list[Node]]:

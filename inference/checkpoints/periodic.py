@@ -63,7 +63,8 @@ class Checkpoints:
     parameters, optimiser, history, random streams, the position within the pass over the data, and
     callbacks that have a state (see :mod:`inference.callbacks`).
     On the CPU the resumed run ends with bit-identical results. SIGTERM and SIGINT (Ctrl-C) write a
-    checkpoint after the current step and end the process; a second signal ends it at once.
+    checkpoint after the current step and end the process. A second signal has its usual effect at
+    once: Ctrl-C raises ``KeyboardInterrupt``, which leaves a notebook's kernel running.
 
     :param folder: for the checkpoints ``step-N``; created if missing.
     :param epochs: passes between checkpoints, or ``None``; the end of the call writes one as well.
@@ -198,9 +199,7 @@ class CheckpointWriter:
         self.whole: list[Path] = []  # of this call, known to be complete
         self.wrote = time.monotonic()
 
-    def asked_to_stop(self, number: int, frame: Any) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # a second signal ends the process
+    def asked_to_stop(self, number: int) -> None:
         self.signal = number
 
     def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
@@ -424,19 +423,27 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 @contextmanager
-def _listening(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Within this context the handler gets SIGTERM and SIGINT; signals can only be handled in the
-    main thread.
+def _listening(asked_to_stop: Callable[[int], None]) -> Iterator[None]:
+    """Within this context the first SIGTERM or SIGINT goes to the function; a second one has the
+    effect that it has outside. Signals can only be handled in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     kept = {n: signal.getsignal(n) for n in SIGNALS}
+
+    def restore() -> None:
+        for number, before in kept.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    def handler(number: int, frame: Any) -> None:
+        restore()
+        asked_to_stop(number)
+
     for number, before in kept.items():
         if before is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, before in kept.items():
-            signal.signal(number, signal.SIG_DFL if before is None else before)
+        restore()

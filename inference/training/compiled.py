@@ -5,34 +5,29 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from pyro.infer import ELBO
-from torch import Tensor, nn
+from torch import Tensor
 
-from inference.randomness import seeded
-from inference.training.nonfinite import SCHEDULED
+from inference.randomness import seeded, undisturbed
+from inference.training.parts import Parts
 from inference.training.recording import (
     Program,
     agree,
-    inductor,
     record,
     replay,
     shortened,
     with_gradient,
 )
-from ppl_models.configurable import Options
 from ppl_models.data import Observed
 
 __all__ = [
-    "EXECUTORS",
     "Gradient",
     "Recorder",
     "Recording",
     "RecordingWarning",
-    "settings",
     "warn_of_refusal",
+    "warn_of_unknown",
 ]
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
@@ -40,22 +35,22 @@ Gradient = tuple[Tensor, Sequence[Tensor | None]]
 #: Computes objectives from parameters and buffers by name, the step, and a batch.
 Objectives = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Observed], Tensor]
 
-#: What runs a recorded program, by name; with XLA, of the steps that it does not take itself.
-EXECUTORS = {"replay": replay, "inductor": inductor, "xla": replay}
-
 
 @dataclass(frozen=True)
 class Recording:
     """Which steps are computed by recorded programs.
 
-    :ivar executor: the name of one of :data:`EXECUTORS`; ``None`` to record none.
+    :ivar executor: ``"replay"`` or ``"xla"``; ``None`` to record none.
     :ivar last: whether the last batch of a pass, if it is smaller, gets a program as well.
-    :ivar asked_for: whether to warn if the steps cannot be recorded.
+    :ivar asked_for: whether to record the steps of parts that are not this library's as well, and
+        to warn if the steps cannot be recorded.
+    :ivar unknown: the part because of which nothing is recorded, if that is so, in words.
     """
 
     executor: str | None = None
     last: bool = True
     asked_for: bool = False
+    unknown: str | None = None
 
     def covers(self, rows: int, full: int | None) -> bool:
         """Whether a batch of so many rows gets a program.
@@ -67,7 +62,7 @@ class Recording:
 
 
 class RecordingWarning(UserWarning):
-    """Steps cannot be recorded as was asked: they are replayed, or run through Pyro's handlers."""
+    """Steps are not recorded: they are replayed instead of compiled, or run through Pyro."""
 
 
 def warn_of_refusal(executor: str | None, why: str, instead: str) -> None:
@@ -79,15 +74,27 @@ def warn_of_refusal(executor: str | None, why: str, instead: str) -> None:
     )
 
 
+def warn_of_unknown(part: str) -> None:
+    """:param part: see :attr:`Parts.unknown <inference.training.parts.Parts>`."""
+    warnings.warn(
+        f"the steps are not recorded and run through Pyro, up to twice as slow: {part}, and a "
+        "recorded step repeats nothing but operations on tensors. If its results depend on "
+        "nothing but tensors, random draws and fixed settings, give compile='replay'; "
+        "compile=None leaves the steps as they are without this warning",
+        RecordingWarning,
+        stacklevel=3,
+    )
+
+
 class Recorder:
     """Computes objectives and gradients by recorded programs, one for each shape of a batch.
 
-    A program has fixed which parameters learn and the plain settings of all modules.
+    A program has fixed which parameters learn and the settings of all parts.
 
     :param objectives: a pure function.
     :param parameters: by name; those that learn, and others.
     :param recording: names the executor.
-    :param fixed: says what must not change once a program was recorded.
+    :param parts: looks at what the function depends on.
 
     :ivar tensors: the parameters, those that learn first, and the buffers.
     :ivar learning: how many learn.
@@ -100,11 +107,9 @@ class Recorder:
         parameters: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         recording: Recording,
-        fixed: Callable[[], Any],
+        parts: Callable[[], Sequence[Parts]],
     ) -> None:
-        assert recording.executor is not None
-        self.objectives, self.recording, self.fixed = objectives, recording, fixed
-        self.executor = EXECUTORS[recording.executor]
+        self.objectives, self.recording, self.parts = objectives, recording, parts
         self.names = sorted(parameters, key=lambda name: not parameters[name].requires_grad)
         self.learning = sum(p.requires_grad for p in parameters.values())
         self.buffers = list(buffers)
@@ -130,7 +135,7 @@ class Recorder:
             warn_of_refusal(
                 self.recording.executor,
                 why,
-                "computed through Pyro's handlers; leave compile= out, or choose an objective that "
+                "computed through Pyro; leave compile= out, or choose an objective that "
                 "reads no values, such as the guide's default",
             )
 
@@ -141,12 +146,13 @@ class Recorder:
         examples = [*self.tensors, *inputs]
 
         def from_fewer_operations() -> Callable[..., Sequence[Tensor]]:
-            return with_gradient(shortened(objectives, examples), self.learning, [])
+            return with_gradient(shortened(objectives, self.learning, examples), self.learning, [])
 
-        before = self.fixed()
-        with seeded(0, inputs[0].device):
+        before = self.parts()
+        with seeded(0, inputs[0].device), undisturbed():
             run = self._agreeing(function, examples, [from_fewer_operations, lambda: function])
-        if self.fixed() != before:  # too little to be seen in the results so far
+        if [parts.settings for parts in self.parts()] != [parts.settings for parts in before]:
+            # too little to be seen in the results so far
             raise ValueError("it changes settings of its own in each step")
 
         def program(*tensors: Tensor) -> Gradient:
@@ -169,7 +175,7 @@ class Recorder:
         )
         for form in forms:
             try:
-                run = self.executor(record(form(), examples), examples)
+                run = replay(record(form(), examples), examples)
                 if agree(function, run, examples):
                     return run
             except Exception as error:  # of a user's own model, or of a compiler
@@ -193,29 +199,3 @@ class Recorder:
             )
 
         return objectives
-
-
-def settings(module: nn.Module) -> list[Any]:
-    """What a recorded program has fixed: which tensors the modules hold, which of them learn, and
-    plain settings.
-    """
-    learn = [(id(p), p.requires_grad) for p in module.parameters()]
-    buffers = [id(b) for part in module.modules() for b in _own_buffers(part)]
-    return [learn, buffers, *(_plain(vars(part)) for part in module.modules())]
-
-
-def _own_buffers(module: nn.Module) -> list[Tensor | None]:
-    """Without those that are set anew in each step."""
-    return [buffer for name, buffer in module._buffers.items() if name not in SCHEDULED]
-
-
-def _plain(value: Any) -> Any:
-    """Settings in a form that can be compared, objects by their identity."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items() if str(name)[0] != "_"}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    within = _plain(vars(value)) if isinstance(value, Options | ELBO) else None
-    return id(value), within

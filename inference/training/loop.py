@@ -23,6 +23,7 @@ from inference.randomness import seeded, set_random_state
 from inference.records import check_record
 from inference.run import Callback, Run
 from inference.schedules import Weights
+from inference.training.compiled import warn_of_unknown
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.plan import FitPlan
 from inference.training.steps import ScheduledLoss, Steps
@@ -65,6 +66,8 @@ def _train(plan: FitPlan) -> None:
     lead, processes, source = plan.lead, plan.processes, plan.source
     processes.check_alike(lambda: _without_callbacks(plan))
     processes.on_first(plan.check_callbacks)
+    if plan.recording.unknown is not None:
+        warn_of_unknown(plan.recording.unknown)
     watched = source.subset(WATCHED_ROWS)
     first = source.subset(source.batch_size)
     trackers = [NonFiniteTracker(run) for run in plan.runs]

@@ -32,7 +32,8 @@ class NonFiniteTracker:
 
     def __init__(self, run: Run) -> None:
         self.run, self.in_a_row = run, 0
-        named = {name: p for name, p in run.loss.named_parameters() if p.requires_grad}
+        # Also those that do not learn, as a callback may unfreeze them.
+        named = dict(run.loss.named_parameters())
         self.names, self.parameters = list(named), list(named.values())
         like = run.model.gates
         self.count, self.first = like.new_zeros(()), like.new_full((), -1.0)

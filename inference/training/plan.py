@@ -17,7 +17,8 @@ from inference.run import Callback, Run, check_optimized, check_precision
 from inference.schedules import Weights
 from inference.training.compiled import Recording
 from inference.training.data_source import DataSource, fingerprint
-from inference.training.steps import Steps
+from inference.training.parts import Parts
+from inference.training.steps import Steps, unknown_part
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_count, check_kind
 from ppl_models.configurable import to_config
@@ -77,13 +78,16 @@ class FitPlan:
         return self.runs[0]
 
     def _recording(self) -> Recording:
-        """Which steps are recorded: if the run leaves it open, those where it pays."""
+        """Which steps are recorded: if the run leaves it open, those where it pays and is safe."""
         if self.lead.compile == "cuda graph":  # whose steps record themselves
             return Recording()
         if self.lead.compile != "auto":
             return Recording(self.lead.compile, asked_for=True)
-        pays = self.epochs * self.source.steps >= STEPS_THAT_PAY
-        return Recording("replay" if pays else None, last=self.epochs >= STEPS_THAT_PAY)
+        if self.epochs * self.source.steps < STEPS_THAT_PAY:
+            return Recording()
+        if unknown := unknown_part(Parts(run, self.weights) for run in self.runs):
+            return Recording(unknown=unknown)
+        return Recording("replay", last=self.epochs >= STEPS_THAT_PAY)
 
     def check_callbacks(self) -> None:
         """Call ``check`` of the callbacks that have it, which raises if they would fail."""

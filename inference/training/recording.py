@@ -7,14 +7,16 @@ changing a rounding. The program is then replayed by the fastest executor that c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 from inference.randomness import seeded
 from inference.training.in_place import reuse_memory
@@ -25,7 +27,6 @@ from inference.training.torchscript import torchscript
 __all__ = [
     "Program",
     "agree",
-    "inductor",
     "laid_out",
     "record",
     "replay",
@@ -38,6 +39,8 @@ Program = Callable[..., Sequence[Tensor]]
 
 # Of a program against the function that it was recorded from, in single precision.
 RELATIVE_ERROR = 1e-2
+# Functions that change gradients, as PyTorch calls them.
+RULES_FOR_GRADIENTS = {"_set_grad_enabled", "data", "detach_", "grad", "register_hook"}
 
 
 def record(function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> GraphModule:
@@ -79,13 +82,28 @@ def laid_out(
     ]
 
 
-def shortened(function: Callable[..., Tensor], examples: Sequence[Tensor]) -> GraphModule:
+def shortened(
+    function: Callable[..., Tensor], learning: int, examples: Sequence[Tensor]
+) -> GraphModule:
     """The function's operations, those that it repeats once, to take gradients through.
 
-    Its own rules for gradients are not seen, such as ``torch.no_grad()`` or an
-    ``autograd.Function``: compare gradients with the function's.
+    :param learning: number of leading tensors to differentiate by.
+    :raises ValueError: if the function has rules of its own for gradients that its operations do
+        not show, such as ``torch.no_grad()`` or an ``autograd.Function``.
     """
-    program = _traced(function, examples)
+    rules = _RulesForGradients()
+
+    def watched(*tensors: Tensor) -> Tensor:
+        leaves = [each.requires_grad_() for each in tensors[:learning]]
+        with rules:
+            values = function(*leaves, *tensors[learning:])
+        rules.check(values.grad_fn)
+        return values
+
+    program = _traced(watched, examples)
+    stopped = program.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default)
+    if len(stopped) < rules.detached:  # PyTorch from 2.14 on records an alias
+        raise ValueError("it stops gradients")
     simplify(program, differentiated=True)
     return program
 
@@ -100,18 +118,8 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
     try:
         script = torchscript(program)
         return script if agree(program, script, examples) else program
-    except RuntimeError:  # an operation with arguments that TorchScript does not have
+    except Exception:  # an operation that TorchScript does not have, or a PyTorch without it
         return program
-
-
-def inductor(program: GraphModule, examples: Sequence[Tensor]) -> Program:
-    """Compile the operations into fused loops, which takes from seconds to a minute.
-
-    :raises Exception: if there is no compiler.
-    """
-    compiled = torch.compile(program, options={"fallback_random": True})
-    compiled(*_copies(examples))
-    return compiled
 
 
 def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bool:
@@ -130,12 +138,68 @@ def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bo
     return all(_close(one, other) for one, other in zip(*results, strict=True))
 
 
+class _RulesForGradients(TorchFunctionMode):
+    """Within this context a function must not change gradients, but by ``detach()``.
+
+    :ivar detached: calls of ``detach()``.
+    """
+
+    detached = 0
+
+    def check(self, last: Any) -> None:
+        """:raises ValueError: if there is an ``autograd.Function`` behind a result."""
+        seen, waiting = {None}, [last]
+        while waiting:
+            if (node := waiting.pop()) not in seen:
+                seen.add(node)
+                waiting += [before for before, _ in node.next_functions]
+                if isinstance(node, torch.autograd.function.BackwardCFunction):
+                    raise ValueError(
+                        f"it has a rule of its own for gradients ({type(node).__name__})"
+                    )
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            name = "data"
+        self.detached += name == "detach"
+        starts = name == "_set_grad_enabled" and arguments[0]  # gradients are taken anyway
+        if name in RULES_FOR_GRADIENTS and not starts:
+            raise ValueError(f"it has a rule of its own for gradients ({name})")
+        return function(*arguments, **(options or {}))
+
+
 def _traced(function: Callable[..., object], examples: Sequence[Tensor]) -> GraphModule:
     """Shapes of all results in one mode: ``make_fx`` would make one for each operation, which takes
     more than half of its time.
     """
-    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+    # PyTorch may move them: without them steps run through Pyro.
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    modes = TracingContext(FakeTensorMode(allow_fallback_kernels=True))
+    with _without_interrupts(), tracing(modes):
         return make_fx(function)(*_copies(examples))
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back until the end: within PyTorch's tracing it can leave modes on for good."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    waiting: list[Any] = []
+    signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting:
+            before(*waiting[-1])
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

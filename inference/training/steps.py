@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,17 +13,18 @@ from torch import Tensor, nn
 from inference.distributed import Part, SingleProcess
 from inference.objectives import Loss
 from inference.randomness import derive_seed
-from inference.run import Run
+from inference.run import Run, check_optimized
 from inference.schedules import Weights
 from inference.training.batching import Rows
-from inference.training.compiled import Gradient, Recorder, Recording, settings
+from inference.training.compiled import Gradient, Recorder, Recording, warn_of_unknown
 from inference.training.data_source import DataSource, InMemorySource
 from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
+from inference.training.parts import Parts
 from inference.training.recording import laid_out
 from inference.training.update import Programs, Update
 from ppl_models.data import Observed
 
-__all__ = ["ScheduledLoss", "SingleRunStep", "Steps", "VmappedStep"]
+__all__ = ["ScheduledLoss", "SingleRunStep", "Steps", "VmappedStep", "unknown_part"]
 
 
 class Steps(ABC):
@@ -73,9 +74,13 @@ class Steps(ABC):
         """The next pass over the data; its order depends only on the runs' seeds and epoch.
 
         What was recorded is recorded anew if a callback has changed what it depends on.
+
+        :raises ValueError: if a callback has put a parameter in place that no optimizer has.
         """
         if self.look_again:
             self.look_again = False
+            for run in self.runs:
+                check_optimized(run.loss, run.optimizer)
             if (now := self.fixed()) != self.recorded_for:
                 self.recorded_for = now
                 self.record_anew()
@@ -123,20 +128,30 @@ class Steps(ABC):
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
         """Take one optimiser step; return the earlier objectives, ``[S]``, 0 for a faulty step."""
 
+    def parts(self) -> list[Parts]:
+        """What the steps of each run depend on."""
+        return [Parts(run, self.weights) for run in self.runs]
+
     def fixed(self) -> Any:
         """What must not change after something was recorded."""
-        return [settings(run.loss) for run in self.runs]
+        return [parts.settings for parts in self.parts()]
 
     def record_anew(self) -> None:
-        """Drop what was recorded."""
+        """Drop what was recorded, and record again unless that was refused, or is not safe now."""
         parameters, buffers = self.tensors()
         self.learning = [p for p in parameters.values() if p.requires_grad]
         for parameter in parameters.values():
             parameter.grad = None
-        if self.recording.executor is not None:
-            self.recorder = Recorder(
-                self.objectives, parameters, buffers, self.recording, self.fixed
-            )
+        if self.recording.executor is None or (self.recorder and self.recorder.refused):
+            return
+        unknown = None if self.recording.asked_for else unknown_part(self.parts())
+        if unknown is not None:
+            self.recorder, self.recording = None, Recording(unknown=unknown)
+            for update in self.updates:
+                update.programs = None
+            warn_of_unknown(unknown)
+            return
+        self.recorder = Recorder(self.objectives, parameters, buffers, self.recording, self.parts)
 
     def gradient(self, step: Tensor, batch: Observed, rows: int) -> Gradient:
         """Objectives, detached, and the gradient of their sum for each parameter that learns.
@@ -229,7 +244,19 @@ class VmappedStep(Steps):
         return super().batches()
 
     def rejoin(self) -> None:
-        """Take in what callbacks have put in the place of views, as by ``p.data = ...``."""
+        """Take in what callbacks have changed: tensors instead of views, as by ``p.data = ...``,
+        and which parameters learn.
+
+        :raises ValueError: if a parameter learns in some of the runs only.
+        """
+        for name, stack in self.parameters.items():
+            learn = {dict(each.named_parameters())[name].requires_grad for each in self.programs}
+            if len(learn) > 1:
+                raise ValueError(
+                    f"parameter {name!r} requires a gradient in some of the runs that are trained "
+                    "together, but not in all: freeze it in all of them, or train each alone"
+                )
+            stack.requires_grad_(learn.pop())
         stacks = {
             name: stack.detach()
             for name, stack in (self.parameters | self.buffers).items()
@@ -324,6 +351,11 @@ class ScheduledLoss(nn.Module):
     def set(self, step: Tensor) -> None:
         self.loss.model.kl_weights, self.loss.model.gates = self.weights(step)
         self.loss.guide.at_step(step)
+
+
+def unknown_part(parts: Iterable[Parts]) -> str | None:
+    """The first part that is not this library's, in words, if there is one."""
+    return next((each.unknown for each in parts if each.unknown is not None), None)
 
 
 def _rows_of_all(batch: Observed) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -152,11 +153,16 @@ class Update:
         assert self.programs is not None
         key = (has, self.settings())
         if key not in self.programs:
-            function = self.function(has)
-            with seeded(0, inputs[0].device):
-                program = replay(record(function, inputs), inputs)
-                self.programs[key] = program if agree(function, program, inputs) else function
+            self.programs[key] = self._recorded(self.function(has), inputs)
         return self.programs[key]
+
+    def _recorded(self, function: Program, inputs: Sequence[Tensor]) -> Program:
+        """The function's program; itself, where it cannot be recorded."""
+        with seeded(0, inputs[0].device), suppress(Exception):  # what PyTorch has may change
+            program = replay(record(function, inputs), inputs)
+            if agree(function, program, inputs):
+                return program
+        return function
 
     def function(
         self, has: tuple[bool, ...], vectors: int | None = None

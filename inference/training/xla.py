@@ -138,7 +138,7 @@ class XLAStep(SingleRunStep):
         given = [gradients[0].new_zeros(len(gradients)), vector, *large]
         like = layout.update_inputs(state, state, loss, given, given[1:] * 3)
         few = update.function(has, len(given) - 1)
-        recorded = shortened(objective, examples), record(few, like)
+        recorded = shortened(objective, recorder.learning, examples), record(few, like)
         program = StepsProgram(*recorded, as_vectors, layout, state, inputs, self._at_once(batch))
         by_operations = one_step(gradient, updated, layout)
         if not agree(_moved(by_operations, layout), _moved(program.one, layout), [*state, *inputs]):

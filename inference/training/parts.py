@@ -1,0 +1,153 @@
+"""What a step is made of: every object that its functions can reach.
+
+A recorded program repeats operations on tensors and nothing else. That is all there is to a step of
+this library's and PyTorch's parts; what another class does beside it, such as counting its calls,
+nobody can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from inference.run import Run
+from inference.training.nonfinite import SCHEDULED
+
+__all__ = ["Parts"]
+
+# Packages whose classes and functions keep to what a recorded program repeats.
+KNOWN = {"facetvae", "guides", "inference", "numpy", "ppl_models", "pyro", "torch", "zuko"}
+KNOWN |= {"abc", "builtins", "collections", "contextlib", "dataclasses", "enum", "functools"}
+KNOWN |= {"itertools", "math", "operator", "pathlib", "types", "typing", "weakref", "_weakref"}
+# Values that are compared; other objects are compared by identity.
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic)
+# They hold nothing else.
+LEAVES = (type, ModuleType, BuiltinFunctionType, np.ndarray, torch.Generator)
+# Of a module, visited by themselves.
+TENSORS = {"_parameters", "_buffers", "_modules"}
+
+
+class Parts:
+    """The objects that a run's steps depend on.
+
+    :param weights: the run's schedule, bound to its steps.
+
+    :ivar settings: what a recorded program has fixed: all values, and which objects hold them. A
+        parameter's and a buffer's own values are not among them, but which parameters learn is.
+    :ivar unknown: the first part that is neither this library's nor PyTorch's, in words; ``None``
+        if there is none.
+    """
+
+    def __init__(self, run: Run, weights: Any) -> None:
+        self.settings: list[Any] = []
+        self.unknown: str | None = None
+        self._seen: set[int] = set()
+        self._classes: set[type] = set()
+        loss = run.loss
+        self._visit("model", loss.model)
+        self._visit("guide", loss.guide)
+        self._visit("objective", loss.objective)
+        self._visit("loss", loss)
+        self._visit("schedule", weights)
+        self._visit("guard", run.guard)
+        if getattr(torch.nn.modules.module, "_has_any_global_hook", bool)():
+            self._note("a hook of all modules")
+
+    def _note(self, what: str) -> None:
+        self.unknown = self.unknown or what
+
+    def _visit(self, name: str, value: Any) -> None:
+        if isinstance(value, PLAIN):
+            # NaN differs from itself
+            self.settings.append((type(value), value if value == value else "nan"))
+            return
+        self.settings.append(id(value))
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, Tensor):
+            self._tensor(name, value)
+        elif isinstance(value, FunctionType):
+            self._function(name, value)
+        elif isinstance(value, MethodType):
+            self._visit(name, value.__func__)
+            self._visit(name, value.__self__)
+        elif isinstance(value, Mapping):
+            self._class(name, type(value))
+            for key, each in value.items():
+                self._visit(f"{name}[{key!r}]", each)
+        elif isinstance(value, list | tuple | set | frozenset):
+            self._class(name, type(value))
+            for i, each in enumerate(value):
+                self._visit(f"{name}[{i}]", each)
+        elif not isinstance(value, LEAVES):
+            self._object(name, value)
+
+    def _tensor(self, name: str, value: Tensor) -> None:
+        self._class(name, type(value))
+        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None):
+            self._note(f"a hook of {name}")
+        if not value.is_inference():
+            self.settings.append(value._version)
+
+    def _function(self, name: str, function: FunctionType) -> None:
+        if not _is_known(function.__module__):
+            self._note(f"{name} is the function {function.__module__}.{function.__qualname__}")
+        for cell in function.__closure__ or ():
+            try:
+                self._visit(name, cell.cell_contents)
+            except ValueError:  # not filled yet
+                continue
+        self._visit(name, function.__defaults__)
+        self._visit(name, function.__kwdefaults__)
+
+    def _object(self, name: str, value: Any) -> None:
+        self._class(name, type(value))
+        attributes = dict(getattr(value, "__dict__", {}))
+        for slot in _slots(type(value)):
+            if hasattr(value, slot):
+                attributes[slot] = getattr(value, slot)
+        if isinstance(value, nn.Module):
+            self._learned(name, value._parameters | value._buffers)
+            others = {k: v for k, v in attributes.items() if k not in TENSORS}
+            attributes = value._modules | others  # a part is best named by its place in a model
+        for key, each in attributes.items():
+            self._visit(f"{name}.{key}", each)
+
+    def _learned(self, name: str, tensors: Mapping[str, Tensor | None]) -> None:
+        """Those that a program is given, so that their values may change."""
+        for key, each in tensors.items():
+            if each is None or key in SCHEDULED:  # these are set anew in each step
+                continue
+            before = len(self.settings)
+            self._visit(f"{name}.{key}", each)
+            del self.settings[before + 1 :]
+            self.settings.append((each.requires_grad, bool(each._backward_hooks)))
+
+    def _class(self, name: str, cls: type) -> None:
+        """Look at a class and its functions, which somebody may have replaced."""
+        if cls in self._classes:
+            return
+        self._classes.add(cls)
+        if not _is_known(cls.__module__):
+            self._note(f"{name} is a {cls.__module__}.{cls.__qualname__}")
+            return
+        for base in cls.__mro__:
+            for key, each in vars(base).items():
+                if isinstance(each, FunctionType) and not _is_known(each.__module__):
+                    self._note(f"{cls.__qualname__}.{key} is the function {each.__qualname__}")
+
+
+def _slots(cls: type) -> Iterable[str]:
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
+
+
+def _is_known(module: str | None) -> bool:
+    return module is None or module.partition(".")[0] in KNOWN
