@@ -70,6 +70,10 @@ class Predictions(nn.Module):
         for name, components in ({} if clusters is None else clusters).items():
             self.register_buffer(f"components_{self.facets.index(name)}", _numbers(components))
 
+    def __repr__(self) -> str:
+        # Without its parts, some of which read tensors: PyTorch 2.9 asks while these have no values.
+        return f"{type(self).__name__}({type(self.guide).__name__})"
+
     def forward(self, x: Tensor, **given: Tensor) -> dict[str, dict[str, Tensor]]:
         heads = self.guide.heads(self.encoding(x), **given)
         return {name: self._found(name, heads[name]) for name in self.facets}
