@@ -71,7 +71,7 @@ class Predictions(nn.Module):
             self.register_buffer(f"components_{self.facets.index(name)}", _numbers(components))
 
     def __repr__(self) -> str:
-        # Without its parts, some of which read tensors: PyTorch 2.9 asks while these have no values.
+        # Without its parts, which may read tensors: some PyTorch asks while these have no values.
         return f"{type(self).__name__}({type(self.guide).__name__})"
 
     def forward(self, x: Tensor, **given: Tensor) -> dict[str, dict[str, Tensor]]:

@@ -33,8 +33,8 @@ for needed in (project["dependencies"], *project["optional-dependencies"].values
     print(*(re.sub(r">=([\w.]+).*", r"==\1", each) for each in needed), sep="\n")
 PYTHON
 for version in 3.12 3.13 3.14; do try "$version" "$version" "" "$@"; done
-# Old releases warn of each other, and old PyTorch of reading a setting of its own.
+# Old releases warn of each other, and old PyTorch of how it loads its own programs.
 try "$oldest" "$oldest-lowest" .versions/lowest.txt \
-  -W ignore::DeprecationWarning -W "ignore:Please use the new API" "$@"
+  -W ignore::DeprecationWarning -W "ignore:The given buffer is not" "$@"
 printf '%s\n' "${said[@]}"
 [[ ${said[*]} != *FAILED* ]]
