@@ -23,7 +23,6 @@ __all__ = [
     "UnknownClass",
     "from_config",
     "to_config",
-    "with_public_names",
 ]
 
 # Key that marks the description of an object; no argument or facet can have this name.
@@ -142,16 +141,6 @@ def public_name(path: str) -> str:
     package, _, inside = path.partition(".")
     name = inside.rpartition(".")[2]
     return f"{package}.{name}" if name in _public(package) else path
-
-
-def with_public_names(config: Any) -> Any:
-    """A description with file paths of classes replaced by their public names."""
-    if isinstance(config, dict):
-        return {
-            key: public_name(str(value)) if key == CLASS else with_public_names(value)
-            for key, value in config.items()
-        }
-    return [with_public_names(item) for item in config] if isinstance(config, list) else config
 
 
 def _public(package: str) -> tuple[str, ...]:

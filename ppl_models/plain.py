@@ -7,13 +7,16 @@ from math import nan
 from numbers import Number
 from typing import Any, cast
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import torch
+from narwhals.stable.v2.dependencies import is_into_series
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 __all__ = [
     "array_of_tensor",
+    "check_told_apart",
     "dense_tensor",
     "hidden",
     "is_masked",
@@ -21,6 +24,9 @@ __all__ = [
     "plain_array",
     "with_unknown",
 ]
+
+# Not every larger integer is a float.
+LARGEST_EXACT = 2**53
 
 
 def dense_tensor(x: Tensor, name: str) -> Tensor:
@@ -69,6 +75,20 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
     return _without_objects(array, name) if is_of_objects(array) else array
 
 
+def check_told_apart(integers: np.ndarray, name: str) -> None:
+    """Refuse integers of which different ones are the same float, as those beyond 2**53 may be.
+
+    :param name: for messages.
+    :raises ValueError: if there are such; the message says what to do.
+    """
+    large = integers.size and max(int(integers.max()), -int(integers.min())) > LARGEST_EXACT
+    if large and len(np.unique(integers.astype(float))) < len(np.unique(integers)):
+        raise ValueError(
+            f"{name} holds different integers beyond 2**53, such as {integers.max()}, that are the "
+            "same float: subtract the smallest of its column first, or drop it if these are ids"
+        )
+
+
 def is_masked(x: Any) -> bool:
     """Whether ``x`` has masked entries."""
     return isinstance(x, np.ma.MaskedArray) and bool(np.ma.getmaskarray(x).any())
@@ -103,6 +123,8 @@ def with_unknown(labels: Any, name: str) -> Any:
     :param name: the keyword, for messages.
     :raises ValueError: if an integer needs 64 bits without a sign, or a tensor is not dense.
     """
+    if is_into_series(labels) and not hasattr(labels, "iloc"):  # of polars or PyArrow
+        labels = nw.from_native(labels, series_only=True).to_list()
     if isinstance(labels, Tensor) and labels.is_floating_point():
         labels = array_of_tensor(labels, name)
     if (whole := _whole_numbers(labels)) is not None:

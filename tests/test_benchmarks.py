@@ -8,7 +8,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,15 +43,11 @@ from benchmarks.model_steps import (
     ratios,
     spread,
 )
-from benchmarks.records import Shared, load, load_shared
-from benchmarks.reproduce import numbers_at
 from benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
 from examples.datasets import digits
 from guides import FacetGuide, VaDEGuide
 from inference import Groups, Loss, SVIRunner
 from inference.randomness import seeded
-from inference.training import cuda_graph
-from inference.training.cuda_graph import CUDAGraphStep
 from ppl_models.data import Observed
 
 CPU = torch.device("cpu")
@@ -268,139 +263,26 @@ def test_numpyro_has_the_same_objective(name: str, draws: int) -> None:
     assert np.isfinite(float(step.loss))
 
 
-def a_look(*models: str) -> on_a_card.Settings:
-    return on_a_card.Settings(CPU, models, ("handlers", "replay", "cuda graph"), smoke=True)
+def test_what_a_card_has_to_show_runs_on_the_cpu(tmp_path: Path) -> None:
+    """What a CPU has not is a sentence, and the rest is measured."""
+    out = tmp_path / "card.json"
+    on_a_card.main(["--out", str(out), "--device", "cpu", "--smoke"])
+    found = json.loads(out.read_text())
+    for model in on_a_card.SMOKE_MODELS:
+        correct, times = found[f"{model}: correct"], found[f"{model}: times"]
+        assert correct["cpu"] == 0
+        assert correct["replay"] < 1e-12
+        assert "CUDA device" in correct["cuda graph"]
+        assert times["replay"]["seconds"]["median"] > 0
+        assert times["bf16"]["bytes"] > 0
+        assert times["floors"].keys() == {"launch", "arithmetic"}
+    assert found["ten seeds"].keys() == {"10", "1"}
 
 
-@pytest.mark.slow(60)
-def test_all_that_a_card_has_to_show_runs_on_the_cpu(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """In processes of their own; what a CPU has not is left out, and the rest is a record."""
-    flags = ["--out", str(tmp_path), "--device", "cpu", "--smoke"]
-    assert on_a_card.main(flags) == 0, capfd.readouterr().out
-    found = json.loads((tmp_path / "on_a_card.json").read_text())
-    assert found["failed"] == {}
-    reasons = ("is for one process on a CUDA device",)
-    assert all(any(known in why for known in reasons) for why in found["left_out"].values())
-    assert set(found["correctness"]["MFCVAE"]["found"]) == {"handlers", "replay"}
-    assert "CUDA device" in found["correctness"]["MFCVAE"]["left_out"]["cuda graph"]
-    step = found["steps"]["MFCVAE, 16 rows"]
-    assert set(step["seconds"]) == {"handlers", "replay", "plain loop", "networks alone"}
-    assert step["launch_floor"]["handlers"] > step["launch_floor"]["replay"] > 0
-    assert step["arithmetic_floor"] > 0
-    assert "ours, replay, float32" in found["mnist"]["float32"]["seconds"]
-    assert found["seeds"]["replay, 2"]["peak_bytes"] > 0
-    assert "replay" not in found["memory"]["MLVAE"]["left_out"]  # in groups of one size
-    shared = load_shared()
-    record = load(
-        tmp_path / "on_a_card.toml", Shared(shared.dependencies, {"card": "a graphics card"})
-    )
-    assert [len(table.rows) for table in record.tables] == [3, 3, 3]
-    for figure in record.figures:
-        _, _, keys = figure.read.partition(": ")
-        (value,) = numbers_at(tmp_path / "on_a_card.json", keys, figure)
-        assert figure.center == pytest.approx(figure.scale * value, rel=1e-2)
-
-
-def test_what_fails_on_a_card_is_named_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measured(model: str) -> dict[str, object]:
-        if model == "VAE":
-            raise RuntimeError("an illegal memory access")
-        return {"failed": {"cuda graph": "it differs"}} if model == "CVAE" else {}
-
-    monkeypatch.setitem(
-        on_a_card.PARTS,
-        "memory",
-        lambda settings: ((name, lambda name=name: measured(name)) for name in settings.models),
-    )
-    monkeypatch.setattr(on_a_card, "run_apart", on_a_card.run_part)
-    settings = a_look("VAE", "CVAE", "VLAE")
-    found = on_a_card.run(["memory"], settings, tmp_path, until=float("inf"))
-    assert found["failed"] == {
-        "memory: VAE": "RuntimeError: an illegal memory access",
-        "memory: CVAE, cuda graph": "it differs",
-    }
-    assert set(found["memory"]) == {"CVAE", "VLAE"}
-    late = on_a_card.run(["memory"], settings, tmp_path, until=0.0)
-    assert set(late["left_out"]) >= {"memory: VAE", "memory: CVAE", "memory: VLAE"}
-    monkeypatch.setattr(on_a_card, "run", lambda *_: {**late, "about": {}, "failed": {"VAE": "it"}})
-    assert on_a_card.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
-    assert "\nVAE FAILED: it\n" in capsys.readouterr().out
-
-
-def test_a_part_whose_process_dies_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(on_a_card, "run_apart", lambda *_: "its process ended with status -11")
-    found = on_a_card.run(["rates"], a_look("VAE"), tmp_path, until=float("inf"))
-    assert found["failed"] == {"rates": "its process ended with status -11"}
-
-
-def test_a_card_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a thousandth, in replayed steps."""
-    settings = a_look("VAE")
-    wanted = on_a_card.objective_and_gradients("VAE", settings)
-    same = on_a_card.objective_and_gradients("VAE", settings, noise=on_a_card.DrawnOnCPU())
-    assert on_a_card.apart(same, wanted) == {"objective": 0.0, "gradient": 0.0}
-    assert on_a_card.correct("VAE", settings)["failed"] == {}
-    original = on_a_card.objective_and_gradients
-
-    def wrong(model: str, settings: object, way: str = "handlers", noise: object = None) -> object:
-        found = original(model, settings, way, noise)
-        return {n: 1.001 * t for n, t in found.items()} if way == "replay" else found
-
-    monkeypatch.setattr(on_a_card, "objective_and_gradients", wrong)
-    failed = on_a_card.correct("VAE", settings)["failed"]
-    assert set(failed) == {"replay"}
-    assert failed["replay"].startswith("ArithmeticError: the objective is 1.0e-03 off")
-
-
-def test_a_cuda_graph_is_compared_and_timed_once_it_is_recorded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A stand-in plays the graph; what it cannot show is whether CUDA records the step."""
-    kind, replayed = SVIRunner._step_type, []
-
-    def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[object, Tensor]:
-        kept = torch.zeros((), dtype=torch.float64)
-
-        def replay() -> None:
-            replayed.append(1)
-            kept.copy_(take())
-
-        return replay, kept
-
-    def step_type(self: SVIRunner, fabric: object) -> object:
-        return CUDAGraphStep if self.compile == "cuda graph" else kind(self, None)
-
-    monkeypatch.setattr(SVIRunner, "_step_type", step_type)
-    monkeypatch.setattr(cuda_graph, "recorded", recorded)
-    monkeypatch.setattr(cuda_graph, "aside", lambda take, device: take())
-    monkeypatch.setattr(
-        on_a_card, "rates", lambda *_: {"launch": 2e-6, "graph_launch": 1e-6, "float32": 1e12}
-    )
-    settings = a_look("VAE", "MLVAE")
-    found = on_a_card.correct("VAE", settings)
-    assert found["failed"] == {}
-    assert found["found"]["cuda graph"] == {"objective": 0.0, "gradient": 0.0}
-    assert len(replayed) == 3  # the last of the steps that are compared are the graph's
-    step = on_a_card.steps_of_model("VAE", 64, settings)
-    assert len(replayed) > 3
-    assert step["failed"] == {}
-    assert step["launch_floor"]["cuda graph"] == 1e-6 * step["kernels"]["cuda graph"]
-    assert step["launch_floor"]["plain loop"] == 2e-6 * step["kernels"]["plain loop"]
-    assert on_a_card.correct("MLVAE", settings)["failed"] == {}
-    monkeypatch.setattr(Groups, "full", unequal)
-    assert "one size" in on_a_card.correct("MLVAE", settings)["left_out"]["cuda graph"]
-
-    def refuses(take: object, device: torch.device) -> object:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(cuda_graph, "recorded", refuses)
-    assert "not permitted" in on_a_card.correct("VAE", settings)["failed"]["cuda graph"]
+def test_a_wrong_gradient_is_told_from_rounding() -> None:
+    """By a thousandth of the largest entry."""
+    gradient = on_a_card.gradient(CASES["VAE"], SMALL, "cpu", "handlers", noise=True)
+    assert on_a_card.apart(1.001 * gradient, gradient) == pytest.approx(1e-3)
 
 
 def test_draws_are_the_cpus_whatever_device_asks() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 from functools import cache
+from html.parser import HTMLParser
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,11 @@ from scipy.sparse import csr_array
 
 from guides import VaDEGuide
 from inference import SVIRunner, elbo, write_card
+from inference.checkpoints.card import card_text
+from inference.describing import FacetClusters, describe_clusters
 from inference.estimators import MultiFacetClustering
 from inference.estimators.base import FILES
+from inference.estimators.describing import card_sections
 from inference.figures import training_curves
 from inference.randomness import seeded
 from ppl_models import (
@@ -161,3 +167,29 @@ def test_the_card_of_an_estimator(tmp_path: Path) -> None:
 def test_pickles_hold_no_card() -> None:
     assert estimator().__getstate__()["runner_"].keys() == FILES
     pickle.loads(pickle.dumps(estimator()))
+
+
+def tags(page: str) -> list[str]:
+    """What a browser would take for markup."""
+    found: list[str] = []
+    parser = HTMLParser(convert_charrefs=False)
+    parser.handle_starttag = lambda tag, attrs: found.append(tag)  # type: ignore[method-assign]
+    parser.feed(page)
+    parser.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>", "<img src=x onerror=y>", "a|b", "a\\|b", "a\nb", "<b>\n|&", "1 < 2"]
+)
+def test_names_are_text_and_not_markup(name: str) -> None:
+    group = np.arange(6) % 2
+    town = {name: np.array([name, "other"])[group]}
+    told = describe_clusters(FacetClusters(name, np.eye(2)[group]), town, town)
+    about = card_sections({name: name}, [name], group[:, None], np.ones(1), [told])
+    for page in (told.to_markdown(), card_text(runner(epochs=0), about)):
+        assert not tags(page)
+        tables = [list(t) for of, t in groupby(page.splitlines(), lambda s: s[:1] == "|") if of]
+        for lines in tables:
+            assert len({re.sub(r"\\.", "", line).count("|") for line in lines}) == 1
+        assert sum(line.startswith(("|", "#")) for line in page.splitlines()) >= 8

@@ -21,7 +21,15 @@ from benchmarks.sparse_counts import drawn_counts
 from inference.estimators import MultiFacetClustering
 from inference.estimators.counting import number_of_facets
 from inference.estimators.counts_view import Centred, counts_view, logarithms
-from ppl_models import Bernoulli, DirichletMultinomial, MLPLadder, Multinomial, NegativeBinomial
+from ppl_models import (
+    Bernoulli,
+    DirichletMultinomial,
+    Likelihood,
+    MLPLadder,
+    Multinomial,
+    NegativeBinomial,
+    Normal,
+)
 from ppl_models.sparse import sparse_rows
 
 ROWS, D, BATCHES = 300, 60, 3
@@ -226,6 +234,27 @@ def test_what_is_no_count_is_refused(change: Callable, message: str) -> None:
         estimator().fit(x)
     with pytest.raises(ValueError, match=message):
         fitted().predict(x)
+
+
+ONE_HOT = np.eye(4)[np.arange(60) % 4]
+
+
+@pytest.mark.parametrize("rows", [ONE_HOT / 3, np.c_[ONE_HOT, np.linspace(-1, 1, 60)]])
+@pytest.mark.parametrize("likelihood", [None, DirichletMultinomial(), Normal()])
+def test_sparse_rows_that_are_no_counts_are_to_be_made_dense(
+    rows: np.ndarray, likelihood: Likelihood | None
+) -> None:
+    with pytest.raises(ValueError, match=r"give X.toarray\(\)") as refusal:
+        estimator(likelihood=likelihood).fit(sparse.csr_array(rows))
+    assert "use Normal" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("rows", [ONE_HOT, np.c_[ONE_HOT, np.eye(3)[np.arange(60) % 3]]])
+def test_a_one_hot_table_is_told_from_counts(rows: np.ndarray) -> None:
+    with pytest.warns(UserWarning, match="as the columns of a one-hot table do") as warned:
+        estimator(n_clusters=2).fit(sparse.csr_array(rows))
+    assert sum("one-hot" in str(each.message) for each in warned) == 1
+    estimator(n_clusters=2, likelihood=DirichletMultinomial()).fit(sparse.csr_array(rows))
 
 
 def test_other_misfits_are_refused_in_a_sentence() -> None:

@@ -426,6 +426,43 @@ def test_what_the_model_has_not_seen_is_compared_with_the_clusters() -> None:
     assert year["effect"] == 1.0
 
 
+ROWS = pd.DataFrame({"a": range(6)}, index=list("uvwxyz"))
+MIXED = ROWS.set_axis(["u", 1, "w", 3, "y", 5])
+
+
+@pytest.mark.parametrize(
+    ("X", "metadata"),
+    [
+        (ROWS, {"b": ROWS["a"][::-1]}),
+        (ROWS, {"b": np.arange(6), "c": ROWS["a"][::-1]}),
+        (ROWS, ROWS["a"][::-1]),
+        (ROWS[:4], ROWS[2:]),
+        (ROWS, {"b": pd.Series(range(6))}),
+        (MIXED, MIXED[::-1]),
+        (MIXED, {"b": MIXED["a"][::-1]}),
+        ({"a": ROWS["a"], "b": ROWS["a"][::-1]}, None),
+        (ROWS.to_numpy(), {"X": ROWS["a"], "c": ROWS["a"][::-1]}),
+        (ROWS.set_axis([0, 0, 1, 1, 2, 2]), {"b": ROWS["a"].set_axis([0, 1, 0, 1, 2, 2])}),
+    ],
+)
+def test_rows_in_another_order_are_refused(X: Any, metadata: Any) -> None:
+    found = clusters_of(np.arange(len(X) if hasattr(X, "shape") else 6) % 3)
+    with pytest.raises(ValueError, match=r"has other rows than .*X.*: give .*\.loc\["):
+        describe_clusters(found, X, metadata)
+
+
+@pytest.mark.parametrize("form", [list, np.array, lambda values: ROWS["a"] * 0 + values, "polars"])
+def test_what_has_no_index_goes_by_place(form: Any) -> None:
+    values = [1.0, 0.5, 2.0, 1.5, 3.0, 2.5]
+    X, metadata = ROWS, {"b": values if form == "polars" else form(values)}
+    if form == "polars":
+        polars = pytest.importorskip("polars")
+        X, metadata = polars.DataFrame({"a": range(6)}), polars.DataFrame({"b": values})
+    found = describe_clusters(clusters_of(np.arange(6) % 2), X, metadata)
+    assert [each["column"] for each in (*found.columns, *found.metadata)] == ["a", "b"]
+    assert found.metadata[0]["clusters"][0]["mean"] == 2.0
+
+
 def test_typical_rows_are_sure_central_and_distinct() -> None:
     probabilities = np.array(
         [[0.9, 0.1], [0.85, 0.15], [0.99, 0.01], [0.6, 0.4], [0.1, 0.9], [0.9, 0.1]]

@@ -10,7 +10,7 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ import pandas as pd
 import pytest
 import sklearn
 import torch
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.exceptions import NotFittedError
@@ -44,6 +45,7 @@ from inference.estimators import (
     UnstableFacetWarning,
     clustering,
     convergence,
+    outliers,
     starts,
 )
 from inference.estimators.base import SCORE_DRAWS, Chosen
@@ -908,6 +910,21 @@ def test_pipelines_and_searches() -> None:
     assert search.best_estimator_.predict(x).max() == 3
 
 
+@pytest.mark.parametrize("form", ["pandas", "polars", "mapping"])
+def test_labels_go_through_a_search(form: str) -> None:
+    labels: Any = {"b": np.where(np.arange(60) < 20, np.arange(60) % 2, -1)}
+    if form != "mapping":
+        labels = pytest.importorskip(form).DataFrame(labels)
+    with config_context(enable_metadata_routing=True):
+        own = short(("a", "b"), n_clusters=2).set_fit_request(labels=True)
+        search = GridSearchCV(own, {"learning_rate": [1e-3]}, cv=2, error_score="raise")
+        if form == "mapping":
+            with pytest.raises(ValueError, match=r"search.* no mapping: give pandas.DataFrame\("):
+                search.fit(columns(), labels=labels)
+            return
+        assert search.fit(columns(), labels=labels).best_estimator_.labels_.shape == (60, 2)
+
+
 def every_fitted() -> list[tuple[Any, str]]:
     return [
         (fitted(), "predict_proba"),
@@ -1250,6 +1267,72 @@ def test_rows_among_others_are_no_outliers(values: str) -> None:
         "integers": rng.poisson(3.0, (500, 4)).astype(float),
     }[values]
     assert Outliers(x).among(x).mean() < 0.01
+
+
+SHARED: dict[str, Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]] = {
+    "half": lambda rng: (rng.normal([10, 10, 5, 5], size=(300, 4)), np.zeros((300, 4))),
+    "most": lambda rng: (rng.normal([10, 10, 5, 5], size=(300, 4)), np.zeros((700, 4))),
+    "copies together": lambda rng: (
+        rng.normal(size=(300, 4)),
+        np.repeat(rng.normal(size=(15, 4)) + 10, 20, 0),
+    ),
+    "copies apart": lambda rng: (
+        rng.normal(size=(300, 4)),
+        np.repeat(rng.normal(size=(15, 4)) * 10 + 20, 20, 0),
+    ),
+    "a code": lambda rng: (rng.normal(size=(440, 4)), np.full((60, 4), -999.0)),
+    "one answer": lambda rng: (
+        rng.integers(1, 6, size=(300, 10)).astype(float),
+        np.ones((200, 10)),
+    ),
+    "nearly equal": lambda rng: (
+        rng.normal([10, 10, 5, 5], size=(300, 4)),
+        0.01 * rng.normal(size=(300, 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_rows_that_many_share_are_no_outliers(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    parts = SHARED[kind](rng)
+    both = np.concatenate(parts)
+    x = (both - both.mean(0)) / both.std(0)
+    usual = Outliers(x)
+    assert usual.among(x).sum() <= 3
+    near = x[-1] + 1e-3 * rng.normal(size=x.shape[1])
+    alone = x[-1] + 40 * np.ones(x.shape[1])
+    assert usual.among(np.stack([near, alone])).tolist() == [False, True]
+
+
+def test_a_record_is_shared_by_more_rows_than_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outliers, "MOST_ROWS", 300)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 3))
+    x[::60] = 30.0
+    x[1] = -30.0
+    found = MultiFacetClustering(1, n_clusters=2, n_latents=2, epochs=1, random_state=0).fit(x)
+    assert found.outliers_[1]
+    assert not found.outliers_[::60].any()
+    assert not found.usual_.among(found.encode(x[::60])).any()
+
+
+def test_equal_rows_are_a_cluster() -> None:
+    both = np.concatenate(SHARED["half"](np.random.default_rng(0)))
+    assert facets_found((both - both.mean(0)) / both.std(0), 0, View()).numbers == [2]
+
+
+def test_a_fit_that_leaves_many_rows_out_says_so() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    x[::8] *= 1e3 * rng.uniform(1, 9, (25, 1))
+    with pytest.warns(
+        UserWarning, match="25 of 200 rows of X lie far from all others.*labels="
+    ) as w:
+        short(1).fit(x)
+    assert {each.filename for each in w if "lie far" in str(each.message)} == {__file__}
 
 
 def test_outliers_are_found_in_many_rows() -> None:

@@ -94,7 +94,7 @@ def test_what_is_chosen_by_dtype() -> None:
         "word": "Categorical",
         "debt": "Normal",
     }
-    assert chosen["plan"] == "Categorical(3)", "a category without rows is one, too"
+    assert chosen["plan"] == "Categorical(2)", "a category without rows is none"
     assert fitted().settings_["values"] == "columns"
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from guides import AmortizedGuide, GumbelSoftmax, Refined, VaDEGuide
-from inference import Guard, GuideEnum_ELBO, SVIRunner
+from inference import Guard, GuideEnum_ELBO, SVIRunner, fit_together
 from inference.checkpoints.periodic import _listening
 from inference.schedules import Constant, Schedule
 from inference.training import plan
@@ -545,6 +545,17 @@ def test_parameters_that_are_replaced_are_noticed(
     trial.at = at
     with pytest.raises(ValueError, match=r"is not in the optimizer .*assign=True"):
         trial.run(mode)
+
+
+def test_assigned_buffers_are_noticed_where_they_would_be_lost() -> None:
+    """In a recorded step, which is refused then, and in the steps of several runs at once."""
+    _, (warned,) = trained(decoding(assigns_a_buffer), "replay")
+    assert "assigns the buffer 'loss.guide.model.decoder.ema': change it in place" in warned
+    trial = Trial()
+    decoding(assigns_a_buffer)(trial)
+    runner = SVIRunner(trial.model, trial.guide.double(), compile=None)
+    with pytest.raises(ValueError, match=r"assigns the buffer .*in place"):
+        fit_together([runner], X, 1, 5, progress=False)
 
 
 def test_the_warning_names_the_part_and_what_to_do() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from inference.checkpoints.atomic_files import write_together
 from inference.checkpoints.saved_run import CARD, WEIGHTS, read_config, weights_digest
-from inference.describing.text import table
+from inference.describing.text import plain, table
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.run import Run
@@ -63,7 +63,7 @@ def write_card(
 
     :param run: the run that ``run.save(folder)`` has written.
     :param x: data, in the model's form, whose bound and clusters in use are computed and told.
-    :param about: further sections by their titles, in Markdown.
+    :param about: further sections, in Markdown, by their titles, which are plain text.
     :param figures: to be written as ``card_NAME.png`` beside it, and shown in it.
     :param given: inputs of the model other than x, one entry per datum.
     :raises FileNotFoundError: if no run was saved in the folder.
@@ -120,7 +120,9 @@ def card_text(run: Run, sections: Mapping[str, str] | None = None) -> str:
         **_last_record(run),
     }
     parts = [f"# {_name(run.model)} with {_name(run.guide)}", _OPENING]
-    parts += [f"## {title}\n\n{text}" for title, text in (own | dict(sections or {})).items()]
+    parts += [
+        f"## {plain(title)}\n\n{text}" for title, text in (own | dict(sections or {})).items()
+    ]
     parts.append(f"## Versions\n\n{_table(_versions(), ('package', 'version'))}")
     return "\n\n".join(parts) + "\n"
 

@@ -24,7 +24,6 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import LOCK, check_folder, held, remove_left_over
-from inference.checkpoints.format_3 import as_format_3
 from inference.checkpoints.json_text import shortened
 from inference.checkpoints.matching import check_fits
 from inference.checkpoints.training_state import TrainingProgress, check_complete, read, write
@@ -246,8 +245,7 @@ class CheckpointWriter:
         return None
 
     def _check_call(self, path: Path, state: Mapping[str, Any]) -> None:
-        then = state["call"]
-        now = self.call if state["format"] > 3 else as_format_3(self.call)
+        then, now = state["call"], self.call
         if differing := sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k)):
             raise AnotherRun(
                 f"{path} belongs to another run, which differs in {' and '.join(differing)}: "

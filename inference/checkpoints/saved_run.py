@@ -40,8 +40,7 @@ __all__ = [
     "write_checkpoint",
 ]
 
-# Format 1 had other names for the networks' layers, and format 2 no digests.
-FORMATS = (2, 3)
+FORMAT = 1
 CONFIG, HISTORY = "config.json", "history.jsonl"
 #: The file of tensors.
 WEIGHTS = "weights.safetensors"
@@ -56,7 +55,7 @@ def write_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     others = {WEIGHTS: _serialized(state), HISTORY: history.encode()}
     files = {name: digest(content) for name, content in others.items()}
-    described = {"format": FORMATS[-1], **config, "files": files}
+    described = {"format": FORMAT, **config, "files": files}
     index = (json.dumps(described, indent=2) + "\n").encode()
     write_indexed(folder / CONFIG, index, others | {CARD: card.encode()})
     return folder
@@ -82,12 +81,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     with _missing(folder, CONFIG), _damaged(folder):
         config = parsed(read_file(path))
     found = config.get("format", "none") if isinstance(config, dict) else "none"
-    if found not in FORMATS or isinstance(found, bool):
+    if found != FORMAT or isinstance(found, bool):
         raise ValueError(
-            f"{path} is not a checkpoint of format {' or '.join(map(str, FORMATS))}: its format is "
-            f"{repr(found)[:50]}\n"
-            "  A lower number was written by an earlier version of the library: load it with "
-            "that, or train anew"
+            f"{path} is not a checkpoint of format {FORMAT}: its format is {repr(found)[:50]}: "
+            "load it with the version of the library that wrote it, or train anew"
         )
     with blamed_on(path):
         _check_config(config)
@@ -164,8 +161,6 @@ def _missing(folder: Path, name: str) -> Iterator[None]:
 
 def _read(folder: Path, name: str, config: Mapping[str, Any], at_most: int) -> bytes:
     with _missing(folder, name):
-        if config["format"] == 2:  # it did not say which files belong together
-            return read_file(folder / name, at_most)
         return read_indexed(folder, name, config["files"][name], at_most)
 
 
@@ -178,8 +173,6 @@ def _check_config(config: dict[str, Any]) -> None:
     for name in ("epoch", "step"):
         value = check_keys("progress", config["progress"], ("epoch", "step"))[name]
         check_counts_up("progress", name, value)
-    if config["format"] == 2:
-        return
     for name, found in check_keys("files", config.get("files"), (WEIGHTS, HISTORY)).items():
         if not (isinstance(found, str) and len(found) == 64 and found.isalnum()):
             raise ValueError(f"files must hold digests, got {found!r} for {name!r}")

@@ -20,7 +20,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import LARGEST_TEXT, read_folder, write_folder
-from inference.checkpoints.format_2 import upgraded
 from inference.checkpoints.json_text import parsed
 from inference.records import plain
 from ppl_models.checks import check_keys, check_kind
@@ -28,7 +27,7 @@ from ppl_models.checks import check_keys, check_kind
 __all__ = ["TrainingProgress", "check_complete", "read", "write"]
 
 # Format 2 had another layout, which can still be read; formats 2 and 3 said less of the call.
-FORMATS = (2, 3, 4)
+FORMAT = 1
 # Parts of a state: the call, its progress, each run, and random streams by process.
 PARTS = ("call", "progress", "runs", "random")
 OF_RUN = ("run", "non_finite", "callbacks")
@@ -84,7 +83,7 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     :param state: JSON types, with tensors anywhere among them.
     """
     tensors: dict[str, Tensor] = {}
-    described = _without_tensors({"format": FORMATS[-1], **state}, "", tensors)
+    described = _without_tensors({"format": FORMAT, **state}, "", tensors)
     write_folder(
         folder,
         {
@@ -95,7 +94,7 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Read what :func:`write`, or an earlier version of it, wrote.
+    """Read what :func:`write` wrote.
 
     :raises ValueError: if it is incomplete or has another format.
     """
@@ -103,9 +102,9 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         state = parsed(contents[STATE])
         tensors = load(contents[TENSORS])
-        if state["format"] not in FORMATS:
-            raise ValueError(f"its format is {state['format']!r}, but {FORMATS[-1]} is needed")
-        return upgraded(state, tensors) if state["format"] == 2 else _with_tensors(state, tensors)
+        if state["format"] != FORMAT:
+            raise ValueError(f"its format is {state['format']!r}, but {FORMAT} is needed")
+        return _with_tensors(state, tensors)
     except (AttributeError, LookupError, TypeError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,6 +21,15 @@ from inference.describing.effects import (
 )
 from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
 from ppl_models.checks import check_one_of
+from ppl_models.frames import (
+    NUMBERS,
+    TEMPORAL,
+    Given,
+    column_name,
+    given,
+    is_frame,
+    native_columns,
+)
 from ppl_models.plain import plain_array
 
 __all__ = [
@@ -34,7 +43,9 @@ __all__ = [
     "are_names",
     "column_of",
     "columns_of",
+    "has_names",
     "kinds_of",
+    "named_columns",
 ]
 
 #: Whole numbers of at most so many values are no counts.
@@ -216,10 +227,10 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     :raises ValueError: if a column is of dates or the like, has infinite values, or is one of
         names rather than categories; or if a kind or the column that it is given for is unknown.
     """
-    kinds = {str(name): kind for name, kind in (kinds or {}).items()}
+    kinds = {column_name(name): kind for name, kind in (kinds or {}).items()}
     for kind in kinds.values():
         check_one_of("a kind", kind, KINDS)
-    named = _named_columns(given)
+    named = named_columns(given)
     if named is None and kinds:
         raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
     if unknown := [name for name in kinds if name not in (named or {})]:
@@ -229,18 +240,28 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     return [column_of(what, name, each, kinds.get(name)) for name, each in named.items()]
 
 
-def _named_columns(given: Any) -> dict[str, Any] | None:
-    if hasattr(given, "iloc"):
-        frame = given if hasattr(given, "columns") else given.to_frame()
-        columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
+def has_names(given: Any) -> bool:
+    """Whether it is a data frame, a series or a mapping, whose columns have names."""
+    return isinstance(given, Mapping) or hasattr(given, "to_frame") or is_frame(given)
+
+
+def named_columns(given: Any) -> dict[str, Any] | None:
+    """Columns by name, of a data frame, a series or a mapping; ``None`` of others.
+
+    :raises ValueError: if two have one name.
+    """
+    if is_frame(given):
+        columns = native_columns(given)
+    elif hasattr(given, "to_frame"):
+        columns = native_columns(given.to_frame())
     elif isinstance(given, Mapping):
-        columns = list(given.items())
+        columns = [(column_name(name), each) for name, each in given.items()]
     else:
         return None
-    counts = Counter(str(name) for name, _ in columns)
+    counts = Counter(name for name, _ in columns)
     if twice := [name for name in counts if counts[name] > 1]:
         raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
-    return {str(name): each for name, each in columns}
+    return dict(columns)
 
 
 def _entries(what: str, X: np.ndarray) -> Iterator[Column]:
@@ -260,56 +281,41 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
         categories, whole numbers that vary as much as counts do counts, and others numbers.
     :raises ValueError: as :func:`columns_of`.
     """
-    dtype = getattr(values, "dtype", None)
-    if getattr(dtype, "kind", "O") in "mMc":
-        raise ValueError(
-            f"column {name!r} of {what} has the dtype {dtype}: give numbers (dates as a duration)"
-        )
     if len(shape := np.shape(values)) != 1:
         raise ValueError(
             f"column {name!r} of {what} has shape {shape}, but one value a row is needed"
         )
-    are_categories = kind == Categories.kind or (
-        kind is None and (_is_coded(dtype) or _holds_text(values, dtype))
-    )
-    numbers = None if are_categories else _numbers(values)
+    column = given(name, values)
+    if column.kind in TEMPORAL or "complex" in column.types:
+        raise ValueError(
+            f"column {name!r} of {what} holds {column.kind} of the dtype {column.dtype}: give "
+            "numbers, such as days or seconds since the first"
+        )
+    numbers = None if kind == Categories.kind else _numbers(column, kind is not None)
     if numbers is None:
         if kind in (Numbers.kind, Counts.kind):
             raise ValueError(
                 f"column {name!r} of {what} is no column of {kind}: leave its kind out"
             )
-        return _categories(what, name, values, said=kind is not None)
+        return _categories(what, column, said=kind is not None)
     if np.isinf(numbers).any():
         raise ValueError(f"column {name!r} of {what} has infinite values: drop these rows")
     if kind == Counts.kind and not _are_whole(numbers):
         raise ValueError(f"column {name!r} of {what} has values that are no counts: 0, 1, 2, ...")
     if kind is None and _are_truths(numbers):
-        return _categories(what, name, numbers)
+        return _categories(what, Given(name, NUMBERS, numbers, np.isnan(numbers)))
     return KINDS[kind or _kind_of_numbers(numbers)](name, numbers)
 
 
-def _is_coded(dtype: Any) -> bool:
-    return str(dtype) in ("category", "bool", "boolean")
+def _numbers(column: Given, asked: bool) -> np.ndarray | None:
+    """Numbers ``[N]``, NaN in gaps; ``None`` if there are others.
 
-
-def _holds_text(values: Any, dtype: Any) -> bool:
-    """Whether strings are among the values: they are categories, if of digits."""
-    if getattr(dtype, "kind", "O") in "biuf":
-        return False
-    return any(isinstance(each, str) for each in np.ravel(np.asarray(values, dtype=object)))
-
-
-def _numbers(values: Any) -> np.ndarray | None:
-    """Numbers ``[N]``, NaN in gaps; ``None`` if there are others."""
+    :param asked: whether bools, and text or categories that read as numbers, are wanted as such.
+    """
+    if not asked and column.kind != NUMBERS and not column.gaps.all():
+        return None
     try:
-        if hasattr(values, "isna"):
-            return np.asarray(values.to_numpy(dtype=float, na_value=np.nan))
-        if isinstance(values, np.ma.MaskedArray):
-            return np.ma.filled(values.astype(float), np.nan)
-        if getattr(getattr(values, "dtype", None), "kind", "O") != "O":
-            return np.array(values, dtype=float)
-        objects, gaps = _objects(values)
-        return np.where(gaps, np.nan, objects).astype(float)
+        return column.values.astype(float)
     except (ValueError, TypeError):
         return None
 
@@ -331,47 +337,30 @@ def _kind_of_numbers(numbers: np.ndarray) -> str:
     return Counts.kind if many and are_counts(there) else Numbers.kind
 
 
-def _categories(what: str, name: str, values: Any, said: bool = False) -> Categories:
+def _categories(what: str, column: Given, said: bool = False) -> Categories:
     """Categories, also if they are as many as names where the user or the model ``said`` so."""
-    objects, gaps = _objects(values)
-    order = _order(values, objects[~gaps])
-    if not said and are_names(len(order), int((~gaps).sum())):
+    there = column.there.tolist()
+    try:
+        order = column.levels()
+    except TypeError as error:
         raise ValueError(
-            f"column {name!r} of {what} has {len(order)} different values in {(~gaps).sum()} "
+            f"column {column.name!r} of {what} holds objects of type {column.types[0]}: drop it"
+        ) from error
+    if not said and are_names(len(order), len(there)):
+        raise ValueError(
+            f"column {column.name!r} of {what} has {len(order)} different values in {len(there)} "
             "rows, which are names rather than categories: drop it, or convert it to numbers"
         )
     place = {level: code for code, level in enumerate(order)}
-    codes = np.full(len(objects), np.nan)
-    codes[~gaps] = [place[each] for each in objects[~gaps]]
+    codes = np.full(len(column.gaps), np.nan)
+    codes[~column.gaps] = [place[each] for each in there]
     levels = tuple(map(_said, order))
     if alike := [level for level in levels if levels.count(level) > 1]:
         raise ValueError(
-            f"column {name!r} of {what} has {alike[0]!r} as values of several types: make them all "
-            "strings, or all numbers"
+            f"column {column.name!r} of {what} has {alike[0]!r} as values of several types: make "
+            "them all strings, or all numbers"
         )
-    return Categories(name, codes, levels)
-
-
-def _objects(values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values as objects, and which are missing."""
-    masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
-    objects = np.asarray(values, dtype=object)
-    return objects, np.array([_is_missing(each) for each in objects], bool) | masked
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # of pandas' NA, nothing is known
-        return True
-
-
-def _order(values: Any, there: np.ndarray) -> Sequence[Any]:
-    """The categories that occur, in the order of the dtype if it has one."""
-    found = set(there)
-    if str(getattr(values, "dtype", None)) == "category":
-        return [each for each in values.dtype.categories if each in found]
-    return sorted(found, key=lambda each: (str(type(each)), each))
+    return Categories(column.name, codes, levels)
 
 
 def _said(level: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from inference.describing.columns import Categories, Column, columns_of
+from inference.describing.columns import Categories, Column, columns_of, has_names
 from inference.describing.text import markdown
 from ppl_models.checks import check_count, check_kind, number
 from ppl_models.plain import plain_array
@@ -146,12 +146,14 @@ def describe_clusters(
     :param X: the rows, in the units to describe them in: a data frame, a mapping of names to
         columns, or an array ``[N, ...]``, whose entries are numbers.
     :param metadata: further columns of the same rows, as a data frame or mapping; labels as
-        strings, since numbers are compared as numbers.
+        strings, since numbers are compared as numbers. Frames and series have the index of ``X``,
+        in its order; what has no index goes by place.
     :param exemplars: most rows to name of each cluster.
     :param columns: most columns to describe.
     :param confidence: of all intervals.
     :param kinds: kinds of some columns by name; others follow their values.
-    :raises ValueError: if lengths differ, there are no rows, or a column is not understood.
+    :raises ValueError: if lengths or indexes differ, there are no rows, or a column is not
+        understood.
 
     Example:
         >>> import numpy as np
@@ -181,8 +183,7 @@ def describe_clusters(
         key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = _rows_as_bytes(own)
-    named = isinstance(X, Mapping) or hasattr(X, "iloc")
-    means = {} if named else _means(plain_array(X, "X"), group)
+    means = {} if has_names(X) else _means(plain_array(X, "X"), group)
     return FacetDescription(
         facet=found.facet,
         rows=n,
@@ -218,7 +219,7 @@ def _checked(found: FacetClusters) -> int:
 def _metadata(given: Any) -> list[Column]:
     if given is None:
         return []
-    if not isinstance(given, Mapping) and not hasattr(given, "iloc"):
+    if not has_names(given):
         raise ValueError(
             "metadata must be a data frame, or columns by name, such as {'town': towns}, got "
             f"{type(given).__name__}"
@@ -237,13 +238,28 @@ def _check_rows(n: int, columns: Mapping[str, Sequence[Column]]) -> None:
 
 
 def _check_order(X: Any, metadata: Any) -> None:
-    """:raises ValueError: if two frames hold the same rows in another order."""
-    ours: Any = getattr(X, "index", None)
-    theirs: Any = getattr(metadata, "index", None)
-    if not hasattr(ours, "equals") or not hasattr(theirs, "equals"):
-        return
-    if not ours.equals(theirs) and ours.sort_values().equals(theirs.sort_values()):
-        raise ValueError("metadata has the rows of X in another order: give metadata.loc[X.index]")
+    """Check that frames and series have one index: what has none goes by place.
+
+    :raises ValueError: if two have different ones.
+    """
+    indexed = [
+        (what, each.index)
+        for what, given in (("X", X), ("metadata", metadata))
+        for what, each in (
+            [(f"{what}[{name!r}]", column) for name, column in given.items()]
+            if isinstance(given, Mapping)
+            else [(what, given)]
+        )
+        if hasattr(getattr(each, "index", None), "equals")
+    ]
+    for what, index in indexed[1:]:
+        first, ours = indexed[0]
+        if not ours.equals(index):
+            raise ValueError(
+                f"{what} has other rows than {first}, or has them in another order: give "
+                f"{what}.loc[{first}.index], or {what}.set_axis({first}.index) if they are the "
+                "same by place"
+            )
 
 
 def _in_use(group: np.ndarray) -> list[int]:

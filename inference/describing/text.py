@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
-__all__ = ["certainty_text", "markdown", "number_text", "table", "told_of"]
+__all__ = ["certainty_text", "markdown", "number_text", "plain", "table", "told_of"]
 
 # Most categories of a column that are told of a cluster: those that differ most from the others.
 MOST_LEVELS = 2
@@ -14,7 +15,7 @@ MOST_LEVELS = 2
 def markdown(told: Mapping[str, Any]) -> str:
     """The page of :meth:`~inference.describing.FacetDescription.as_dict`."""
     clusters = told["clusters"]
-    lines = [f"# {told['facet']}: {len(clusters)} clusters of {told['rows']} rows", ""]
+    lines = [f"# {plain(told['facet'])}: {len(clusters)} clusters of {told['rows']} rows", ""]
     lines += [certainty_text(told), ""]
     heads = ["cluster", "rows", "share", "probability", "typical rows"]
     lines.append(table(heads, [_cluster_cells(each) for each in clusters]))
@@ -122,6 +123,12 @@ def number_text(value: float | None) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    cells = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows]
-    lines = (" | ".join(row) for row in (heads, ["---"] * len(heads), *cells))
+    cells = [[plain(cell) for cell in row] for row in (heads, *rows)]
+    lines = (" | ".join(row) for row in (cells[0], ["---"] * len(heads), *cells[1:]))
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def plain(text: str) -> str:
+    """Text in one line of Markdown, in which nothing ends a cell of a table, or is HTML."""
+    text = escape(" ".join(str(text).split()), quote=False)
+    return text.replace("\\", r"\\").replace("|", r"\|")

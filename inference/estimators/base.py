@@ -5,7 +5,6 @@ without code.
 from __future__ import annotations
 
 import copy
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,11 +35,13 @@ from inference.estimators.tables import real_numbers
 from inference.estimators.views import View
 from inference.evaluation.bounds import elbo
 from inference.export import Predictions, check_precision, write_program
+from inference.progress import say
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
 from ppl_models import FacetModel, Likelihood
 from ppl_models.checks import check_count, check_kind, check_positive
+from ppl_models.frames import Form, is_frame
 from ppl_models.networks import Architecture
 
 __all__ = ["Chosen", "FacetEstimator", "RandomState", "all_or_nothing", "drawn_seed"]
@@ -168,7 +169,7 @@ class FacetEstimator(BaseEstimator):
 
     def _reader(self, X: Any) -> Reader:
         """How training data are read."""
-        return Reader()
+        return Reader(form=Form.of(X) if is_frame(X) else None)
 
     def _checked(self, *data: Any, **options: Any) -> Any:
         """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
@@ -280,7 +281,7 @@ class FacetEstimator(BaseEstimator):
     def _say(self, phase: str) -> None:
         """What the fit does next, beside its progress bars, if that is to be shown."""
         if self.verbose:
-            print(f"{type(self).__name__} {phase}", file=sys.stderr)
+            say(f"{type(self).__name__} {phase}")
 
     def _shown(self, what: str) -> str | None:
         """What a progress bar is called, if one is to be shown."""
@@ -348,9 +349,9 @@ class FacetEstimator(BaseEstimator):
 
     def impute(self, X: Any) -> Any:
         """``X`` with each missing entry filled by its mean given the others, or the most probable
-        category, in the user's units; a data frame if it has mixed columns. Of a column whose
-        skewness was removed (``settings_["unskewed"]``) the mean is that of the transformed values,
-        whose place in the user's units is nearer to the median.
+        category, in the user's units; of a data frame one of the same kind and the dtypes of the
+        training data. Of a column whose skewness was removed (``settings_["unskewed"]``) the mean
+        is that of the transformed values, whose place in the user's units is nearer to the median.
 
         :param X: ``[N, ...]``, NaN where missing.
         :raises ValueError: if ``X`` does not fit the training data.

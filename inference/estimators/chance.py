@@ -7,7 +7,14 @@ from sklearn.impute import SimpleImputer
 
 from inference.estimators.rows import thinned
 
-__all__ = ["NARROW", "components_beyond_chance", "filled", "principal_dimensions", "rank"]
+__all__ = [
+    "NARROW",
+    "components_beyond_chance",
+    "filled",
+    "largest",
+    "principal_dimensions",
+    "rank",
+]
 
 #: Columns of a narrow table, and the most principal components of a wide one.
 NARROW = 15
@@ -65,13 +72,15 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     full, most = min(len(x) - 1, x.shape[1]), min(NARROW, dims)
     for k in range(most):
         rest = (u[:, k:] * s[k:]) @ vt[k:]
-        chance = max(_largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
+        chance = max(largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
         if s[k] ** 2 <= EXCESS * chance * full / (dims - k):
             return k
     return most
 
 
-def _largest(x: np.ndarray) -> float:
-    """The largest squared singular value."""
+def largest(x: np.ndarray) -> float:
+    """The largest squared singular value, by the smaller of the two products of ``x`` with itself:
+    a decomposition of a wide table takes many times as long.
+    """
     product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
     return float(np.linalg.eigvalsh(product)[-1])

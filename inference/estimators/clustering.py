@@ -81,6 +81,13 @@ FACETS = 2
 # mixtures; and if facets are subspaces: training the networks on these, unless they are set to
 # them, and all with their mixtures.
 STEPS, SUBSPACE_STEPS = (1000, 3000, 1500), (600, 3000)
+# Share of the rows beyond which a fit warns that they are left out, and what can be done.
+MOST_LEFT_OUT = 0.1
+SEEN_WRONG = (
+    "look at them; give NaN for codes of missing values such as -999, and if they are rows as any, "
+    "give labels= for some, or a likelihood=, with which no row is left out"
+)
+FIT_ANEW = "fit anew, with old rows beside them if these still count, or give labels= for some"
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
 
@@ -108,7 +115,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     fitted. Complete rows of 16 columns or more are treated like images if neighbours tell clusters
     that divide those of each facet, and are more than a quarter more than all combined; so are
     standardised pictures. Rows that lie far from all others are left out of the fit
-    (``outliers_``). For images and other values within bounds the network is a ladder,
+    (``outliers_``), which warns if these are more than a tenth; 20 rows that lie together, or are
+    equal, are not. For images and other values within bounds the network is a ladder,
     convolutional for ``[N, C, H, W]``, and facets are faded in one after the other, the deepest
     first. That one learns the clusters of neighbouring data (:func:`~inference.neighbor_clusters`),
     if there are such, and the others have a standard normal prior. Then mixtures are fitted to the
@@ -140,12 +148,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
     column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
-    ``Categorical()``, ordered categories and whole numbers of at most ten values ``Ordinal()``,
-    bools, zeros and ones ``Bernoulli()``, counts ``NegativeBinomial()`` if they vary as much as
-    counts do and are not all multiples of a number, other numbers ``Normal()``, all in the user's
-    units; ``settings_["columns"]`` says which. A start sees such columns as numbers, standardised
-    and in sum of the same weight for each degree of freedom; :meth:`sample` and :meth:`impute`
-    return data frames like the user's. Rows are not left out of the fit.
+    ``Categorical()`` (strings that are numbers, dates or names are refused), ordered categories and
+    whole numbers of at most ten values ``Ordinal()``, bools, zeros and ones ``Bernoulli()``, counts
+    ``NegativeBinomial()`` if they vary as much as counts do and are not all multiples of a number,
+    other numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says which. A
+    start sees such columns as numbers, standardised and in sum of the same weight for each degree
+    of freedom. Rows are not left out of the fit. A data frame may be of pandas, polars, or another
+    library that narwhals reads; :meth:`sample` and :meth:`impute` return frames like it.
 
     :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
         features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
@@ -254,8 +263,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             W]``; NaN where missing.
         :param y: not used.
         :param labels: known clusters: for each facet that has any, by name, integers ``[N]`` from
-            0, -1 where unknown; with a single facet, the integers alone. They become the numbers of
-            these clusters.
+            0, -1 where unknown, as a mapping or, which a search or cross-validation cuts into its
+            parts, a data frame; with a single facet, the integers alone. They become the numbers
+            of these clusters.
         :raises ValueError: before training, if an argument does not fit, or there are fewer data
             than clusters.
         :raises FloatingPointError: if training diverges.
@@ -273,6 +283,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         known = known_labels(labels, recipe.names, len(x))
         labelled = labelled_rows(known, len(x))
         self.outliers_ &= ~labelled
+        _warn_of_outliers(self.outliers_, "all others", SEEN_WRONG, stacklevel=5)
         numbers = for_each(recipe.names, "n_clusters", self.n_clusters)
         for name, theirs in known.items():
             numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
@@ -321,7 +332,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param labels: known clusters, as for :meth:`fit`.
         :param epochs: passes over ``X``.
         :raises ValueError: before training, if an argument does not fit, or all rows lie far from
-            those of the fit and have no label. If most do, it warns.
+            those of the fit and have no label. If more than a tenth do, it warns.
         :raises FloatingPointError: if training diverges.
         """
         if not self.__sklearn_is_fitted__():
@@ -332,7 +343,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         label = {name: self._components(name, theirs) for name, theirs in known.items()}
         labelled = labelled_rows(known, len(x))
         rows = labelled | ~self._outlying(x)
-        _check_near(rows)
+        if not rows.any():
+            raise ValueError(f"all {len(x)} rows of X lie far from those of the fit: {FIT_ANEW}")
+        _warn_of_outliers(~rows, "those of the fit", FIT_ANEW, stacklevel=4)
         self.runner_.fit(
             x[rows],
             epochs,
@@ -471,8 +484,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         cluster: int | None = None,
         noise: bool = True,
     ) -> tuple[Any, np.ndarray]:
-        """Draw data in the user's units ``[n, ...]``, a data frame if it has mixed columns, and
-        return them with their clusters ``[n, J]``.
+        """Draw data in the user's units ``[n, ...]``, a data frame if the training data were one,
+        and return them with their clusters ``[n, J]``.
 
         :param facet: the facet whose ``cluster`` is fixed, by its number in ``labels_``.
         :param noise: whether to draw from the likelihood as well; else its mean is returned, which
@@ -601,14 +614,16 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             self.reader_.check_marking(self.encoding_)
         self.usual_ = self._usual(x)
         self.outliers_ = self._outlying(x)
-        if self.outliers_.any():
+        shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
+        self.outliers_[list(shared)] = False
+        if self.outliers_.any() or len(shared):
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
             encoding = replace(encoding, missing=self.encoding_.missing)  # all rows get clusters
             if encoding.values == "real":
                 self.encoding_ = encoding
                 del x  # before another is made
                 x = encoding.encode(X)
-            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_))
+            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared)
         return x
 
     def _usual(self, x: np.ndarray) -> Outliers | None:
@@ -760,20 +775,17 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._reading(super()._double())
 
 
-def _check_near(rows: np.ndarray) -> None:
-    """:param rows: which rows ``[N]`` are to be trained on.
+def _warn_of_outliers(rows: np.ndarray, others: str, advice: str, stacklevel: int) -> None:
+    """Warn if more than a tenth of the rows are left out.
 
-    :raises ValueError: if none is.
+    :param rows: which are ``[N]``.
+    :param others: what they lie far from.
     """
-    left_out = int((~rows).sum())
-    advice = "fit anew, with old rows beside them if these still count, or give labels= for some"
-    if left_out == len(rows):
-        raise ValueError(f"all {left_out} rows of X lie far from those of the fit: {advice}")
-    if left_out > len(rows) / 2:
+    if rows.mean() > MOST_LEFT_OUT:
         warnings.warn(
-            f"{left_out} of {len(rows)} rows of X lie far from those of the fit, and are not "
-            f"trained on (outliers_ says which): {advice}",
-            stacklevel=4,
+            f"{rows.sum()} of {len(rows)} rows of X lie far from {others}, and are not trained on "
+            f"(outliers_ says which): {advice}",
+            stacklevel=stacklevel,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from inference.evaluation.bounds import elbo
+from inference.randomness import seeded
 from inference.run import Run
 
 __all__ = ["STEPS_PER_LOOK", "Convergence", "StopConverged"]
@@ -73,7 +74,8 @@ class StopConverged:
         return self.epoch
 
     def _bound(self, held_out: np.ndarray) -> float:
-        return elbo(self.run.model, self.run.guide, held_out, DRAWS)[0]
+        with seeded(0, self.run.device):  # the same draws at each look
+            return elbo(self.run.model, self.run.guide, held_out, DRAWS)[0]
 
     def _keep(self, value: float) -> None:
         self.best, self.epoch = value, self.run.epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class CountsReader(Reader):
         self, X: Any, likelihood: Likelihood | None, rows: np.ndarray | None = None
     ) -> Encoding:
         self._check(X, DirichletMultinomial() if likelihood is None else likelihood)
+        if likelihood is None:
+            _warn_of_one_hot(X)
         return CountsEncoding("counts", X.shape[1:], np.zeros(1), np.ones(1), 0.0)
 
     def likelihood(self, x: Any, encoding: Encoding, dim: int) -> Likelihood:
@@ -102,7 +105,27 @@ class CountsReader(Reader):
         with _about(f"X is {why} read as counts: "):
             if not np.isfinite(values).all():
                 raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
+            if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
+                raise ValueError(
+                    f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
+                    "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
+                    "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
+                )
             likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
+
+
+def _warn_of_one_hot(X: Any) -> None:
+    """Warn of zeros and ones of which every row has as many: they are rather categories."""
+    totals = np.unique(np.asarray(X.sum(1)))
+    ones = bool((X.data[X.data != 0] == 1).all())
+    if ones and len(totals) == 1 and 0 < totals[0] < X.shape[1]:
+        warnings.warn(
+            f"X holds zeros and ones, {totals[0]:g} ones in each row, as the columns of a one-hot "
+            "table do, but sparse data are read as counts: give X.toarray(), or better the "
+            "categories themselves, as columns of a data frame; if they are counts, say so by "
+            "likelihood=DirichletMultinomial()",
+            stacklevel=2,
+        )
 
 
 @contextmanager
@@ -127,6 +150,6 @@ def reads_counts(X: Any, likelihood: Likelihood | None) -> CountsReader | None:
     if isinstance(likelihood, Likelihood) and not likelihood.takes_sparse:
         raise ValueError(
             f"X is sparse, and sparse data are read as counts, which {likelihood!r} does not "
-            "describe: leave likelihood= out, or give X.toarray()"
+            "describe: give X.toarray(), or, if it holds counts, leave likelihood= out"
         )
     return CountsReader(sparse)

@@ -12,10 +12,10 @@ from scipy.special import softmax
 
 from inference.describing import FacetClusters, FacetDescription
 from inference.describing.text import table
-from inference.estimators.frames import is_frame
 from inference.estimators.merging import MergeTree
 from inference.estimators.tree_figure import merge_tree_figure
 from inference.figures import describe_figure, training_curves
+from ppl_models.frames import is_frame
 
 __all__ = ["card_figures", "card_sections", "clusters_found", "shown_columns"]
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from inference.describing.columns import named_columns
 from ppl_models.arrays import as_labels
 from ppl_models.checks import check_size
+from ppl_models.frames import is_frame
 
 __all__ = ["at_least", "check_enough", "facet_index", "facet_names", "for_each", "known_labels"]
 
@@ -128,6 +130,8 @@ def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndar
     """
     if labels is None:
         return {}
+    if is_frame(labels):
+        labels = named_columns(labels)
     if not isinstance(labels, Mapping):
         if len(names) > 1:
             raise ValueError(
@@ -138,6 +142,13 @@ def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndar
     if unknown := [name for name in labels if name not in names]:
         raise ValueError(f"labels are given for {unknown[0]!r}, but the facets are {list(names)}")
     largest = np.iinfo(np.int32).max
+    for name, each in labels.items():
+        if len(shape := np.shape(each)) == 1 and shape[0] != n:
+            raise ValueError(
+                f"labels of {name!r} has shape {list(shape)}, but there are {n} samples: give one "
+                "class per sample; a search or cross-validation cuts a data frame into its parts, "
+                "but no mapping: give pandas.DataFrame(labels)"
+            )
     checked = {
         name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy()
         for name, each in labels.items()

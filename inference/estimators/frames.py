@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from inference.describing.columns import FEW_VALUES, are_counts, are_names
-from inference.estimators.tables import is_frame
+from inference.describing.columns import FEW_VALUES, are_counts
+from inference.estimators.tables import check_kinds
+from inference.estimators.words import check_words, reads_as_number
 from ppl_models import (
     Bernoulli,
     Categorical,
@@ -23,14 +25,31 @@ from ppl_models import (
 from ppl_models.categories import CodedLikelihood
 from ppl_models.checks import check_kind
 from ppl_models.configurable import from_config, to_config
+from ppl_models.frames import (
+    BOOLS,
+    CATEGORIES,
+    NOTHING,
+    NUMBERS,
+    STRINGS,
+    Form,
+    Given,
+    column_name,
+    columns_given,
+    frame_like,
+    is_frame,
+    native_columns,
+)
 from ppl_models.likelihood_base import rebuilt
 
-__all__ = ["Column", "Table", "is_mixed", "read_table"]
+__all__ = ["Column", "Table", "is_mixed", "read_table", "warn_of_ids"]
 
 # How much a number must vary beside its size for single precision, and the magnitudes it holds.
 VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
 # Single precision holds all whole numbers below.
 LARGEST_WHOLE = 2**24
+# Whole numbers of so many rows that all differ are ids if so many pairs of equal ones would be
+# expected by chance.
+FEWEST_IDS, PAIRS_OF_IDS = 100, 20
 
 
 @dataclass(frozen=True)
@@ -48,20 +67,24 @@ class Column:
     name: str
     whole: bool = False
 
-    def codes(self, values: Any) -> np.ndarray:
+    def codes(self, column: Given) -> np.ndarray:
         """Numbers ``[N]``, NaN in gaps.
 
         :raises ValueError: if there are others.
         """
-        try:
-            return values.to_numpy(dtype=float, na_value=np.nan)
-        except (ValueError, TypeError) as error:
+        if column.gaps.all():
+            return np.full(len(column.gaps), np.nan)
+        return self._codes(column)
+
+    def _codes(self, column: Given) -> np.ndarray:
+        if column.kind not in (NUMBERS, BOOLS):
             raise ValueError(
                 f"column {self.name!r} held {self.held} in the training data, but now its dtype is "
-                f"{values.dtype}, with values that are no {self.held}: convert it"
-            ) from error
+                f"{column.dtype}, with values that are no {self.held}: convert it"
+            )
+        return column.values.astype(float)
 
-    def values(self, codes: np.ndarray) -> Any:
+    def values(self, codes: np.ndarray) -> np.ndarray:
         """What the user's column holds for these codes ``[N]``."""
         return np.round(codes) if self.whole else codes
 
@@ -79,8 +102,8 @@ class TruthColumn(Column):
 
     held = "bools"
 
-    def codes(self, values: Any) -> np.ndarray:
-        numbers = super().codes(values)
+    def _codes(self, column: Given) -> np.ndarray:
+        numbers = super()._codes(column)
         if (wrong := numbers[~np.isnan(numbers) & ~np.isin(numbers, (0, 1))]).size:
             raise ValueError(
                 f"column {self.name!r} held {self.held} in the training data, but now has the "
@@ -88,7 +111,7 @@ class TruthColumn(Column):
             )
         return numbers
 
-    def values(self, codes: np.ndarray) -> Any:
+    def values(self, codes: np.ndarray) -> np.ndarray:
         return _with_gaps(codes > 0.5, codes)
 
 
@@ -96,28 +119,30 @@ class TruthColumn(Column):
 class CodedColumn(Column):
     """A column of categories.
 
-    :ivar levels: the categories in the order of their codes.
+    :ivar levels: the categories that rows of the training data have, in the order of their codes.
     """
 
     levels: tuple[Any, ...] = ()
 
-    def codes(self, values: Any) -> np.ndarray:
-        objects, gaps = values.astype(object).to_numpy(), values.isna().to_numpy()
+    def _codes(self, column: Given) -> np.ndarray:
+        there = column.there.tolist()
         place = {level: code for code, level in enumerate(self.levels)}
-        if unknown := [each for each in objects[~gaps] if each not in place]:
+        if unknown := [each for each in there if each not in place]:
             raise ValueError(
                 f"column {self.name!r} has the category {unknown[0]!r}, but the training data had "
                 f"{_some(self.levels)}: leave these rows out, or mark it as missing (NaN)"
             )
-        codes = np.full(len(objects), np.nan)
-        codes[~gaps] = [place[each] for each in objects[~gaps]]
+        codes = np.full(len(column.gaps), np.nan)
+        codes[~column.gaps] = [place[each] for each in there]
         return codes
 
-    def values(self, codes: np.ndarray) -> Any:
+    def values(self, codes: np.ndarray) -> np.ndarray:
         levels = np.empty(len(self.levels), object)
         levels[:] = self.levels
-        places = np.nan_to_num(codes).round().astype(int).clip(0, len(levels) - 1)
-        return _with_gaps(levels[places], codes)
+        return _with_gaps(levels[self._places(codes)], codes)
+
+    def _places(self, codes: np.ndarray) -> np.ndarray:
+        return np.nan_to_num(codes).round().astype(int).clip(0, len(self.levels) - 1)
 
     def completed(self, likelihood: Likelihood) -> Likelihood:
         number = max(2, len(self.levels))
@@ -135,8 +160,8 @@ class CodedColumn(Column):
 class NumberedColumn(CodedColumn):
     """A column of few numbers, each of which is a category."""
 
-    def codes(self, values: Any) -> np.ndarray:
-        numbers = Column.codes(self, values)
+    def _codes(self, column: Given) -> np.ndarray:
+        numbers = Column._codes(self, column)
         places = np.searchsorted(self.levels, numbers).clip(0, len(self.levels) - 1)
         known = np.isnan(numbers) | (np.asarray(self.levels)[places] == numbers)
         if not known.all():
@@ -147,18 +172,21 @@ class NumberedColumn(CodedColumn):
             )
         return np.where(np.isnan(numbers), np.nan, places)
 
+    def values(self, codes: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(codes), np.nan, np.asarray(self.levels)[self._places(codes)])
+
 
 @dataclass(frozen=True)
 class Table:
     """The columns of a data frame, and the way to codes and back.
 
     :ivar columns: in the frame's order.
-    :ivar empty: the frame without its rows, which has the dtypes, categories and order.
+    :ivar form: the frame without its rows, which has the dtypes, categories and order.
     :ivar described: the columns' :class:`~ppl_models.columns.Columns`, in JSON types.
     """
 
     columns: Sequence[Column]
-    empty: Any
+    form: Form
     described: Any
 
     def likelihood(self) -> Columns:
@@ -190,63 +218,62 @@ class Table:
         unknown = [name for name in given if name not in self.names]
         if missing or unknown:
             raise ValueError(_differing(missing, unknown))
-        codes = {column.name: column.codes(given[column.name]) for column in self.columns}
-        return type(X)(codes, index=X.index)
+        return frame_like(X, {each.name: each.codes(given[each.name]) for each in self.columns})
 
     def frame(self, codes: np.ndarray, index: Any = None) -> Any:
-        """The user's columns of codes ``[N, D]``, with the dtypes of the training data; where there
-        are gaps that a dtype does not have, with a wider one.
-        """
-        values = {
-            i: column.values(each)
-            for i, (column, each) in enumerate(zip(self.columns, codes.T, strict=True))
-        }
-        frame = type(self.empty)(values, index=index)
-        for i, dtype in enumerate(self.empty.dtypes):
-            holds_gaps = not isinstance(dtype, np.dtype) or dtype.kind not in "biu"
-            if holds_gaps or not frame[i].isna().any():
-                frame[i] = _within(frame[i], dtype).astype(dtype)
-        return frame.set_axis(self.empty.columns, axis=1)
+        """The user's columns of codes ``[N, D]``: :meth:`~ppl_models.frames.Form.frame`."""
+        return self.form.frame(self._values(codes), index)
 
     def filled(self, codes: np.ndarray, X: Any) -> Any:
         """The frame ``X``, its columns in the order of the training data, with codes ``[N, D]`` in
         its gaps. What is observed stays as it is.
         """
-        given, frame = _named(X), self.frame(codes, X.index)
-        for i, name in enumerate(self.names):
-            own, gaps = given[name], given[name].isna()
-            if not gaps.any():
-                frame.isetitem(i, own)
-            elif _may_differ(own.dtype):
-                frame.isetitem(i, frame.iloc[:, i].astype(own.dtype).where(gaps, own))
-        return frame
+        own = dict(native_columns(X))
+        return self.form.filled(self._values(codes), [own[name] for name in self.names], X)
 
-
-def _may_differ(dtype: Any) -> bool:
-    """Whether it is a dtype of floats, or NumPy's of objects: these hold what none expects."""
-    return dtype.kind == "f" or dtype == np.dtype(object)
-
-
-def _within(values: Any, dtype: Any) -> Any:
-    """Numbers of a column as an integer dtype holds them, whole and within its limits; others as
-    they are.
-    """
-    own = getattr(dtype, "numpy_dtype", dtype)
-    if not isinstance(own, np.dtype) or own.kind not in "iu":
-        return values
-    limits = np.iinfo(own)
-    return values.round().clip(limits.min, limits.max)
+    def _values(self, codes: np.ndarray) -> list[np.ndarray]:
+        return [column.values(each) for column, each in zip(self.columns, codes.T, strict=True)]
 
 
 def is_mixed(X: Any) -> bool:
-    """Whether a frame has columns that are not numbers, or bools beside others."""
-    truths = [_is_of_truths(each) for each in _series(X)]
-    if any(truths) and not all(truths):
+    """Whether a frame has columns that are not numbers, or bools beside others.
+
+    :raises ValueError: if a column holds dates or the like, or has a dtype without values.
+    """
+    columns = columns_given(X)
+    for each in columns:
+        if each.kind == NOTHING:
+            raise ValueError(f"column {each.name!r} has no values, all are missing: drop it")
+    check_kinds(columns, (NUMBERS, BOOLS, STRINGS, CATEGORIES))
+    if 0 < sum(each.kind == BOOLS for each in columns) < len(columns):
         return True
     return any(
-        str(each.dtype) == "category" or (_is_text(each) and not _is_numeric_text(each))
-        for each in _series(X)
+        each.kind == CATEGORIES
+        or (each.kind == STRINGS and not all(map(reads_as_number, each.there)))
+        for each in columns
     )
+
+
+def warn_of_ids(columns: Iterable[Given]) -> None:
+    """Warn of columns of whole numbers that are all different, though of numbers with this range
+    some would be the same by chance.
+    """
+    for column in columns:
+        there = column.there
+        if (
+            column.kind != NUMBERS
+            or len(there) < FEWEST_IDS
+            or not (there == np.floor(there)).all()
+        ):
+            continue
+        pairs = len(there) * (len(there) - 1) / 2
+        expected = pairs / (float(there.max()) - float(there.min()) + 1)
+        if expected > PAIRS_OF_IDS and len(np.unique(there)) == len(there):
+            warnings.warn(
+                f"column {column.name!r} holds a different whole number in each row, as ids do, "
+                "which say nothing of clusters: drop it, or make it the index",
+                stacklevel=2,
+            )
 
 
 def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
@@ -258,45 +285,46 @@ def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
     """
     given = _named(X)
     check_kind("columns", chosen, Mapping, 'likelihoods by column, such as {"age": Normal()}')
-    chosen = {str(name): likelihood for name, likelihood in chosen.items()}
+    chosen = {column_name(name): likelihood for name, likelihood in chosen.items()}
     if unknown := [name for name in chosen if name not in given]:
         raise ValueError(
             f"columns names {unknown[0]!r}, but X has {_some(list(given))}: is that a misspelling?"
         )
-    _check_dtypes(given)
-    read = {name: _column(name, each, chosen.get(name)) for name, each in given.items()}
+    check_kinds(list(given.values()), (NUMBERS, BOOLS, STRINGS, CATEGORIES))
+    read = {name: _column(each, chosen.get(name)) for name, each in given.items()}
     fitted = {
         name: _fitted(column, likelihood, column.codes(given[name]))
         for name, (column, likelihood) in read.items()
     }
-    return Table([column for column, _ in read.values()], X.iloc[:0], to_config(Columns(fitted)))
+    warn_of_ids(each for name, each in given.items() if name not in chosen)
+    return Table([column for column, _ in read.values()], Form.of(X), to_config(Columns(fitted)))
 
 
-def _column(name: str, values: Any, likelihood: Likelihood | None) -> tuple[Column, Likelihood]:
+def _column(given: Given, likelihood: Likelihood | None) -> tuple[Column, Likelihood]:
     """How to read a column, and its likelihood.
 
-    :raises ValueError: if it has no values, or mixes kinds.
+    :raises ValueError: if it has no values, or text that is no categories.
     """
-    if values.isna().all():
-        raise ValueError(f"column {name!r} has no values, all are missing: drop it")
+    if given.gaps.all():
+        raise ValueError(f"column {given.name!r} has no values, all are missing: drop it")
     if likelihood is not None:
-        check_kind(f"columns[{name!r}]", likelihood, Likelihood, "a likelihood, such as Normal()")
-    column, default = _by_dtype(name, values, isinstance(likelihood, CodedLikelihood))
+        what = f"columns[{given.name!r}]"
+        check_kind(what, likelihood, Likelihood, "a likelihood, such as Normal()")
+    column, default = _by_kind(given, isinstance(likelihood, CodedLikelihood))
     return column, column.completed(default if likelihood is None else likelihood)
 
 
-def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
+def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     """:param coded: whether the user wants codes, also of numbers."""
-    dtype = values.dtype
-    if str(dtype) == "category":
-        likelihood = Ordinal() if dtype.ordered else Categorical()
-        return CodedColumn(name, levels=tuple(dtype.categories)), likelihood
-    if _is_of_truths(values):
+    name = given.name
+    if given.kind == CATEGORIES:
+        likelihood = Ordinal() if given.order else Categorical()
+        return CodedColumn(name, levels=tuple(given.levels())), likelihood
+    if given.kind == BOOLS:
         return TruthColumn(name), Bernoulli()
-    if _is_text(values) and (_is_written(values) or not _is_numeric_text(values)):
-        return _of_words(name, values, coded), Categorical()
-    numbers = Column(name).codes(values)
-    there = numbers[~np.isnan(numbers)]
+    if given.kind == STRINGS:
+        return CodedColumn(name, levels=_words(given, coded)), Categorical()
+    there = given.there.astype(float)
     # Floats may be whole, too: pandas makes floats of integers with gaps.
     whole = bool(((there == np.floor(there)) & (np.abs(there) < LARGEST_WHOLE)).all())
     if whole and not coded and np.isin(there, (0, 1)).all():
@@ -307,15 +335,15 @@ def _by_dtype(name: str, values: Any, coded: bool) -> tuple[Column, Likelihood]:
     return Column(name, whole), _of_numbers(there, whole)
 
 
-def _of_words(name: str, values: Any, coded: bool) -> CodedColumn:
-    """:raises ValueError: if the strings read as numbers and the user did not want categories."""
-    if _is_numeric_text(values) and not coded:
-        raise ValueError(
-            f"column {name!r} holds strings that read as numbers, such as "
-            f"{values[~values.isna()].iloc[0]!r}: convert it to numbers (astype(float)), or give "
-            f'columns={{"{name}": Categorical()}} if they are categories'
-        )
-    return CodedColumn(name, levels=_words(name, values))
+def _words(given: Given, coded: bool) -> tuple[str, ...]:
+    """The strings of a column, in order; by number if they read as such.
+
+    :raises ValueError: if they are no categories and the user did not say that they are.
+    """
+    if not coded:
+        check_words(given.name, given.there.tolist())
+    levels = given.levels()
+    return tuple(sorted(levels, key=float) if all(map(reads_as_number, levels)) else levels)
 
 
 def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
@@ -353,92 +381,17 @@ def _check_precision(name: str, values: np.ndarray) -> None:
         )
 
 
-def _named(X: Any) -> dict[str, Any]:
+def _named(X: Any) -> dict[str, Given]:
     """The columns by name.
 
     :raises ValueError: if there are none, or two have the same.
     """
-    if not X.shape[1]:
-        raise ValueError(f"X is a data frame without columns (shape {X.shape})")
-    columns = _series(X)
-    named = {str(each.name): each for each in columns}
+    columns = columns_given(X)
+    named = {each.name: each for each in columns}
     if len(named) < len(columns):
-        raise ValueError(
-            f"X has columns of the same name among {_some(list(X.columns))}: rename them"
-        )
+        names = [each.name for each in columns]
+        raise ValueError(f"X has columns of the same name among {_some(names)}: rename them")
     return named
-
-
-def _series(X: Any) -> list[Any]:
-    return [X.iloc[:, i] for i in range(X.shape[1])]
-
-
-def _check_dtypes(columns: Mapping[str, Any]) -> None:
-    """:raises ValueError: if columns are of dates or the like."""
-    wrong = [name for name, each in columns.items() if not _is_understood(each)]
-    if wrong:
-        dtypes = ", ".join(sorted({str(columns[name].dtype) for name in wrong}))
-        raise ValueError(
-            f"X must hold numbers, categories or bools, but the columns {wrong} have the dtype "
-            f"{dtypes}: encode them as numbers (dates as a duration), or drop them"
-        )
-
-
-def _is_understood(column: Any) -> bool:
-    dtype = column.dtype
-    return str(dtype) == "category" or _is_text(column) or dtype.kind in "buif"
-
-
-def _is_text(column: Any) -> bool:
-    """Whether a column has a dtype of strings or objects."""
-    return column.dtype == object or str(column.dtype).startswith("str")
-
-
-def _is_numeric_text(column: Any) -> bool:
-    """Whether strings or objects are all numbers, or read as such."""
-    try:
-        column[~column.isna()].astype(float)
-    except (ValueError, TypeError, OverflowError):
-        return False
-    return True
-
-
-def _is_of_truths(column: Any) -> bool:
-    """Whether a column is of bools, also as objects, which pandas makes of bools with gaps."""
-    if str(column.dtype) in ("bool", "boolean"):
-        return True
-    there = column[~column.isna()] if column.dtype == object else ()
-    return len(there) > 0 and all(isinstance(each, bool | np.bool_) for each in there)
-
-
-def _is_written(column: Any) -> bool:
-    """Whether a column of strings or objects holds strings alone."""
-    return all(isinstance(each, str) for each in column[~column.isna()])
-
-
-def _words(name: str, values: Any) -> tuple[str, ...]:
-    """The strings of a column, in order; by number if they read as such.
-
-    :raises ValueError: if it holds other things, too, or nearly every row has its own.
-    """
-    there = values[~values.isna()]
-    kinds = sorted({type(each).__name__ for each in there})
-    if len(kinds) == 1 and kinds != ["str"]:
-        raise ValueError(
-            f"column {name!r} holds objects of type {kinds[0]}: encode them as numbers (dates as a "
-            "duration), or drop it"
-        )
-    if kinds != ["str"]:
-        raise ValueError(
-            f"column {name!r} mixes {' and '.join(kinds)}: make them all strings, or all numbers"
-        )
-    words = tuple(sorted(set(there), key=float if _is_numeric_text(there) else None))
-    if are_names(len(words), len(there)):
-        raise ValueError(
-            f"column {name!r} has {len(words)} different strings in {len(there)} rows, which are "
-            "names rather than categories: drop it, or make it a category"
-        )
-    return words
 
 
 def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:

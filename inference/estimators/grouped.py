@@ -16,11 +16,11 @@ from torch import Tensor
 from guides import GroupedGuide
 from inference.estimators.base import FacetEstimator, RandomState, all_or_nothing
 from inference.estimators.defaults import default_dims, default_plain_network, epochs_of
-from inference.estimators.tables import is_frame
 from inference.training.batching import Groups
 from ppl_models import MLVAE, Likelihood
 from ppl_models.arrays import as_groups
 from ppl_models.checks import check_size
+from ppl_models.frames import given, is_frame, native_columns
 from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
 
@@ -145,15 +145,15 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         X = self._seen_data(X)
         return self._bound(X, group=_groups(groups, len(X)))
 
-    def impute(self, X: Any, *, groups: Any = None) -> np.ndarray:
+    def impute(self, X: Any, *, groups: Any = None) -> Any:
         """``X`` with each missing entry replaced by its mean given the observed entries of its
         group, in the user's units; see
         :meth:`MultiFacetClustering.impute <inference.estimators.MultiFacetClustering.impute>`.
 
         :param X: ``[N, ...]``, NaN where missing.
         """
-        X = self._seen_data(X)
-        return self._filled(X, group=_groups(groups, len(X)))
+        x = self._seen_data(X)
+        return self.reader_.returned(self._filled(x, group=_groups(groups, len(x))), X)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of what :meth:`transform` gives.
@@ -172,7 +172,7 @@ def _groups(groups: Any, n: int) -> Tensor:
     if groups is None:
         return torch.arange(n)
     if is_frame(groups) and groups.shape[1] == 1:
-        groups = groups.iloc[:, 0]
+        groups = given("groups", native_columns(groups)[0][1]).values
     names = [] if isinstance(groups, Tensor) else list(groups)
     if any(name is None or isinstance(name, str) for name in names):
         groups = _numbers(names)

@@ -195,8 +195,12 @@ def _passes(mixture: GaussianMixture) -> np.ndarray:
     lowest = np.full((M, M), -np.inf)
     step = np.linspace(0, 1, STEPS)[:, None]
     for a, b in combinations(range(M), 2):
-        weight = (1 - step[..., None]) * precision[a] + step[..., None] * precision[b]
-        pull = (1 - step) * (precision[a] @ mean[a]) + step * (precision[b] @ mean[b])
+        apart = mean[b] - mean[a]
+        # Each by its size along the way: the points of the same line lie evenly, however much
+        # narrower one of the two is.
+        first, second = (each / (apart @ each @ apart or 1) for each in precision[[a, b]])
+        weight = (1 - step[..., None]) * first + step[..., None] * second
+        pull = (1 - step) * (first @ mean[a]) + step * (second @ mean[b])
         ridge = np.linalg.solve(weight, pull[..., None])[..., 0]
         straight = mean[a] + step * (mean[b] - mean[a])
         density = mixture.score_samples(np.concatenate([ridge, straight])).reshape(2, STEPS)

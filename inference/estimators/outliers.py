@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,10 @@ class Outliers:
     """Tells outlying rows from those that lie among others (local outlier factor; Breunig et al.,
     2000).
 
-    Rows are compared with their neighbours, so clusters may differ in density. A group of more than
-    20 rows that lie together is no outlier. Equal rows count once: copies would be infinitely
-    dense.
+    Rows are compared with their neighbours, so clusters may differ in density. Among the neighbours
+    equal rows count once, since copies would be infinitely dense. As many rows as there are
+    neighbours that lie together, copies among them, are a group of their own and no outliers: each
+    is within 1 / 2.5 of its distance to the other rows. So is a later row so near to one of them.
 
     Neighbours are sought among at most 10,000 rows, drawn at random. More than 20,000 rows are
     compared with approximate neighbours first, if faiss is installed (``facetvae[neighbors]``), and
@@ -42,17 +44,35 @@ class Outliers:
 
     :param x: ``[N, ...]``, encoded; missing entries count as 0.
     :param usual: numbers of the rows of ``x`` to compare with, ascending; by default all.
+    :param shared: numbers of further such rows, none of which is left out at random.
     """
 
-    def __init__(self, x: np.ndarray, usual: np.ndarray | None = None) -> None:
-        rows = np.unique(_flat(_some(x, usual)), axis=0)
-        self._rows = rows[:0]
+    def __init__(
+        self, x: np.ndarray, usual: np.ndarray | None = None, shared: Sequence[int] = ()
+    ) -> None:
+        some = _flat(x[_some(len(x) if usual is None else usual, shared)])
+        rows, copies = np.unique(some, axis=0, return_counts=True)
+        self._rows = self._groups = rows[:0].astype(x.dtype)
         self._k = min(NEIGHBORS, len(rows) // 10)
         if self._k < FEWEST_NEIGHBORS:
             return
         factors = -LocalOutlierFactor(n_neighbors=self._k).fit(rows).negative_outlier_factor_
-        if (inliers := rows[factors <= FACTOR]).shape[0] > self._k:
-            self._rows = inliers.astype(x.dtype)
+        far = factors > FACTOR
+        if (~far).sum() > self._k:
+            self._rows = rows[~far].astype(x.dtype)
+            self._groups, self._reach = self._together(rows[far], copies[far], rows[~far])
+
+    def _together(
+        self, far: np.ndarray, copies: np.ndarray, others: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of rows that are far from others, those that are groups; and how far these reach."""
+        if not len(far):
+            return self._groups, np.zeros(0)
+        reach = NearestNeighbors(n_neighbors=1).fit(others).kneighbors(far)[0][:, 0] / FACTOR
+        nearest = NearestNeighbors(n_neighbors=min(self._k, len(far))).fit(far)
+        distance, neighbor = nearest.kneighbors(far)
+        near = np.where(distance <= reach[:, None], copies[neighbor], 0).sum(1) >= self._k
+        return far[near].astype(self._groups.dtype), reach[near]
 
     @cached_property
     def _detector(self) -> LocalOutlierFactor:
@@ -68,10 +88,37 @@ class Outliers:
         """
         if not len(self._rows):
             return np.zeros(len(x), bool)
+        compared: Callable[[np.ndarray], np.ndarray] = partial(_outlying, self._detector)
         if len(x) > MANY:
             with suppress(ImportError):
-                return in_parts(_Screened(_flat(self._rows), self._detector).among, x, shown)
-        return in_parts(lambda part: _outlying(self._detector, part), x, shown)
+                compared = _Screened(_flat(self._rows), self._detector).among
+
+        def outlying(part: np.ndarray) -> np.ndarray:
+            found = compared(part)
+            found[found] = ~self._in_group(part[found])
+            return found
+
+        return in_parts(outlying, x, shown)
+
+    def shared(self, x: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """The rows that are outlying among those compared, but that so many of all rows are equal
+        to that they are a group: their numbers.
+
+        :param found: which rows of ``x`` are outlying ``[N]``.
+        """
+        rows = np.flatnonzero(found)
+        if not len(rows):
+            return rows
+        _, same, copies = np.unique(_flat(x[rows]), axis=0, return_inverse=True, return_counts=True)
+        return rows[copies[same.reshape(-1)] >= self._k]
+
+    def _in_group(self, x: np.ndarray) -> np.ndarray:
+        if not len(self._groups) or not len(x):
+            return np.zeros(len(x), bool)
+        distance, group = (
+            NearestNeighbors(n_neighbors=1).fit(_flat(self._groups)).kneighbors(_flat(x))
+        )
+        return distance[:, 0] <= self._reach[group[:, 0]]
 
 
 class _Screened:
@@ -110,9 +157,11 @@ def _flat(x: np.ndarray) -> np.ndarray:
     return np.nan_to_num(x.reshape(len(x), -1).astype(float))
 
 
-def _some(x: np.ndarray, usual: np.ndarray | None) -> np.ndarray:
-    n = len(x) if usual is None else len(usual)
-    if n <= MOST_ROWS:
-        return x if usual is None else x[usual]
-    chosen = np.random.default_rng(0).choice(n, MOST_ROWS, replace=False)
-    return x[chosen if usual is None else usual[chosen]]
+def _some(rows: int | np.ndarray, always: Sequence[int]) -> np.ndarray:
+    """At most 10,000 of these rows, drawn at random, and those that are always there."""
+    number = rows if isinstance(rows, int) else len(rows)
+    if number <= MOST_ROWS:
+        return np.arange(rows) if isinstance(rows, int) else rows
+    chosen = np.random.default_rng(0).choice(number, MOST_ROWS, replace=False)
+    chosen = chosen if isinstance(rows, int) else rows[chosen]
+    return np.concatenate([np.setdiff1d(chosen, always), np.asarray(always, int)])

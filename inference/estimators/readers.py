@@ -17,9 +17,10 @@ from inference.estimators.data import (
 from inference.estimators.defaults import default_plain_network
 from inference.estimators.exporting import EncodingModule
 from inference.estimators.rows import has_missing
-from inference.estimators.tables import is_frame, plain_table, with_numbers
+from inference.estimators.tables import plain_table, with_numbers
 from inference.estimators.views import View
 from ppl_models import Likelihood
+from ppl_models.frames import Form, is_frame, native_columns
 from ppl_models.networks import Architecture
 
 __all__ = ["Reader"]
@@ -27,11 +28,13 @@ __all__ = ["Reader"]
 
 @dataclass(frozen=True)
 class Reader:
-    """Arrays, tensors and frames of numbers: read as they are, and returned as arrays.
+    """Arrays, tensors and frames of numbers: read as they are, and returned as arrays or frames.
 
+    :ivar form: of a frame, without its rows.
     :ivar as_columns: whether values within bounds are read as real columns, too.
     """
 
+    form: Form | None = field(default=None, kw_only=True)
     as_columns: bool = field(default=False, kw_only=True)
 
     @property
@@ -130,4 +133,9 @@ class Reader:
 
         :param like: the user's data with the same rows, if there are such.
         """
-        return values
+        if self.form is None or not (like is None or is_frame(like)):
+            return values
+        if like is None:
+            return self.form.frame(list(values.T))
+        own = [each for _, each in native_columns(like)]
+        return self.form.filled(list(values.T), own, like)

@@ -10,10 +10,11 @@ import numpy as np
 from inference.estimators.counts_reader import reads_counts
 from inference.estimators.embeddings import EmbeddingReader, are_embeddings
 from inference.estimators.frame_reader import FrameReader
-from inference.estimators.frames import is_mixed, read_table
+from inference.estimators.frames import is_mixed, read_table, warn_of_ids
 from inference.estimators.readers import Reader
-from inference.estimators.tables import is_frame, plain_table
+from inference.estimators.tables import plain_table
 from ppl_models import Likelihood
+from ppl_models.frames import Form, columns_given, is_frame
 
 __all__ = ["reader_for"]
 
@@ -34,9 +35,12 @@ def reader_for(
         )
     if (counts := reads_counts(X, likelihood)) is not None:
         return counts
-    if not is_frame(X) or not X.shape[1] or (columns is None and not is_mixed(X)):
+    form = Form.of(X) if is_frame(X) else None
+    if form is None or (columns is None and not is_mixed(X)):
+        if form is not None:
+            warn_of_ids(columns_given(X))
         embeddings = likelihood is None and are_embeddings(np.asarray(plain_table(X)))
-        return EmbeddingReader() if embeddings else Reader()
+        return EmbeddingReader(form=form) if embeddings else Reader(form=form)
     if likelihood is not None:
         raise ValueError(
             "likelihood= is one for all entries, which does not do for a frame with a likelihood a "

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
+
+from inference.progress import progress_bar
 
 __all__ = [
     "MANY",
@@ -73,7 +74,7 @@ def in_parts(
     if x.shape[0] <= MANY:
         return work(x)
     found: np.ndarray | None = None
-    with tqdm(total=x.shape[0], desc=shown, unit="row", disable=shown is None) as bar:
+    with progress_bar(x.shape[0], "row", shown is not None, shown) as bar:
         for rows in parts(x.shape[0]):
             done = work(x[rows])
             if found is None:

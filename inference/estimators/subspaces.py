@@ -24,13 +24,13 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
 from sklearn.feature_selection import mutual_info_regression
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from guides import FacetGuide
 from inference.estimators.base import Chosen
 from inference.estimators.defaults import clarity
 from inference.estimators.rows import MANY, thinned
 from inference.estimators.sources import independent_sources
+from inference.progress import progress_bar
 from inference.randomness import seeded
 from ppl_models.data import Observed
 from ppl_models.distributions import raw_log_variance
@@ -218,7 +218,7 @@ def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chose
     sources = sources.to(guide.model.gates)
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
     steps = -(-len(data) // chosen.batch_size)
-    bar = tqdm(total=epochs * steps, unit="step", disable=not chosen.verbose, dynamic_ncols=True)
+    bar = progress_bar(epochs * steps, "step", chosen.verbose)
     with seeded(chosen.seed, data.x.device), training(guide), bar:
         for epoch in range(epochs):
             order = torch.randperm(len(data), device=data.x.device)

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from torch import Tensor
 
+from inference.estimators.words import reads_as_number
 from ppl_models.arrays import within_float64
-from ppl_models.plain import array_of_tensor, is_of_objects, plain_array, with_unknown
+from ppl_models.frames import (
+    BOOLS,
+    CATEGORIES,
+    NUMBERS,
+    STRINGS,
+    Given,
+    columns_given,
+    is_frame,
+    native_columns,
+    replaced,
+)
+from ppl_models.plain import (
+    array_of_tensor,
+    check_told_apart,
+    is_of_objects,
+    plain_array,
+    with_unknown,
+)
 
-__all__ = ["is_frame", "plain_labels", "plain_table", "real_numbers", "with_numbers"]
+__all__ = ["check_kinds", "plain_labels", "plain_table", "real_numbers", "with_numbers"]
 
-# Kinds of dtypes that stand for numbers: booleans, integers, floats.
-NUMBERS = "buif"
+# What to do with columns that hold no numbers.
+ADVICE = {
+    "dates": "dates as numbers, such as days since the first",
+    "durations": "durations in seconds",
+    "times": "times in minutes since midnight",
+    CATEGORIES: "categories by OneHotEncoder",
+    STRINGS: "text by OneHotEncoder",
+    "objects": "objects as numbers",
+}
 
 
 def plain_table(X: Any) -> Any:
@@ -26,22 +53,22 @@ def plain_table(X: Any) -> Any:
         return array_of_tensor(X, "X")
     if is_frame(X):
         return _plain_frame(X)
+    if is_polars_lazyframe(X):
+        raise ValueError("X is a LazyFrame, which has no rows yet: give X.collect()")
     objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and is_of_objects(X))
     return plain_array(X, "X") if objects or isinstance(X, np.ma.MaskedArray) else X
-
-
-def is_frame(X: Any) -> bool:
-    """Whether ``X`` is a data frame, of pandas or like it."""
-    return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc")
 
 
 def real_numbers(X: np.ndarray) -> np.ndarray:
     """Checked data of a dtype of real numbers of at most 64 bits.
 
-    :raises ValueError: if they are of another kind, such as dates, or out of float64's range.
+    :raises ValueError: if they are of another kind, such as dates, out of float64's range, or
+        integers that floats do not tell apart.
     """
-    if X.dtype.kind not in NUMBERS:
+    if X.dtype.kind not in "buif":
         raise ValueError(f"X must hold numbers, got dtype {X.dtype}: convert or drop it")
+    if X.dtype.kind in "ui":
+        check_told_apart(X, "X")
     return within_float64(X, "X") if X.dtype.itemsize > np.dtype(float).itemsize else X
 
 
@@ -57,50 +84,41 @@ def plain_labels(y: Any) -> Any:
 
 def with_numbers(X: Any, numbers: np.ndarray) -> Any:
     """The frame ``X``, with numbers ``[N, D]`` in place of the columns that hold strings."""
-    shown = X.copy(deep=False)
-    for i in range(X.shape[1]):
-        column = X.iloc[:, i]
-        text = is_of_objects(column) or str(column.dtype).startswith("str")
-        if text and any(isinstance(each, str) for each in column):
-            shown.isetitem(i, numbers[:, i])
-    return shown
+    columns = columns_given(X)
+    return replaced(X, {i: numbers[:, i] for i, c in enumerate(columns) if c.kind == STRINGS})
+
+
+def check_kinds(columns: Sequence[Given], kinds: Collection[str]) -> None:
+    """:raises ValueError: if columns hold something else, with advice."""
+    wrong = [each for each in columns if each.kind not in kinds and not each.gaps.all()]
+    for each in wrong:
+        if each.kind == "objects" and len(each.types) > 1:
+            raise ValueError(
+                f"column {each.name!r} mixes {' and '.join(each.types)}: make them all strings, or "
+                "all numbers"
+            )
+    if wrong:
+        dtypes = ", ".join(sorted({each.dtype for each in wrong}))
+        advice = " and ".join(dict.fromkeys(ADVICE[each.kind] for each in wrong))
+        allowed = "numbers, categories or bools" if CATEGORIES in kinds else "numbers"
+        raise ValueError(
+            f"X must hold {allowed}, but the columns {[each.name for each in wrong]} have the "
+            f"dtype {dtypes}: encode {advice}, or drop them"
+        )
 
 
 def _plain_frame(X: Any) -> Any:
-    """A frame whose columns of objects are numbers, and whose sparse columns are dense; strings
-    that read as numbers are left for scikit-learn to read.
+    """A frame whose columns are NumPy's numbers, or what is like them; text is read as such.
+
+    :raises ValueError: if it is none.
     """
-    if not X.shape[1]:
-        raise ValueError(f"X is a data frame without columns (shape {X.shape})")
-    columns = [X.iloc[:, i] for i in range(X.shape[1])]
-    if wrong := [str(c.name) for c in columns if not _is_numeric(c)]:
-        dtypes = ", ".join(sorted({str(c.dtype) for c in columns if str(c.name) in wrong}))
-        raise ValueError(
-            f"X must hold numbers, but the columns {wrong} have the dtype {dtypes}: encode them as "
-            "numbers (dates as a duration, categories by OneHotEncoder), or drop them"
-        )
-    if not any(is_of_objects(c) or hasattr(c, "sparse") for c in columns):
-        return X
-    return type(X)(
-        {i: plain_array(np.asarray(c), f"column {c.name!r} of X") for i, c in enumerate(columns)},
-        index=X.index,
-    ).set_axis(X.columns, axis=1)
-
-
-def _is_numeric(column: Any) -> bool:
-    """Whether entries are numbers, or strings or objects that scikit-learn may read as such."""
-    if is_of_objects(column) or str(column.dtype).startswith("str"):
-        return not _holds_words(column)
-    return column.dtype.kind in NUMBERS
-
-
-def _holds_words(column: Any) -> bool:
-    """Whether some entries are strings that do not read as numbers."""
-    there = column[~column.isna()]
-    try:
-        there.astype(float)
-    except (ValueError, TypeError):
-        return any(isinstance(each, str) for each in there)
-    except OverflowError:  # numbers, of which another check says more
-        return False
-    return False
+    columns = columns_given(X)
+    words = [word for each in columns if each.kind == STRINGS for word in each.there]
+    numeric = all(map(reads_as_number, words))
+    check_kinds(columns, (NUMBERS, BOOLS, STRINGS) if numeric else (NUMBERS, BOOLS))
+    plain = {}
+    for i, (given, (_, own)) in enumerate(zip(columns, native_columns(X), strict=True)):
+        if not isinstance(getattr(own, "dtype", None), np.dtype) or is_of_objects(own):
+            text = given.kind not in (NUMBERS, BOOLS)
+            plain[i] = given.values.astype(float) if text else given.values
+    return replaced(X, plain) if plain else X

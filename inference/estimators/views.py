@@ -11,6 +11,7 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from inference.describing.columns import FEW_VALUES
+from inference.estimators.chance import largest
 from inference.estimators.filling import LinearFilling, linear_filling
 from inference.estimators.noise import linear_noise, residual_scale
 from inference.estimators.rows import has_missing, thinned
@@ -244,7 +245,7 @@ def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
     shuffled = [
         np.concatenate([rng.permutation(each) for each in rows], 1) for _ in range(SHUFFLES)
     ]
-    chance = np.quantile([np.linalg.norm(each, 2) for each in shuffled], LEVEL)
+    chance = np.quantile([np.sqrt(largest(each)) for each in shuffled], LEVEL)
     _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)
     return components[size > chance]
 

@@ -13,12 +13,13 @@ import pyro
 import torch
 from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from inference.checkpoints.periodic import CheckpointWriter, NoCheckpoints
 from inference.checkpoints.training_state import TrainingProgress
 from inference.evaluation.bounds import mutual_information
 from inference.objectives import Loss
+from inference.progress import progress_bar
 from inference.randomness import seeded, set_random_state
 from inference.records import check_record
 from inference.run import Callback, Run
@@ -72,16 +73,14 @@ def _train(plan: FitPlan) -> None:
     first = source.subset(source.batch_size)
     trackers = [NonFiniteTracker(run) for run in plan.runs]
     at = TrainingProgress(lead.step, lead.model.gates.new_zeros(len(plan.runs)))
-    hidden = not (plan.progress and processes.is_first)
     executor = plan.recording.executor
     with (
         lead.while_training(),
-        tqdm(
-            total=plan.epochs * source.steps,
+        progress_bar(
+            plan.epochs * source.steps,
+            "step",
+            shown=plan.progress and processes.is_first,
             desc=f"training ({executor})" if executor else "training",
-            unit="step",
-            disable=hidden,
-            dynamic_ncols=True,
         ) as bar,
     ):
         for run in plan.runs:

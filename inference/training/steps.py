@@ -201,7 +201,7 @@ class SingleRunStep(Steps):
         batch: Observed,
     ) -> Tensor:
         inputs = (step, batch.x, batch.given, batch.size)
-        return torch.func.functional_call(self.program, (parameters, buffers), inputs)
+        return _called(self.program, parameters, buffers, inputs)
 
     def evaluate(self, step: Tensor, batch: Observed) -> Tensor:
         return self.program(step, batch.x, batch.given, batch.size)
@@ -320,7 +320,7 @@ class VmappedStep(Steps):
         given: Any,
         step: Tensor,
     ) -> Tensor:
-        return torch.func.functional_call(self.program, (parameters, buffers), (step, x, given))
+        return _called(self.program, parameters, buffers, (step, x, given))
 
     def close(self) -> None:
         super().close()
@@ -351,6 +351,24 @@ class ScheduledLoss(nn.Module):
     def set(self, step: Tensor) -> None:
         self.loss.model.kl_weights, self.loss.model.gates = self.weights(step)
         self.loss.guide.at_step(step)
+
+
+def _called(
+    program: ScheduledLoss,
+    parameters: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+) -> Tensor:
+    """The objective with these parameters and buffers.
+
+    :raises ValueError: if it puts another buffer in one's place, which would be lost.
+    """
+    held = {**parameters, **buffers}
+    objective = torch.func.functional_call(program, held, inputs)
+    for name, buffer in buffers.items():
+        if held[name] is not buffer and name.rpartition(".")[2] not in SCHEDULED:
+            raise ValueError(f"a forward assigns the buffer {name!r}: change it in place (copy_)")
+    return objective
 
 
 def unknown_part(parts: Iterable[Parts]) -> str | None:

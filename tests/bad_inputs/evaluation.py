@@ -119,7 +119,7 @@ DESCRIBING = of(
     (
         "misfit: order of rows",
         lambda: describing(pd.DataFrame({"a": range(6)}), pd.DataFrame({"b": range(6)}).iloc[::-1]),
-        r"metadata has the rows of X in another order: give metadata.loc\[X.index\]",
+        r"metadata has other rows than X, or has them in another order: give metadata\.loc\[",
     ),
 )
 

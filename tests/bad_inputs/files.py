@@ -210,7 +210,7 @@ LOADING = [
     loads(
         "file: other format",
         rewrite(lambda c: c.update(format=99)),
-        "not a checkpoint of format 2 or 3: its format is 99",
+        "not a checkpoint of format 1: its format is 99",
     ),
     loads(
         "file: no guide",
