@@ -5,7 +5,7 @@ BIN := .venv/bin
 LIBRARY := .venv/.library
 INSTALLED := .venv/.installed
 
-.PHONY: demo check test lint format docs bench statistics fuzz install
+.PHONY: demo check test lint format docs bench statistics fuzz versions install
 install: $(INSTALLED)
 
 $(LIBRARY): pyproject.toml constraints.txt
@@ -61,3 +61,8 @@ statistics: $(INSTALLED)
 # thousands: about half an hour on one core.
 fuzz: $(INSTALLED)
 	FACETVAE_FUZZ_RUNS=10000 FACETVAE_FUZZ_INPUTS=5000 $(BIN)/python -m pytest -q tests/fuzz
+
+# The core's tests on the other Pythons that are here with the newest versions, and on the oldest
+# with the lowest; the first time, some GB for each are downloaded.
+versions:
+	tests/versions.sh

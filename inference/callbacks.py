@@ -25,7 +25,7 @@ from inference.initialization.mixtures import check_enough, chosen_mixtures, fit
 from inference.records import as_line
 from inference.run import Run
 from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_kind, is_index, number
+from ppl_models.checks import check_count, check_kind, check_path, is_index, number
 from ppl_models.data import as_data
 
 __all__ = [
@@ -192,7 +192,7 @@ class JSONLines:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
+        self.path = check_path("path", path).absolute()
         self.lines = 0
         self.complete = True
 
@@ -266,7 +266,7 @@ class TensorBoard:
             raise ModuleNotFoundError(
                 f"{error}: install it with pip install 'facetvae[tensorboard]'"
             ) from error
-        self.folder, self.make = Path(folder).absolute(), SummaryWriter
+        self.folder, self.make = check_path("folder", folder).absolute(), SummaryWriter
         self.writer: SummaryWriter | None = None
 
     def check(self, runner: Run) -> None:
@@ -308,7 +308,8 @@ class Draw(_EveryEpochs):
     """
 
     def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
-        self.folder, self.draw = Path(folder).absolute(), _check_function("draw", draw)
+        self.folder = check_path("folder", folder).absolute()
+        self.draw = _check_function("draw", draw)
         super().__init__(every)
 
     def check(self, runner: Run) -> None:

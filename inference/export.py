@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from guides import FacetGuide
 from guides.base import check_guide
 from guides.families import Family
 from inference.checkpoints.atomic_files import write_together
-from ppl_models.checks import check_kind, check_one_of
+from ppl_models.checks import check_kind, check_one_of, check_path
 from ppl_models.modes import evaluating
 
 __all__ = ["Predictions", "export_predictions", "write_program"]
@@ -69,6 +69,10 @@ class Predictions(nn.Module):
         self.facets = list(guide.model.priors if clusters is None else clusters)
         for name, components in ({} if clusters is None else clusters).items():
             self.register_buffer(f"components_{self.facets.index(name)}", _numbers(components))
+
+    def __repr__(self) -> str:
+        # Without its parts, which may read tensors: some PyTorch asks while these have no values.
+        return f"{type(self).__name__}({type(self.guide).__name__})"
 
     def forward(self, x: Tensor, **given: Tensor) -> dict[str, dict[str, Tensor]]:
         heads = self.guide.heads(self.encoding(x), **given)
@@ -161,7 +165,7 @@ def check_precision(dtype: Any) -> torch.dtype:
 
 def _checked_path(path: str | Path) -> Path:
     """:raises ValueError: if it has another ending than PyTorch's, or lies in no folder."""
-    path = Path(path)
+    path = check_path("path", path)
     if path.suffix != ".pt2":
         raise ValueError(f"path must end in .pt2, as PyTorch's exported programs do, got {path}")
     if not path.parent.is_dir():
@@ -204,19 +208,26 @@ def _traced(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
         ) from error
 
 
-class _Reads(TorchDispatchMode):
+class _Reads(TorchFunctionMode):
     """Notes which tensors operations read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[int] = set()
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-        self.seen |= {id(each) for each in leaves if isinstance(each, Tensor)}
-        return function(*args, **(kwargs or {}))
+        given = [*args, *(kwargs or {}).values()]
+        result = function(*args, **(kwargs or {}))
+        if _tensors([result]):  # not a shape or a type
+            self.seen |= {id(each) for each in _tensors(given)}
+        return result
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    several = [each if isinstance(each, list | tuple) else [each] for each in values]
+    return [each for few in several for each in few if isinstance(each, Tensor)]
 
 
 class _Numbered(nn.Module):

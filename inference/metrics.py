@@ -322,6 +322,8 @@ def held_out_correlation(
                 f"{d} coordinates have only as many canonical variates, fewer than {kept}"
             )
         z, s = (_independent(columns, half) for columns in (z, s))
+        if not z.shape[1]:
+            return HeldOutCorrelation(0.0, 0.0, 0.0)
         map_ = CCA(n_components=min(kept, z.shape[1], s.shape[1]), max_iter=5000)
         z, s = map_.fit(z[:half], s[:half]).transform(z, s)
     first, second = (
@@ -338,13 +340,15 @@ def held_out_correlation(
 
 def _independent(columns: np.ndarray, half: int) -> np.ndarray:
     """The principal components of the first rows' standardised columns, without those that rounding
-    alone gives: ``[N, rank]``, of a rank of 1 at least. CCA's iterations never meet a direction
-    without variance, and are wrong then.
+    alone gives: ``[N, rank]``. CCA's iterations never meet a direction without variance, and are
+    wrong then.
     """
+    columns = columns[:, np.ptp(columns[:half], axis=0) > 0]
+    if not columns.shape[1]:
+        return columns
     scaled = StandardScaler().fit(columns[:half]).transform(columns)
     _, sizes, axes = np.linalg.svd(scaled[:half], full_matrices=False)
-    rank = max(int((sizes > sizes[0] * half * np.finfo(float).eps).sum()), 1)
-    return scaled @ axes[:rank].T
+    return scaled @ axes[sizes > sizes[0] * half * np.finfo(float).eps].T
 
 
 def _matching_columns(

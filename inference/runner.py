@@ -40,6 +40,7 @@ from inference.training.loop import DeadFacetWarning, train
 from inference.training.plan import FitPlan, check_callbacks
 from inference.training.steps import SingleRunStep
 from ppl_models.base import FacetModel
+from ppl_models.checks import check_path
 from ppl_models.configurable import from_config, to_config
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ class SVIRunner(Run):
         :raises ValueError: if a parameter is neither float32 nor float64, or JSON cannot hold
             what a callback put into a record.
         """
+        folder = check_path("folder", folder)
         check_precision(self.guide)
         config = {
             "guide": to_config(self.guide),
@@ -238,7 +240,7 @@ class SVIRunner(Run):
         }
         history = "".join(map(as_line, self.history))
         state = self.guide.state_dict()
-        return write_checkpoint(Path(folder), config, state, history, card_text(self))
+        return write_checkpoint(folder, config, state, history, card_text(self))
 
     @classmethod
     def load(
@@ -264,7 +266,7 @@ class SVIRunner(Run):
         :raises ValueError: if a file is truncated, of another kind or of another save, or does not
             fit the guide; then nothing has changed.
         """
-        folder = Path(folder)
+        folder = check_path("folder", folder)
         config = read_config(folder)
         with blamed_on(folder / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])

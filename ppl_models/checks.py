@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, nan, prod
 from operator import index
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ __all__ = [
     "check_keys",
     "check_kind",
     "check_one_of",
+    "check_path",
     "check_positive",
     "check_rows",
     "check_seed",
@@ -146,6 +149,11 @@ def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     if value not in tuple(allowed):
         raise ValueError(f"{name} must be one of {tuple(allowed)}, got {value!r}")
     return value
+
+
+def check_path(name: str, value: Any) -> Path:
+    """:raises ValueError: if ``value`` is no path, naming the argument and what was given."""
+    return Path(check_kind(name, value, (str, PathLike), "a path, such as 'runs/first'"))
 
 
 def check_keys(name: str, value: Any, keys: Sequence[str]) -> Mapping[str, Any]:

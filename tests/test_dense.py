@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,4 +99,15 @@ def test_other_precisions_take_pytorchs_products(
     layer.to(dtype)(torch.randn(7, 20, dtype=dtype))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer.float()(torch.randn(7, 20)).dtype == torch.bfloat16
+    assert not on_such_a_processor
+
+
+@pytest.mark.parametrize("gone", ["torch._C._functorch", "torch.fx.experimental.proxy_tensor"])
+def test_without_names_that_are_not_public_products_are_pytorchs(
+    gone: str, on_such_a_processor: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, gone, None)
+    layer, other = layers()
+    x = torch.randn(7, 20)
+    assert torch.equal(layer(x), other(x))
     assert not on_such_a_processor

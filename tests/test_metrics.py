@@ -11,6 +11,7 @@ from sklearn.cross_decomposition import CCA
 
 from inference.metrics import (
     ClassifierScores,
+    HeldOutCorrelation,
     classifier_scores,
     cluster_accuracy,
     cluster_map,
@@ -221,6 +222,15 @@ def test_latents_of_lower_rank_align_as_far_as_they_go(lost: str) -> None:
     expected = 0 if lost == "all dead" else 0.8
     for value in (found.in_sample, found.out_of_sample, found.rematched):
         assert value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", [0.5, 0.0, 0.1, 1 / 3, -1e300])
+@pytest.mark.parametrize("rows", [50, 100], ids=["in the first half", "everywhere"])
+def test_constant_latents_correlate_with_nothing(value: float, rows: int) -> None:
+    sources, latents = np.random.default_rng(0).normal(size=(2, 100, 2))
+    latents[:rows] = value
+    found = held_out_correlation(sources, latents, align=True)
+    assert found == HeldOutCorrelation(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("size", [1e-170, 1e200])

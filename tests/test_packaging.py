@@ -178,6 +178,19 @@ def test_one_name_gives_all_that_the_packages_export() -> None:
     assert all(hasattr(facetvae, name) for name in facetvae.__all__)
 
 
+def test_no_import_needs_names_of_pytorch_that_are_not_public() -> None:
+    """They may go with any version: where they are used, there is another way."""
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = {
+        path.name: re.findall(
+            r"^(?:from|import) torch[.\w]*\._\w+.*|^from torch\S* import _.*", text, re.M
+        )
+        for path in files
+        if (text := path.read_text())
+    }
+    assert {name for name, each in found.items() if each} <= {"xla_program.py"}, "needs JAX as well"
+
+
 def names(requirements: list[str]) -> set[str]:
     return {re.match(r"[\w-]+", each)[0] for each in requirements}
 

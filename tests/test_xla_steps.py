@@ -262,10 +262,11 @@ CASES: dict[Any, list[tuple[Any, ...]]] = {
     aten.bitwise_and.Tensor: [(A > 0, B > 0)],
     aten.bitwise_not.default: [(A > 0,)],
     aten.bitwise_or.Tensor: [(A > 0, B > 0)],
-    aten.clamp.default: [(A, -1.0, 1.0), (A, None, 0.5), (A, float(A[0, 1]))],
-    aten.clamp_max.Tensor: [(A, B)],
-    aten.clamp_max.default: [(A, 0.5)],
-    aten.clamp_min.default: [(A, 0.0)],
+    # At a limit, versions of PyTorch differ in the derivative.
+    aten.clamp.default: [(A, -1.0, 1.0), (A, None, 0.5), (A, float(A[0, 1])), (Y, 0.0, 1.0)],
+    aten.clamp_max.Tensor: [(A, B), (A, A)],
+    aten.clamp_max.default: [(A, 0.5), (Y, 1.0)],
+    aten.clamp_min.default: [(A, 0.0), (Y, 0.0)],
     aten.digamma.default: [(P,)],
     aten.div.Scalar: [(A, 3.0)],
     aten.div.Tensor: [(A, P)],
@@ -429,9 +430,9 @@ def test_an_operation(op: Any, args: tuple[Any, ...], options: dict[str, Any]) -
         allow_unused=True,
     )
     for now, then in zip(slopes, wanted, strict=True):
-        assert np.allclose(
-            np.asarray(now), 0 if then is None else then.numpy(force=True), equal_nan=True
-        )
+        # A gradient of zeros may be a tensor without memory, which older PyTorch reads wrongly.
+        expected_slope = 0 if then is None else (then + 0).numpy(force=True)
+        assert np.allclose(np.asarray(now), expected_slope, equal_nan=True)
 
 
 def _to_jax(value: Any) -> Any:

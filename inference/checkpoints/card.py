@@ -27,7 +27,7 @@ from inference.describing.text import plain, table
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.run import Run
-from ppl_models.checks import check_kind
+from ppl_models.checks import check_kind, check_path
 from ppl_models.columns import Columns
 from ppl_models.plain import plain_array
 from ppl_models.sparse import is_sparse, sparse_rows
@@ -84,7 +84,7 @@ def write_card(
         ('card.md', True)
     """
     check_kind("run", run, Run, "a runner, such as SVIRunner(model, guide)")
-    folder = Path(folder)
+    folder = check_path("folder", folder)
     _check_saved(run, folder)
     names = [_file_name(name) for name in figures or {}]
     if twice := [name for name in names if names.count(name) > 1]:

@@ -30,7 +30,7 @@ from inference.checkpoints.training_state import TrainingProgress, check_complet
 from inference.distributed import SingleProcess
 from inference.randomness import random_state, set_random_state
 from inference.run import Run
-from ppl_models.checks import check_count, check_kind, check_positive
+from ppl_models.checks import check_count, check_kind, check_path, check_positive
 
 __all__ = [
     "CheckpointWarning",
@@ -96,7 +96,8 @@ class Checkpoints:
         keep: int = 2,
         resume: bool = False,
     ) -> None:
-        self.folder = Path(folder).absolute()  # a callback may change the working folder
+        # A callback may change the working folder.
+        self.folder = check_path("folder", folder).absolute()
         self.epochs, self.keep = (
             epochs if epochs is None else check_count("epochs", epochs),
             check_count("keep", keep),

@@ -27,6 +27,7 @@ from inference.figures.drawing import (
 )
 from inference.figures.training import training_curves
 from inference.randomness import seeded
+from ppl_models.checks import check_path
 from ppl_models.modes import evaluating
 
 __all__ = [
@@ -317,8 +318,8 @@ def save_figures(
         ...     [path.name for path in save_figures(folder, guide, x)]
         ['overview.png', 'clusters_cluster.png', 'samples_cluster.png']
     """
+    folder = check_path("folder", folder)
     image_shape_of(guide, image_shape)  # check before creating the folder
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     facets = _clustered(guide)
     figures = {"overview": facet_overview(guide, x, image_shape)} if facets else {}

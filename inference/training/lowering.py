@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -211,10 +212,27 @@ def _softplus(x: Array, beta: float = 1, threshold: float = 20) -> Array:
     return jnp.where(x * beta > threshold, x, jnp.log1p(jnp.exp(small)) / beta)
 
 
+@cache
+def _slope(at_tensor: bool) -> float:
+    """The derivative of PyTorch's ``clamp`` at its limit: 1 before version 2.14; since then 0 where
+    the limit is a number, and a half where it is a tensor.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.ones((), device="cpu", requires_grad=True)
+        return float(torch.autograd.grad(x.clamp_max(x.detach() if at_tensor else 1.0), x)[0])
+
+
 def _clamp(x: Array, least: Any = None, most: Any = None) -> Array:
-    """Unlike JAX's, whose derivative at a limit is a half."""
-    x = x if least is None else jnp.where(x < least, least, x)
-    return x if most is None else jnp.where(x > most, most, x)
+    """With PyTorch's derivative at a limit; that of JAX's is a half."""
+    x = x if least is None else _limited(x, least, jnp.less, jnp.less_equal, jnp.maximum)
+    return x if most is None else _limited(x, most, jnp.greater, jnp.greater_equal, jnp.minimum)
+
+
+def _limited(x: Array, limit: Any, beyond: Any, reached: Any, shared: Any) -> Array:
+    slope = _slope(isinstance(limit, Array))
+    if slope == 0.5:
+        return shared(x, limit)
+    return jnp.where((beyond if slope else reached)(x, limit), limit, x)
 
 
 def _vector_norm(x: Array, order: float = 2, dim: Any = None, keepdim: bool = False) -> Array:

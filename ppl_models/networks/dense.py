@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.functional import linear
 
 __all__ = [
@@ -95,11 +93,22 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
     """Whether both are tensors in single precision on the CPU, and PyTorch's modes are off."""
     single = rows.dtype == weight.dtype == torch.float32
     here = rows.device.type == weight.device.type == "cpu"
-    wrapped = is_functorch_wrapped_tensor(rows) or is_functorch_wrapped_tensor(weight)
     compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if not (single and here) or wrapped or compiling:
+    if not (single and here) or compiling or torch.is_autocast_enabled("cpu"):
         return False
-    return not torch.is_autocast_enabled("cpu") and get_proxy_mode() is None
+    return not _is_followed(rows, weight)
+
+
+def _is_followed(*tensors: Tensor) -> bool:
+    """Whether a transform of ``torch.func`` or a recording follows what is done with the tensors.
+    PyTorch says so by names that are not public: without them, assume that one does.
+    """
+    try:
+        from torch._C._functorch import is_functorch_wrapped_tensor
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    except ImportError:
+        return True
+    return get_proxy_mode() is not None or any(map(is_functorch_wrapped_tensor, tensors))
 
 
 @cache

@@ -6,18 +6,23 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from guides import VaDEGuide
-from inference import Checkpoints, SVIRunner, write_card
+from inference import Checkpoints, SVIRunner, export_predictions, write_card
+from inference.callbacks import Draw, JSONLines, TensorBoard
 from inference.checkpoints.periodic import CheckpointWarning
+from inference.figures import save_figures
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
 from tests.bad_inputs.shared import COUNT, NAN, D, Row, X, of, one_facet, runner, vae
 
@@ -102,6 +107,26 @@ def pipe(name: str) -> Callable[[Path], None]:
         os.mkfifo(run / name)
 
     return damage
+
+
+def tensorboard(folder: Any) -> TensorBoard:
+    """As built where its package is not there, too."""
+    with patch.dict(sys.modules, {"torch.utils.tensorboard": SimpleNamespace(SummaryWriter=None)}):
+        return TensorBoard(folder)
+
+
+# What takes a path first.
+PATHS: dict[str, Callable[[Any], Any]] = {
+    "Checkpoints": Checkpoints,
+    "Draw": lambda path: Draw(path, print, 1),
+    "JSONLines": JSONLines,
+    "SVIRunner.load": SVIRunner.load,
+    "SVIRunner.save": lambda path: runner().save(path),
+    "TensorBoard": tensorboard,
+    "export_predictions": lambda path: export_predictions(runner().guide, path, X),
+    "save_figures": lambda path: save_figures(path, runner().guide, X),
+    "write_card": lambda path: write_card(runner(), path),
+}
 
 
 def loads(
@@ -374,6 +399,10 @@ LOADING = [
         lambda run: runner().save(run / "config.json"),
         "config.json",
         FileExistsError,
+    ),
+    *(
+        Row(about, "type: path", lambda run, call=call: call(3), "must be a path, .* got int")
+        for about, call in PATHS.items()
     ),
 ]
 

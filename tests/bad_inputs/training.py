@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -60,7 +56,6 @@ from inference.callbacks import (
     JSONLines,
     ReduceOnPlateau,
     StopEarly,
-    TensorBoard,
 )
 from inference.evaluation.identifiability import (
     KeepIdentifiable,
@@ -79,6 +74,7 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
+from tests.bad_inputs.files import tensorboard
 from tests.bad_inputs.models import mixture, neighborly
 from tests.bad_inputs.shared import (
     COUNT,
@@ -531,7 +527,7 @@ RUNS = [
     ),
     *of(
         "JSONLines",
-        ("type: path", lambda: JSONLines(3), "str, bytes or os.PathLike object, not", TypeError),
+        ("type: bytes", lambda: JSONLines(b"a.jsonl"), "path must be a path, .* got bytes"),
         (
             "missing: folder",
             lambda: fit(callbacks=[JSONLines("new/a")]),
@@ -1162,12 +1158,6 @@ class Unkept:
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter([])
-
-
-def tensorboard(folder: Path) -> TensorBoard:
-    """As built where its package is not there, too."""
-    with patch.dict(sys.modules, {"torch.utils.tensorboard": SimpleNamespace(SummaryWriter=None)}):
-        return TensorBoard(folder)
 
 
 @cache
