@@ -1449,7 +1449,5 @@ def test_facets_of_wide_tables_are_sought_in_fewer_rows(monkeypatch: pytest.Monk
     monkeypatch.setattr(strategies, "MOST_WORK", 250 * 8**2)
     monkeypatch.setattr(strategies, "FEWEST_SEARCHED", 200)
     x = np.random.default_rng(0).normal(size=(300, 8))
-    with pytest.warns(
-        UserWarning, match=r"8 numbers a row .* in 250 of 300 rows: give"
-    ):
+    with pytest.warns(UserWarning, match=r"8 numbers a row .* in 250 of 300 rows: give"):
         strategies.facets_found(x, 0, View())
