@@ -4,7 +4,6 @@ figures.
 
 from importlib.metadata import PackageNotFoundError, version
 
-from inference.checkpoints.card import write_card
 from inference.checkpoints.periodic import Checkpoints
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.export import export_predictions
@@ -81,5 +80,4 @@ __all__ = [
     "select_model",
     "standard_normal_priors",
     "warm_start",
-    "write_card",
 ]

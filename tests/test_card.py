@@ -11,21 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
 
 from guides import VaDEGuide
-from inference import SVIRunner, elbo, write_card
-from inference.checkpoints.card import card_text
+from inference import SVIRunner
+from inference.checkpoints.card import card_text, write_card
 from inference.describing import FacetClusters, describe_clusters
 from inference.estimators import MultiFacetClustering
 from inference.estimators.base import FILES
 from inference.estimators.describing import card_sections
-from inference.figures import training_curves
-from inference.randomness import seeded
 from ppl_models import (
     MFCVAE,
     Columns,
-    DirichletMultinomial,
     GaussianMixture,
     Normal,
     Poisson,
@@ -86,45 +82,11 @@ def test_nothing_reads_the_card(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_card_with_data_tells_their_bound_and_clusters(tmp_path: Path) -> None:
-    run = runner()
-    figures = {"training": training_curves(run.history, ["style", "digit"])}
-    card = write_card(run, run.save(tmp_path), X, {"Purpose": "A test."}, figures)
-    said = rows(card)
-    with seeded(0, run.device):
-        bound, _ = elbo(run.model, run.guide, X, 10)
-    assert float(said["ELBO, nats per datum"][0].split(",")[0]) == pytest.approx(bound, rel=1e-4)
-    assert said["rows"] == ["30"]
-    assert said["shape of a datum"] == ["(6,)"]
-    used = len(np.unique(run.guide.predict(X)["digit"]))
-    assert said["clusters in use, digit"][0].startswith(f"{used} of 5, effectively ")
-    assert "## Purpose\n\nA test." in card.read_text()
-    assert "![card_training.png](card_training.png)" in card.read_text()
-    assert (tmp_path / "card_training.png").read_bytes().startswith(b"\x89PNG")
-    SVIRunner.load(tmp_path)
-    same = {"a b": figures["training"], "a+b": figures["training"]}
-    with pytest.raises(ValueError, match=r"two would be written as card_a_b\.png: rename one"):
-        write_card(run, tmp_path, figures=same)
-
-
-def test_a_card_with_sparse_data_says_the_same(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).poisson(1.0, (30, 6)).astype(np.float32)
-    x[:, 0] += 1
-    model = MFCVAE((6,), {"a": GaussianMixture(3, 2)}, DirichletMultinomial(), SharedMLP((8,)))
-    run = SVIRunner(model, VaDEGuide(model))
-    sparse, dense = (
-        rows(write_card(run, run.save(tmp_path / kind), given))
-        for kind, given in (("sparse", csr_array(x)), ("dense", x))
-    )
-    for name in ("rows", "shape of a datum", "missing entries", "clusters in use, a"):
-        assert sparse[name] == dense[name]
-
-
 def test_a_card_is_not_written_beside_another_run(tmp_path: Path) -> None:
     folder = runner().save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ValueError, match="has other weights than this one"):
-        write_card(runner(seed=1), folder)
+        write_card(runner(seed=1), folder, {})
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -154,12 +116,9 @@ def test_the_card_of_an_estimator(tmp_path: Path) -> None:
         f"{found.stability_[0]:.2f}",
     ]
     assert said["batch_size"] == [str(found.settings_["batch_size"])]
-    assert "## Data" not in (tmp_path / "card.md").read_text(), "no number that was not computed"
-    card = found.save_card(folder, people()[1], figures=True).read_text()
+    card = found.save_card(folder, people()[1]).read_text()
     assert "## About facet_0" in card
     assert "### Columns, by how much the clusters explain" in card
-    drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"card_about_facet_0.png"}, "one record is no curve"
     SVIRunner.load(tmp_path)
 
 

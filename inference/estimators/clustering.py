@@ -32,7 +32,6 @@ from inference.estimators.counting import FacetCount, clusters_in_subspaces
 from inference.estimators.data import BOUNDED
 from inference.estimators.defaults import default_dims, default_network
 from inference.estimators.describing import (
-    card_figures,
     card_sections,
     clusters_found,
     shown_columns,
@@ -573,14 +572,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(found, shown, metadata, kinds=kinds, **options)
 
-    def save_card(self, folder: str | Path, X: Any = None, figures: bool = False) -> Path:
+    def save_card(self, folder: str | Path, X: Any = None) -> Path:
         """Write a card, ``card.md``, into the folder in which ``runner_.save`` has written the run:
-        what the model is, the settings, the clusters and their stability; returns its path. See
-        :func:`~inference.write_card`.
+        what the model is, the settings, the clusters and their stability; returns its path.
 
-        :param X: rows, as for :meth:`predict`, whose ELBO is told and by which each facet is
-            described; by default neither is.
-        :param figures: whether to draw the training, how clusters merge, and the descriptions.
+        :param X: rows, as for :meth:`predict`, by which each facet is described; by default none
+            is.
         :raises FileNotFoundError: if no run was saved in the folder.
         :raises ValueError: if it was another run, or ``X`` does not fit.
 
@@ -595,11 +592,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             'card.md'
         """
         check_is_fitted(self)
-        names, x = self.facet_names_, None if X is None else self.encode(X)
+        names = self.facet_names_
         told = [] if X is None else [self.describe(name, X) for name in names]
         about = card_sections(self.settings_, names, self.labels_, self.stability_, told)
-        shown = (self.runner_.history, names, self.merge_trees_, told)
-        return write_card(self.runner_, folder, x, about, card_figures(*shown) if figures else None)
+        return write_card(self.runner_, Path(folder), about)
 
     def _reader(self, X: Any) -> Reader:
         return reader_for(X, self.columns, self.likelihood)

@@ -6,18 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.sparse import issparse
 from scipy.special import softmax
 
 from inference.describing import FacetClusters, FacetDescription
 from inference.describing.text import table
-from inference.estimators.merging import MergeTree
-from inference.estimators.tree_figure import merge_tree_figure
-from inference.figures import describe_figure, training_curves
 from ppl_models.frames import is_frame
 
-__all__ = ["card_figures", "card_sections", "clusters_found", "shown_columns"]
+__all__ = ["card_sections", "clusters_found", "shown_columns"]
 
 
 def clusters_found(
@@ -66,21 +62,6 @@ def card_sections(
         "Settings": table(("setting", "chosen"), chosen),
         **told,
     }
-
-
-def card_figures(
-    history: Sequence[Mapping[str, Any]],
-    facets: Sequence[str],
-    trees: Mapping[str, MergeTree],
-    descriptions: Sequence[FacetDescription] = (),
-) -> dict[str, Figure]:
-    """The figures of a card, by name."""
-    drawn = len(history) > 1  # a curve needs two points
-    figures = {"training": training_curves(history, facets)} if drawn else {}
-    if trees:
-        figures["merge_trees"] = merge_tree_figure(trees)
-    several = (each for each in descriptions if len(each.clusters) > 1)
-    return figures | {f"about_{each.facet}": describe_figure(each) for each in several}
 
 
 def _sizes(labels: np.ndarray) -> str:

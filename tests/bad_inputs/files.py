@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from guides import VaDEGuide
-from inference import Checkpoints, SVIRunner, export_predictions, write_card
+from inference import Checkpoints, SVIRunner, export_predictions
 from inference.callbacks import Draw, JSONLines, TensorBoard
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.figures import save_figures
@@ -125,7 +125,6 @@ PATHS: dict[str, Callable[[Any], Any]] = {
     "TensorBoard": tensorboard,
     "export_predictions": lambda path: export_predictions(runner().guide, path, X),
     "save_figures": lambda path: save_figures(path, runner().guide, X),
-    "write_card": lambda path: write_card(runner(), path),
 }
 
 
@@ -379,20 +378,6 @@ LOADING = [
         "no checkpoint in",
         FileNotFoundError,
     ),
-    Row(
-        "write_card",
-        "misfit: another run",
-        lambda run: write_card(runner(), run),
-        "has other weights than this one, .* save it first",
-    ),
-    Row(
-        "write_card",
-        "missing: run",
-        lambda run: write_card(runner(), run / "nowhere"),
-        "no checkpoint in .*nowhere",
-        FileNotFoundError,
-    ),
-    Row("write_card", "type: run", lambda run: write_card(vae(), run), "run must be a runner"),
     Row(
         "SVIRunner.save",
         "file: in the way",
