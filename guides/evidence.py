@@ -19,14 +19,7 @@ from ppl_models.arrays import group_sizes
 from ppl_models.configurable import Options
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 
-__all__ = [
-    "Evidence",
-    "GroupMean",
-    "GroupMixture",
-    "MixtureOfNormals",
-    "ProductOfNormals",
-    "product_of_normals",
-]
+__all__ = ["Evidence", "GroupMean", "MixtureOfNormals", "ProductOfNormals"]
 
 
 def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,6 @@ from ppl_models.precision import network_precision
 from ppl_models.turns import exclusive
 
 __all__ = [
-    "COMPILE",
     "Callback",
     "Run",
     "check_optimized",

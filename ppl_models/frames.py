@@ -22,7 +22,6 @@ __all__ = [
     "CATEGORIES",
     "NOTHING",
     "NUMBERS",
-    "OBJECTS",
     "STRINGS",
     "TEMPORAL",
     "Form",

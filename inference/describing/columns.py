@@ -41,7 +41,6 @@ __all__ = [
     "Numbers",
     "are_counts",
     "are_names",
-    "column_of",
     "columns_of",
     "has_names",
     "kinds_of",

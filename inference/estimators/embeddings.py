@@ -22,13 +22,7 @@ from inference.estimators.rows import some_rows
 from inference.estimators.views import View
 from ppl_models import Likelihood, Normal
 
-__all__ = [
-    "EmbeddingEncoding",
-    "EmbeddingReader",
-    "EmbeddingView",
-    "are_embeddings",
-    "embedding_encoding",
-]
+__all__ = ["EmbeddingReader", "are_embeddings"]
 
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.

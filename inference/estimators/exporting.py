@@ -15,7 +15,7 @@ from inference.estimators.data import Encoding
 from inference.estimators.frames import Table
 from inference.estimators.skewness import Unskewed
 
-__all__ = ["EncodingModule", "UnskewedModule", "columns_in_words", "plain_values"]
+__all__ = ["EncodingModule", "columns_in_words", "plain_values"]
 
 
 class EncodingModule(nn.Module):

@@ -18,7 +18,6 @@ from ppl_models.precision import run_network
 
 __all__ = [
     "ACTIVATIONS",
-    "INITIALIZERS",
     "Architecture",
     "ChannelsLast",
     "Decoder",
