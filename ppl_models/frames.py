@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
+from enum import StrEnum
 from numbers import Number
 from typing import Any
 
@@ -18,14 +19,9 @@ from narwhals.stable.v2.dependencies import get_pandas, is_into_dataframe, is_in
 from ppl_models.plain import check_told_apart, plain_array
 
 __all__ = [
-    "BOOLS",
-    "CATEGORIES",
-    "NOTHING",
-    "NUMBERS",
-    "STRINGS",
-    "TEMPORAL",
     "Form",
     "Given",
+    "Kind",
     "column_name",
     "columns_given",
     "frame_like",
@@ -35,17 +31,30 @@ __all__ = [
     "replaced",
 ]
 
-NUMBERS, BOOLS, STRINGS, CATEGORIES = "numbers", "bools", "strings", "categories"
-OBJECTS, NOTHING, TEMPORAL = "objects", "nothing", ("dates", "durations", "times")
+
+class Kind(StrEnum):
+    """What a column holds; nothing if its dtype has no values but gaps."""
+
+    NUMBERS = "numbers"
+    BOOLS = "bools"
+    STRINGS = "strings"
+    CATEGORIES = "categories"
+    DATES = "dates"
+    DURATIONS = "durations"
+    TIMES = "times"
+    OBJECTS = "objects"
+    NOTHING = "nothing"
+
+
 # What columns hold by the type of all their objects, the first that is right.
-KINDS: tuple[tuple[Any, str], ...] = (
-    (bool | np.bool_, BOOLS),
-    (str, STRINGS),
-    (complex | np.complexfloating, OBJECTS),
-    (timedelta | np.timedelta64, "durations"),
-    (Number | np.bool_, NUMBERS),
-    (date | np.datetime64, "dates"),
-    (time, "times"),
+KINDS: tuple[tuple[Any, Kind], ...] = (
+    (bool | np.bool_, Kind.BOOLS),
+    (str, Kind.STRINGS),
+    (complex | np.complexfloating, Kind.OBJECTS),
+    (timedelta | np.timedelta64, Kind.DURATIONS),
+    (Number | np.bool_, Kind.NUMBERS),
+    (date | np.datetime64, Kind.DATES),
+    (time, Kind.TIMES),
 )
 
 
@@ -54,9 +63,7 @@ class Given:
     """A column as a user gives it.
 
     :ivar name: its name.
-    :ivar kind: ``"numbers"``, ``"bools"``, ``"strings"`` or ``"categories"``; or what else it
-        holds: ``"dates"``, ``"durations"``, ``"times"``, ``"objects"``, or ``"nothing"`` if its
-        dtype has no values but gaps.
+    :ivar kind: what it holds.
     :ivar values: ``[N]``: real numbers or bools, floats with NaN if there are gaps; of other kinds
         objects, None in gaps.
     :ivar gaps: which entries are missing ``[N]``.
@@ -65,7 +72,7 @@ class Given:
     """
 
     name: str
-    kind: str
+    kind: Kind
     values: np.ndarray
     gaps: np.ndarray
     dtype: str = "object"
@@ -75,7 +82,7 @@ class Given:
     def there(self) -> np.ndarray:
         """The values that are not missing."""
         there = self.values[~self.gaps]
-        return there.astype(bool) if self.kind == BOOLS else there
+        return there.astype(bool) if self.kind == Kind.BOOLS else there
 
     @property
     def types(self) -> list[str]:
@@ -134,7 +141,7 @@ def given(name: str, values: Any) -> Given:
         if series.dtype != nw.Unknown:
             return _of_series(name, series, dtype)
         if (gaps := np.asarray(series.is_null().to_numpy(), bool)).all():
-            return Given(name, NOTHING, np.full(len(gaps), None), gaps, dtype)
+            return Given(name, Kind.NOTHING, np.full(len(gaps), None), gaps, dtype)
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.False_
     array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if array.dtype.kind not in "biufO":
@@ -151,7 +158,7 @@ def _of_series(name: str, series: Any, dtype: str) -> Given:
     objects = _objects(series.to_list())
     objects[gaps] = None
     if series.dtype in (nw.Categorical, nw.Enum):
-        return Given(name, CATEGORIES, objects, gaps, dtype, _order(series))
+        return Given(name, Kind.CATEGORIES, objects, gaps, dtype, _order(series))
     return _of_array(name, objects, gaps, dtype)
 
 
@@ -162,9 +169,9 @@ def _of_array(name: str, array: np.ndarray, gaps: np.ndarray, dtype: str) -> Giv
     gaps = gaps | np.array([_is_missing(each) for each in array.tolist()], bool)
     there = array[~gaps]
     all_are = (kind for types, kind in KINDS if all(isinstance(each, types) for each in there))
-    kind = next(all_are, OBJECTS) if len(there) else OBJECTS
+    kind = next(all_are, Kind.OBJECTS) if len(there) else Kind.OBJECTS
     numbers = plain_array(there, f"column {name!r}")
-    if kind in (NUMBERS, BOOLS) and numbers.dtype.kind in "biuf":
+    if kind in (Kind.NUMBERS, Kind.BOOLS) and numbers.dtype.kind in "biuf":
         return _of_numbers(name, numbers, gaps, dtype)
     objects = _objects(array.tolist())
     objects[gaps] = None
@@ -180,7 +187,9 @@ def _of_numbers(name: str, there: np.ndarray, gaps: np.ndarray, dtype: str) -> G
         values = np.full(len(gaps), np.nan, there.dtype if there.dtype.kind == "f" else float)
         values[~gaps] = there
     found = np.isnan(values) if values.dtype.kind == "f" else gaps
-    return Given(name, BOOLS if there.dtype.kind == "b" else NUMBERS, values, found, dtype)
+    return Given(
+        name, Kind.BOOLS if there.dtype.kind == "b" else Kind.NUMBERS, values, found, dtype
+    )
 
 
 def _objects(values: Iterable[Any]) -> np.ndarray:

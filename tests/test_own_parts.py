@@ -10,7 +10,7 @@ import itertools
 import random
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -572,6 +572,15 @@ def test_a_model_that_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(tried) == 1
 
 
+@pytest.fixture
+def stops() -> Iterator[None]:
+    """Ctrl-C has its usual effect, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("stops")
 def test_a_stop_while_recording_leaves_nothing_on() -> None:
     """It comes once the operations are recorded; in PyTorch's tracing it can leave modes on."""
     told: list[str] = []
@@ -588,6 +597,7 @@ def test_a_stop_while_recording_leaves_nothing_on() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("stops")
 def test_a_second_stop_has_its_usual_effect() -> None:
     """In a notebook an exception, where the end of the process would be that of the kernel."""
     asked: list[int] = []

@@ -22,9 +22,8 @@ from inference.describing.effects import (
 from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
 from ppl_models.checks import check_one_of
 from ppl_models.frames import (
-    NUMBERS,
-    TEMPORAL,
     Given,
+    Kind,
     column_name,
     given,
     is_frame,
@@ -285,7 +284,7 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
             f"column {name!r} of {what} has shape {shape}, but one value a row is needed"
         )
     column = given(name, values)
-    if column.kind in TEMPORAL or "complex" in column.types:
+    if column.kind in (Kind.DATES, Kind.DURATIONS, Kind.TIMES) or "complex" in column.types:
         raise ValueError(
             f"column {name!r} of {what} holds {column.kind} of the dtype {column.dtype}: give "
             "numbers, such as days or seconds since the first"
@@ -302,7 +301,7 @@ def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Col
     if kind == Counts.kind and not _are_whole(numbers):
         raise ValueError(f"column {name!r} of {what} has values that are no counts: 0, 1, 2, ...")
     if kind is None and _are_truths(numbers):
-        return _categories(what, Given(name, NUMBERS, numbers, np.isnan(numbers)))
+        return _categories(what, Given(name, Kind.NUMBERS, numbers, np.isnan(numbers)))
     return KINDS[kind or _kind_of_numbers(numbers)](name, numbers)
 
 
@@ -311,7 +310,7 @@ def _numbers(column: Given, asked: bool) -> np.ndarray | None:
 
     :param asked: whether bools, and text or categories that read as numbers, are wanted as such.
     """
-    if not asked and column.kind != NUMBERS and not column.gaps.all():
+    if not asked and column.kind != Kind.NUMBERS and not column.gaps.all():
         return None
     try:
         return column.values.astype(float)

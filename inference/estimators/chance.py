@@ -83,4 +83,4 @@ def largest(x: np.ndarray) -> float:
     a decomposition of a wide table takes many times as long.
     """
     product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
-    return float(np.linalg.eigvalsh(product)[-1])
+    return float(np.linalg.eigvalsh(product).max(initial=0.0))

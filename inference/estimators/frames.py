@@ -26,13 +26,9 @@ from ppl_models.categories import CodedLikelihood
 from ppl_models.checks import check_kind
 from ppl_models.configurable import from_config, to_config
 from ppl_models.frames import (
-    BOOLS,
-    CATEGORIES,
-    NOTHING,
-    NUMBERS,
-    STRINGS,
     Form,
     Given,
+    Kind,
     column_name,
     columns_given,
     frame_like,
@@ -77,7 +73,7 @@ class Column:
         return self._codes(column)
 
     def _codes(self, column: Given) -> np.ndarray:
-        if column.kind not in (NUMBERS, BOOLS):
+        if column.kind not in (Kind.NUMBERS, Kind.BOOLS):
             raise ValueError(
                 f"column {self.name!r} held {self.held} in the training data, but now its dtype is "
                 f"{column.dtype}, with values that are no {self.held}: convert it"
@@ -242,14 +238,14 @@ def is_mixed(X: Any) -> bool:
     """
     columns = columns_given(X)
     for each in columns:
-        if each.kind == NOTHING:
+        if each.kind == Kind.NOTHING:
             raise ValueError(f"column {each.name!r} has no values, all are missing: drop it")
-    check_kinds(columns, (NUMBERS, BOOLS, STRINGS, CATEGORIES))
-    if 0 < sum(each.kind == BOOLS for each in columns) < len(columns):
+    check_kinds(columns, (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES))
+    if 0 < sum(each.kind == Kind.BOOLS for each in columns) < len(columns):
         return True
     return any(
-        each.kind == CATEGORIES
-        or (each.kind == STRINGS and not all(map(reads_as_number, each.there)))
+        each.kind == Kind.CATEGORIES
+        or (each.kind == Kind.STRINGS and not all(map(reads_as_number, each.there)))
         for each in columns
     )
 
@@ -261,7 +257,7 @@ def warn_of_ids(columns: Iterable[Given]) -> None:
     for column in columns:
         there = column.there
         if (
-            column.kind != NUMBERS
+            column.kind != Kind.NUMBERS
             or len(there) < FEWEST_IDS
             or not (there == np.floor(there)).all()
         ):
@@ -290,7 +286,7 @@ def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
         raise ValueError(
             f"columns names {unknown[0]!r}, but X has {_some(list(given))}: is that a misspelling?"
         )
-    check_kinds(list(given.values()), (NUMBERS, BOOLS, STRINGS, CATEGORIES))
+    check_kinds(list(given.values()), (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES))
     read = {name: _column(each, chosen.get(name)) for name, each in given.items()}
     fitted = {
         name: _fitted(column, likelihood, column.codes(given[name]))
@@ -317,12 +313,12 @@ def _column(given: Given, likelihood: Likelihood | None) -> tuple[Column, Likeli
 def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     """:param coded: whether the user wants codes, also of numbers."""
     name = given.name
-    if given.kind == CATEGORIES:
+    if given.kind == Kind.CATEGORIES:
         likelihood = Ordinal() if given.order else Categorical()
         return CodedColumn(name, levels=tuple(given.levels())), likelihood
-    if given.kind == BOOLS:
+    if given.kind == Kind.BOOLS:
         return TruthColumn(name), Bernoulli()
-    if given.kind == STRINGS:
+    if given.kind == Kind.STRINGS:
         return CodedColumn(name, levels=_words(given, coded)), Categorical()
     there = given.there.astype(float)
     # Floats may be whole, too: pandas makes floats of integers with gaps.

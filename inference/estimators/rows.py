@@ -30,15 +30,18 @@ __all__ = [
 MANY = 20_000
 
 
-def some(n: int, seed: int = 0, most: int = MANY) -> np.ndarray | slice:
-    """At most ``most`` of ``n`` rows, in order: all, or drawn at random."""
+def some(n: int, seed: int = 0, most: int | None = None) -> np.ndarray | slice:
+    """At most ``MANY`` of ``n`` rows, and ``most``, in order: all, or drawn at random."""
+    most = MANY if most is None else min(most, MANY)
     if n <= most:
         return slice(None)
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def some_rows(x: np.ndarray, seed: int = 0, most: int = MANY) -> np.ndarray:
-    """At most ``most`` rows of ``x`` ``[N, ...]``, in order; ``x`` itself if it has no more."""
+def some_rows(x: np.ndarray, seed: int = 0, most: int | None = None) -> np.ndarray:
+    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if it has no
+    more.
+    """
     return x[some(len(x), seed, most)]
 
 

@@ -21,7 +21,7 @@ from inference.estimators.defaults import Lengths, epochs_of, likeliest_number
 from inference.estimators.divergence import blaming_divergence
 from inference.estimators.facets import REST, facet_names
 from inference.estimators.merging import ClusterCount, merged_number
-from inference.estimators.rows import MANY, has_missing, in_parts, labelled, some_rows
+from inference.estimators.rows import has_missing, in_parts, labelled, some_rows
 from inference.estimators.subspaces import (
     Subspaces,
     independent_subspaces,
@@ -402,14 +402,14 @@ def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
     of hundreds of numbers a row in fewer, so that it takes about a minute at most, with a warning.
     """
     width = view.numbers(x[:1]).shape[1]
-    most = min(MANY, max(FEWEST_SEARCHED, MOST_WORK // width**2))
-    if most < min(len(x), MANY):
+    rows = some_rows(x, seed, max(FEWEST_SEARCHED, MOST_WORK // width**2))
+    if len(rows) < len(some_rows(x, seed)):
         warnings.warn(
             f"X has {width} numbers a row (each category is one), so facets are looked for in "
-            f"{most} of {len(x)} rows: give facets=, or fewer columns or categories",
+            f"{len(rows)} of {len(x)} rows: give facets=, or fewer columns or categories",
             stacklevel=2,
         )
-    return number_of_facets(view.smooth(some_rows(x, seed, most), seed), seed, view.dims)
+    return number_of_facets(view.smooth(rows, seed), seed, view.dims)
 
 
 def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:

@@ -12,11 +12,8 @@ from torch import Tensor
 from inference.estimators.words import reads_as_number
 from ppl_models.arrays import within_float64
 from ppl_models.frames import (
-    BOOLS,
-    CATEGORIES,
-    NUMBERS,
-    STRINGS,
     Given,
+    Kind,
     columns_given,
     is_frame,
     native_columns,
@@ -34,12 +31,12 @@ __all__ = ["check_kinds", "plain_labels", "plain_table", "real_numbers", "with_n
 
 # What to do with columns that hold no numbers.
 ADVICE = {
-    "dates": "dates as numbers, such as days since the first",
-    "durations": "durations in seconds",
-    "times": "times in minutes since midnight",
-    CATEGORIES: "categories by OneHotEncoder",
-    STRINGS: "text by OneHotEncoder",
-    "objects": "objects as numbers",
+    Kind.DATES: "dates as numbers, such as days since the first",
+    Kind.DURATIONS: "durations in seconds",
+    Kind.TIMES: "times in minutes since midnight",
+    Kind.CATEGORIES: "categories by OneHotEncoder",
+    Kind.STRINGS: "text by OneHotEncoder",
+    Kind.OBJECTS: "objects as numbers",
 }
 
 
@@ -85,7 +82,7 @@ def plain_labels(y: Any) -> Any:
 def with_numbers(X: Any, numbers: np.ndarray) -> Any:
     """The frame ``X``, with numbers ``[N, D]`` in place of the columns that hold strings."""
     columns = columns_given(X)
-    return replaced(X, {i: numbers[:, i] for i, c in enumerate(columns) if c.kind == STRINGS})
+    return replaced(X, {i: numbers[:, i] for i, c in enumerate(columns) if c.kind == Kind.STRINGS})
 
 
 def check_kinds(columns: Sequence[Given], kinds: Collection[str]) -> None:
@@ -100,7 +97,7 @@ def check_kinds(columns: Sequence[Given], kinds: Collection[str]) -> None:
     if wrong:
         dtypes = ", ".join(sorted({each.dtype for each in wrong}))
         advice = " and ".join(dict.fromkeys(ADVICE[each.kind] for each in wrong))
-        allowed = "numbers, categories or bools" if CATEGORIES in kinds else "numbers"
+        allowed = "numbers, categories or bools" if Kind.CATEGORIES in kinds else "numbers"
         raise ValueError(
             f"X must hold {allowed}, but the columns {[each.name for each in wrong]} have the "
             f"dtype {dtypes}: encode {advice}, or drop them"
@@ -113,12 +110,14 @@ def _plain_frame(X: Any) -> Any:
     :raises ValueError: if it is none.
     """
     columns = columns_given(X)
-    words = [word for each in columns if each.kind == STRINGS for word in each.there]
+    words = [word for each in columns if each.kind == Kind.STRINGS for word in each.there]
     numeric = all(map(reads_as_number, words))
-    check_kinds(columns, (NUMBERS, BOOLS, STRINGS) if numeric else (NUMBERS, BOOLS))
+    check_kinds(
+        columns, (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS) if numeric else (Kind.NUMBERS, Kind.BOOLS)
+    )
     plain = {}
     for i, (given, (_, own)) in enumerate(zip(columns, native_columns(X), strict=True)):
         if not isinstance(getattr(own, "dtype", None), np.dtype) or is_of_objects(own):
-            text = given.kind not in (NUMBERS, BOOLS)
+            text = given.kind not in (Kind.NUMBERS, Kind.BOOLS)
             plain[i] = given.values.astype(float) if text else given.values
     return replaced(X, plain) if plain else X

@@ -286,7 +286,7 @@ ESTIMATORS = [
         (
             "type: dates",
             mixed(city=[date(2026, 1, 1 + i) for i in range(30)]),
-            "column 'city' holds objects of type date: encode them as numbers .*, or drop it",
+            r"the columns \['city'\] have the dtype object: encode dates as numbers, .*, or drop",
         ),
         ("missing: all of a column", mixed(age=NAN), "column 'age' has no values, all are missing"),
         (

@@ -104,7 +104,7 @@ DESCRIBING = of(
     (
         "type: dates",
         lambda: describing(metadata={"day": np.arange(6).astype("M8[D]")}),
-        r"column 'day' of metadata has the dtype datetime64\[D\]: give numbers",
+        r"column 'day' of metadata holds dates of the dtype datetime64\[D\]: give numbers",
     ),
     (
         "misfit: names",
