@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-__all__ = ["BASELINES"]
+__all__ = ["BASELINES", "NoBaseline"]
 
 
 class NoBaseline(nn.Module):

@@ -10,7 +10,7 @@ from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.run import Run
 
-__all__ = ["STEPS_PER_LOOK", "StopConverged"]
+__all__ = ["STEPS_PER_LOOK", "Convergence", "StopConverged"]
 
 #: Optimiser steps between two looks, about.
 STEPS_PER_LOOK = 100

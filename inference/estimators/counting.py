@@ -64,7 +64,7 @@ from inference.estimators.subspaces import Subspaces
 from inference.initialization.neighbors import neighbor_clusters
 from inference.threads import on_one_thread
 
-__all__ = ["FacetCount", "clusters_in_subspaces", "number_of_facets"]
+__all__ = ["FacetCount", "SubspaceEvidence", "clusters_in_subspaces", "number_of_facets"]
 
 # Most rows whose neighbours are looked for, and that tell whether bounded values are columns.
 MAX_ROWS, FEW_ROWS = 2000, 1000

@@ -21,7 +21,7 @@ from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
 from ppl_models.networks import Architecture
 from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
 
-__all__ = ["reads_counts"]
+__all__ = ["CountsReader", "reads_counts"]
 
 # Widths of the default network. The first is paid for by every column: at 10,000 columns it takes
 # most of a step.

@@ -19,7 +19,7 @@ from ppl_models import Columns
 from ppl_models.columns import numeric
 from ppl_models.configurable import from_config, to_config
 
-__all__ = ["View", "columns_view"]
+__all__ = ["ColumnsView", "View", "columns_view"]
 
 # Shuffled tables that a direction is compared with, the share of these that it must exceed, and the
 # most rows of them.
