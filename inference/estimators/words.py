@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from inference.describing.columns import FEW_VALUES, are_names
 
-__all__ = ["MOST_LEVELS", "check_words", "reads_as_number"]
+__all__ = ["check_words", "reads_as_number"]
 
-#: More different strings are names or ids.
+# More different strings are names or ids.
 MOST_LEVELS = 100
 # Different entries that a message names.
 NAMED = 3
