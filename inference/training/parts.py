@@ -7,7 +7,9 @@ nobody can know.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -21,13 +23,15 @@ from inference.training.nonfinite import SCHEDULED
 __all__ = ["Parts"]
 
 # Packages whose classes and functions keep to what a recorded program repeats.
-KNOWN = {"facetvae", "guides", "inference", "numpy", "ppl_models", "pyro", "torch", "zuko"}
+OWN = {"facetvae", "guides", "inference", "ppl_models"}
+KNOWN = OWN | {"numpy", "pyro", "torch", "zuko"}
 KNOWN |= {"abc", "builtins", "collections", "contextlib", "dataclasses", "enum", "functools"}
 KNOWN |= {"itertools", "math", "operator", "pathlib", "types", "typing", "weakref", "_weakref"}
-# Values that are compared; other objects are compared by identity.
-PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic)
+# Types of values that are compared; other objects are compared by identity.
+PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}
 # They hold nothing else.
-LEAVES = (type, ModuleType, BuiltinFunctionType, np.ndarray, torch.Generator)
+LEAVES = (type, ModuleType, BuiltinFunctionType, np.ndarray, np.generic, torch.Generator)
+CONTAINERS = {dict, OrderedDict, list, tuple, set}
 # Of a module, visited by themselves.
 TENSORS = {"_parameters", "_buffers", "_modules"}
 
@@ -62,9 +66,12 @@ class Parts:
         self.unknown = self.unknown or what
 
     def _visit(self, name: str, value: Any) -> None:
-        if isinstance(value, PLAIN):
+        if (kind := type(value)) in PLAIN:
             # NaN differs from itself
-            self.settings.append((type(value), value if value == value else "nan"))
+            self.settings.append((kind, value if value == value else "nan"))
+            return
+        if kind in CONTAINERS and not value:  # as hooks of modules are, which are looked at often
+            self.settings.append(kind)
             return
         self.settings.append(id(value))
         if id(value) in self._seen:
@@ -130,7 +137,7 @@ class Parts:
             self.settings.append((each.requires_grad, bool(each._backward_hooks)))
 
     def _class(self, name: str, cls: type) -> None:
-        """Look at a class and its functions, which somebody may have replaced."""
+        """Look at a class and, of this library's, at its functions: have they been replaced?"""
         if cls in self._classes:
             return
         self._classes.add(cls)
@@ -138,8 +145,9 @@ class Parts:
             self._note(f"{name} is a {cls.__module__}.{cls.__qualname__}")
             return
         for base in cls.__mro__:
-            for key, each in vars(base).items():
-                if isinstance(each, FunctionType) and not _is_known(each.__module__):
+            own = vars(base).items() if _package(base.__module__) in OWN else ()
+            for key, each in own:
+                if type(each) is FunctionType and not _is_known(each.__module__):
                     self._note(f"{cls.__qualname__}.{key} is the function {each.__qualname__}")
 
 
@@ -150,4 +158,9 @@ def _slots(cls: type) -> Iterable[str]:
 
 
 def _is_known(module: str | None) -> bool:
-    return module is None or module.partition(".")[0] in KNOWN
+    return module is None or _package(module) in KNOWN
+
+
+@cache
+def _package(module: str) -> str:
+    return module.partition(".")[0]
