@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -81,6 +81,8 @@ class Parts:
             self._tensor(name, value)
         elif isinstance(value, FunctionType):
             self._function(name, value)
+        elif isinstance(value, partial):
+            self._visit(name, (value.func, value.args, value.keywords))
         elif isinstance(value, MethodType):
             self._visit(name, value.__func__)
             self._visit(name, value.__self__)
