@@ -82,7 +82,8 @@ class Parts:
         elif isinstance(value, FunctionType):
             self._function(name, value)
         elif isinstance(value, partial):
-            self._visit(name, (value.func, value.args, value.keywords))
+            for each in (value.func, value.args, value.keywords):
+                self._visit(name, each)
         elif isinstance(value, MethodType):
             self._visit(name, value.__func__)
             self._visit(name, value.__self__)
