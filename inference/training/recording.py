@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,9 +102,7 @@ def shortened(
         return values
 
     program = _traced(watched, examples)
-    stopped = program.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default)
-    if len(stopped) < rules.detached:  # PyTorch from 2.14 on records an alias
-        raise ValueError("it stops gradients")
+    _restore_detached(program, rules.detached)
     simplify(program, differentiated=True)
     return program
 
@@ -136,6 +135,23 @@ def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bo
     if len(results[0]) != len(results[1]):
         return False
     return all(_close(one, other) for one, other in zip(*results, strict=True))
+
+
+def _restore_detached(program: GraphModule, number: int) -> None:
+    """Let a program stop gradients where its function does: PyTorch from 2.14 on records an alias.
+
+    :param number: how often the function does.
+    :raises ValueError: if it cannot be told where.
+    """
+    aten = torch.ops.aten
+    nodes = partial(program.graph.find_nodes, op="call_function")
+    if len(nodes(target=aten.detach.default)) >= number:
+        return
+    # The others are what PyTorch keeps for gradients of its own, which a program takes anew.
+    if len(aliases := [node for node in nodes(target=aten.alias.default) if node.users]) != number:
+        raise ValueError("it stops gradients where they cannot be told")
+    for node in aliases:
+        node.target = aten.detach.default
 
 
 class _RulesForGradients(TorchFunctionMode):
