@@ -311,7 +311,7 @@ def _converter(dtype: Any, own: Any) -> Callable[[float], Any] | None:
     if dtype.is_decimal():
         kind: Any = getattr(own, "type", getattr(own, "dtype", None))
         kind = getattr(kind, "pyarrow_dtype", kind)
-        most = 10.0 ** (kind.precision - kind.scale) - 1
+        most = 10.0 ** ((kind.precision or 38) - kind.scale) - 1  # polars may say none
         return lambda value: Decimal(f"{min(max(value, -most), most):.{kind.scale}f}")
     if dtype == nw.Boolean:
         return lambda value: value > 0.5
