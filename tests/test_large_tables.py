@@ -200,7 +200,7 @@ def peak(work: Callable[[], object]) -> int:
 def test_data_are_copied_once(
     many: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Encoding, outlying rows and clusters take one copy in float32, and less than half of another
+    """Encoding, outlying rows and clusters take one copy in float32, and less than 0.6 of another
     (parts of 25 rows of 3,000); of a memory map the file is not copied beside.
     """
     x, _ = drawn(3000, 40)
@@ -212,8 +212,8 @@ def test_data_are_copied_once(
     monkeypatch.setattr(outliers, "MOST_ROWS", 80)
     monkeypatch.setitem(sys.modules, "faiss", None)
     for given in (x, mapped):
-        assert peak(lambda given=given: fit._new_data(given)) < 1.5 * x.nbytes
-        assert peak(lambda given=given: fit.predict(given)) < 1.5 * x.nbytes
+        assert peak(lambda given=given: fit._new_data(given)) < 1.6 * x.nbytes
+        assert peak(lambda given=given: fit.predict(given)) < 1.6 * x.nbytes
 
 
 def test_progress_is_shown_on_request(many: Callable, capsys: pytest.CaptureFixture[str]) -> None:
