@@ -48,10 +48,10 @@ docs: $(INSTALLED)
 # Every way to take a step of MFCVAE, at three sizes, beside plain loops and NumPyro (the extra
 # `benchmarks`, which `make install` leaves out); then steps of every model. Twenty minutes or so.
 bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks.step_time
-	$(BIN)/python -m benchmarks.step_time --size quickstart
-	$(BIN)/python -m benchmarks.step_time --size table
-	$(BIN)/python -m benchmarks.model_costs
+	$(BIN)/python -m lab.benchmarks.step_time
+	$(BIN)/python -m lab.benchmarks.step_time --size quickstart
+	$(BIN)/python -m lab.benchmarks.step_time --size table
+	$(BIN)/python -m lab.benchmarks.model_costs
 
 # The statistical tests from twenty random states: about half an hour on one core.
 statistics: $(INSTALLED)

@@ -1,5 +1,5 @@
-"""The reference's pages, written from every module's ``__all__``: a name that is public is in the
-reference.
+"""The reference's pages, written from modules that have an ``__all__``: a name that is public is
+in the reference.
 
 Each name stands once, under the shortest path that it can be imported by.
 """
@@ -17,14 +17,18 @@ from typing import Any
 
 from sphinx.pycode import ModuleAnalyzer
 
-PACKAGES = ("ppl_models", "guides", "inference")
+PACKAGES = ("ppl_models", "guides", "inference", "facetvae")
 
 # Title and modules of each page, in the order to read them in. What is named nowhere stands on the
 # last page.
 PAGES: dict[str, tuple[str, list[str]]] = {
     "estimators": (
         "In scikit-learn's terms",
-        ["inference.estimators.clustering", "inference.estimators"],
+        ["facetvae.estimators.clustering", "facetvae.estimators"],
+    ),
+    "looking": (
+        "Describing and exploring",
+        ["facetvae.describing", "facetvae.selection", "facetvae.explorer"],
     ),
     "models": (
         "Models",
@@ -88,18 +92,19 @@ PAGES: dict[str, tuple[str, list[str]]] = {
             "inference.figures",
         ],
     ),
-    "inside": ("What the parts are made of", list(PACKAGES)),
+    "inside": ("What else there is", list(PACKAGES)),
 }
 
 
 def modules() -> dict[str, ModuleType]:
-    """Every module of the packages by name, a package before what is in it."""
+    """Every module with public names by its own name, a package before what is in it."""
     found = {}
     for package in map(importlib.import_module, PACKAGES):
         found[package.__name__] = package
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             found[info.name] = importlib.import_module(info.name)
-    return found
+    # Of `facetvae` itself all names are at home elsewhere.
+    return {name: each for name, each in found.items() if "__all__" in vars(each)}
 
 
 def own_names(module: ModuleType) -> list[str]:

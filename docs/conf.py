@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tomllib
+from contextlib import suppress
+from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ sys.path[:0] = [
 from api_pages import public_paths, resolved, write_pages  # noqa: E402
 
 INCLUDED = {
-    "RESULTS.md": "full_results.md",
+    "lab/RESULTS.md": "full_results.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
@@ -55,7 +59,7 @@ python_maximum_signature_line_length = 100
 # lead to.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(?!(ppl_models|guides|inference)\.).*"),
+    (r"py:.*", r"(?!(ppl_models|guides|inference|facetvae)\.).*"),
     # In signatures, and not public.
     (
         r"py:class",
@@ -75,10 +79,28 @@ def find_by_another_path(
     """
     named = node.get("reftarget", "")
     target = resolved(named, app.public_paths) or app.public_names.get(named)
-    if node.get("refdomain") != "py" or target in (None, named):
+    if node.get("refdomain") != "py" or target == named:
         return None
+    if target is None:
+        return contnode if is_ours(named) else None
     python = env.domains.python_domain
     return python.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)
+
+
+def is_ours(named: str) -> bool:
+    """Whether a name that is not public exists: it is shown, and leads nowhere."""
+    module, _, rest = named.rpartition(".")
+    while module and find_spec(module.split(".")[0]):
+        try:
+            value = importlib.import_module(module)
+        except ImportError:
+            module, _, last = module.rpartition(".")
+            rest = f"{last}.{rest}"
+            continue
+        with suppress(AttributeError):
+            return attrgetter(rest)(value) is not None
+        return False
+    return False
 
 
 def stay_on_the_site(app: Sphinx, docname: str, source: list[str]) -> None:

@@ -24,18 +24,7 @@ import pyro
 import torch
 from pyro.infer import ELBO
 
-from examples.common import (
-    add_setting_flags,
-    build_parser,
-    checkpointing,
-    load_data,
-    open_run_folder,
-    refuse_several,
-    resolve,
-    score_facets,
-    write_json,
-)
-from examples.datasets import Dataset
+from facetvae.datasets import Dataset
 from guides import (
     AmortizedGuide,
     Annealed,
@@ -54,7 +43,18 @@ from inference.diagnostics import (
     log_importance_weights,
     pareto_k,
 )
-from inference.figures.comparisons import guide_comparison
+from lab.figures.comparisons import guide_comparison
+from lab.protocols.common import (
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    load_data,
+    open_run_folder,
+    refuse_several,
+    resolve,
+    score_facets,
+    write_json,
+)
 from ppl_models import FacetModel, GaussianMixture, Normal, SharedMLP, VaDE
 
 FACET = "digit"  # and the label that it is scored by

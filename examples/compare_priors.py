@@ -24,19 +24,8 @@ from typing import Any
 
 import pyro
 
-from examples.common import (
-    add_setting_flags,
-    build_parser,
-    checkpointing,
-    load_data,
-    once,
-    open_run_folder,
-    refuse_several,
-    resolve,
-    score_facets,
-    write_json,
-)
-from examples.datasets import Dataset
+from facetvae.datasets import Dataset
+from facetvae.selection import clusters_in_use, effective_clusters
 from guides import FacetGuide, VaDEGuide
 from inference import (
     ProgressiveFadeIn,
@@ -48,8 +37,19 @@ from inference import (
 )
 from inference.callbacks import Evaluate, JSONLines
 from inference.diagnostics import importance_weighted_bounds, log_importance_weights
-from inference.figures.comparisons import grouped_curves, score_panels
-from inference.selection import clusters_in_use, effective_clusters
+from lab.figures.comparisons import grouped_curves, score_panels
+from lab.protocols.common import (
+    add_setting_flags,
+    build_parser,
+    checkpointing,
+    load_data,
+    once,
+    open_run_folder,
+    refuse_several,
+    resolve,
+    score_facets,
+    write_json,
+)
 from ppl_models import (
     MFCVAE,
     DirichletWeights,

@@ -18,7 +18,18 @@ from pathlib import Path
 import numpy as np
 import pyro
 
-from examples.common import (
+from facetvae.datasets import Dataset
+from guides import VaDEGuide
+from inference import (
+    NeighborGraph,
+    ProgressiveFadeIn,
+    SVIRunner,
+    fit_mixtures,
+    fit_neighbors,
+    image_variants,
+)
+from inference.figures.facets import save_figures
+from lab.protocols.common import (
     add_setting_flags,
     build_parser,
     checkpointing,
@@ -31,17 +42,6 @@ from examples.common import (
     score_facets,
     write_json,
 )
-from examples.datasets import Dataset
-from guides import VaDEGuide
-from inference import (
-    NeighborGraph,
-    ProgressiveFadeIn,
-    SVIRunner,
-    fit_mixtures,
-    fit_neighbors,
-    image_variants,
-)
-from inference.figures.facets import save_figures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, NeighborMixture, Normal
 
 

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-__all__ = ["BASELINES", "NoBaseline"]
-
 
 class NoBaseline(nn.Module):
     """No baseline: predicts 0.

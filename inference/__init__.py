@@ -2,8 +2,6 @@
 figures.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from inference.checkpoints.periodic import Checkpoints
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.export import export_predictions
@@ -31,14 +29,8 @@ from inference.objectives import (
 )
 from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
-from inference.selection.candidates import select_model
 from inference.training.batching import Groups, Rows
 from inference.training.together import fit_together
-
-try:
-    __version__ = version("facetvae")  # which has it from pyproject.toml
-except PackageNotFoundError:  # a copy of the files that was not installed
-    __version__ = "unknown"
 
 __all__ = [
     "Checkpoints",
@@ -77,7 +69,6 @@ __all__ = [
     "neighbor_clusters",
     "neighbor_start",
     "oriented_gradients",
-    "select_model",
     "standard_normal_priors",
     "warm_start",
 ]

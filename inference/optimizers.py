@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 
 from inference.objectives import Loss
 
-__all__ = ["OptimizerFactory", "build_optimizer"]
-
 #: Called with parameters and ``lr=``, such as ``torch.optim.SGD``.
 OptimizerFactory = Callable[..., Optimizer]
 

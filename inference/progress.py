@@ -8,8 +8,6 @@ import sys
 
 from tqdm.auto import tqdm
 
-__all__ = ["progress_bar", "say"]
-
 
 def progress_bar(total: int, unit: str, shown: bool = True, desc: str | None = None) -> tqdm:
     """A bar, hidden unless it is to be ``shown`` and can be."""

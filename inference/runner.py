@@ -224,7 +224,6 @@ class SVIRunner(Run):
         At every moment the folder holds the earlier run or this one, also if the process is killed.
         ``config.json`` holds the digests of the other two files. ``card.md`` says in words and
         numbers what the run is; no program reads it.
-        one.
 
         :raises ValueError: if a parameter is neither float32 nor float64, or JSON cannot hold
             what a callback put into a record.

@@ -1,9 +1,5 @@
 """Generative models and their parts: priors, likelihoods, networks."""
 
-from ppl_models.installation import check_installation
-
-check_installation()  # before others' packages of these names can be imported
-
 from ppl_models.base import FacetModel
 from ppl_models.categories import Categorical, Ordinal
 from ppl_models.columns import Columns

@@ -14,18 +14,6 @@ from torch import Tensor
 from ppl_models.plain import dense_tensor, is_masked, plain_array, with_unknown
 from ppl_models.turns import exclusive
 
-__all__ = [
-    "as_groups",
-    "as_integers",
-    "as_labels",
-    "as_mask",
-    "as_numbers",
-    "as_vectors",
-    "draw_labels",
-    "group_sizes",
-    "within_float64",
-]
-
 # Bytes of the longest number that torch has.
 LONGEST = 8
 

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid, softplus
 from ppl_models.checks import check_size
 from ppl_models.likelihood_base import Likelihood, rebuilt
 
-__all__ = ["Categorical", "Codes", "Ordinal"]
+__all__ = ["Categorical", "Ordinal"]
 
 
 class Codes(dist.Categorical):

@@ -12,24 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = [
-    "check_count",
-    "check_counts",
-    "check_device",
-    "check_images",
-    "check_keys",
-    "check_kind",
-    "check_one_of",
-    "check_path",
-    "check_positive",
-    "check_rows",
-    "check_seed",
-    "check_shape",
-    "check_size",
-    "is_index",
-    "number",
-]
-
 # No tensor axis is longer: a larger number is a mistake, reported before memory runs out.
 MAX_SIZE = 100_000_000
 # The largest seed of NumPy and scikit-learn.

@@ -17,7 +17,7 @@ from ppl_models.configurable import CLASS
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import Exact, Incomplete
 
-__all__ = ["Columns", "numeric"]
+__all__ = ["Columns"]
 
 NO_SHAPE = torch.Size()
 

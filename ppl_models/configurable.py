@@ -17,14 +17,6 @@ from torch import Tensor
 
 from ppl_models.turns import exclusive
 
-__all__ = [
-    "Configurable",
-    "Options",
-    "UnknownClass",
-    "from_config",
-    "to_config",
-]
-
 # Key that marks the description of an object; no argument or facet can have this name.
 CLASS = "@class"
 

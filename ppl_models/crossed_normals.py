@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-__all__ = ["normal_log_probs", "product_pays"]
-
 # Entries of the intermediate [B, K, d] below which its few passes take less time than the product's
 # preparation.
 SMALL_INTERMEDIATE = 2**14

@@ -17,9 +17,6 @@ from ppl_models.base import FacetModel
 from ppl_models.checks import check_rows
 from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
 
-__all__ = ["Observed", "as_data", "as_observed"]
-
-
 # Numbers per block when data are checked.
 CHECKED_AT_ONCE = 2**22
 

@@ -20,29 +20,6 @@ from torch.nn.functional import logsigmoid
 
 from ppl_models.crossed_normals import normal_log_probs, product_pays
 
-__all__ = [
-    "AveragedComponent",
-    "Component",
-    "DiagonalNormal",
-    "FewScalesNormal",
-    "LogitContinuousBernoulli",
-    "MarginalMixture",
-    "MaskedIndependent",
-    "Proportions",
-    "RelaxedComponent",
-    "RoundedLogistic",
-    "clamp_to_labels",
-    "component_log_probs",
-    "diagonal_normal",
-    "in_plates",
-    "is_enumerated",
-    "mark_enumerated",
-    "mean_and_log_variance",
-    "one_hot_labels",
-    "one_hot_of_largest",
-    "raw_log_variance",
-]
-
 NO_SHAPE = torch.Size()
 # Standard deviations from exp(-10 / 2) = 0.007 to exp(10 / 2) = 148: wider than any useful
 # posterior needs.

@@ -11,8 +11,6 @@ from torch import Tensor
 from ppl_models.arrays import as_labels, as_numbers
 from ppl_models.plain import with_unknown
 
-__all__ = ["cluster_labels", "neighbor_counts"]
-
 
 def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) -> Tensor:
     """Known clusters, a column a facet: integers ``[n, J]``, -1 where unknown.

@@ -18,19 +18,6 @@ from narwhals.stable.v2.dependencies import get_pandas, is_into_dataframe, is_in
 
 from ppl_models.plain import check_told_apart, plain_array
 
-__all__ = [
-    "Form",
-    "Given",
-    "Kind",
-    "column_name",
-    "columns_given",
-    "frame_like",
-    "given",
-    "is_frame",
-    "native_columns",
-    "replaced",
-]
-
 
 class Kind(StrEnum):
     """What a column holds; nothing if its dtype has no values but gaps."""

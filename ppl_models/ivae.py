@@ -22,7 +22,7 @@ from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
 from ppl_models.program import Given
 from ppl_models.vade import VaDE
 
-__all__ = ["IVAE", "ContinuousIVAE", "Labelled"]
+__all__ = ["IVAE", "ContinuousIVAE"]
 
 
 class Labelled(FacetModel):

@@ -9,8 +9,6 @@ from torch import nn
 
 from ppl_models.turns import exclusive
 
-__all__ = ["evaluating", "training"]
-
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:

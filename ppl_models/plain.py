@@ -14,17 +14,6 @@ from narwhals.stable.v2.dependencies import is_into_series
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = [
-    "array_of_tensor",
-    "check_told_apart",
-    "dense_tensor",
-    "hidden",
-    "is_masked",
-    "is_of_objects",
-    "plain_array",
-    "with_unknown",
-]
-
 # Not every larger integer is a float.
 LARGEST_EXACT = 2**53
 

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
 
-__all__ = ["AutoregressiveNormal", "FullNormal", "normal_points"]
-
 # Points that the mean and variance of what has no formula for them are averaged over.
 POINTS = 256
 # How many of them at once; fewer for large batches, which are so many rows at most.

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["network_precision", "run_network"]
-
 _dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=None)
 
 

@@ -25,8 +25,6 @@ from torch import Tensor, nn
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import KnownValue
 
-__all__ = ["ENUMERATE", "Given", "Program"]
-
 #: Pyro is to sum over all values of a discrete site.
 ENUMERATE = {"enumerate": "parallel"}
 

@@ -14,8 +14,6 @@ from torch.nn.functional import one_hot
 from ppl_models.distributions import Component
 from ppl_models.program import ENUMERATE
 
-__all__ = ["index_clusters"]
-
 
 def index_clusters(model: Callable[..., Any]) -> Callable[..., Any]:
     """The same model with a site ``c_NAME_index``, integers ``[B]``, for each cluster that is not

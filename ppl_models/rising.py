@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["log_rising_sums", "wide"]
-
 
 def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
     r"""Sums over the last axis of :math:`\log \Gamma(a + x) - \log \Gamma(a)`, for counts x.

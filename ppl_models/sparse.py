@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ppl_models.arrays import as_numbers
 
-__all__ = ["SparseRows", "is_sparse", "sparse_rows"]
+__all__ = ["SparseRows"]
 
 # Entries that are read at a time where all are.
 ENTRIES_AT_ONCE = 2**22

@@ -22,8 +22,6 @@ import torch
 from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
 
-__all__ = ["exclusive", "let_others_in"]
-
 
 @dataclass(frozen=True)
 class _ProcessState:

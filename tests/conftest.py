@@ -68,8 +68,8 @@ def no_global_parameters() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shapes_drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that holds the drawing of :mod:`examples.shapes`, made once for all processes."""
-    from examples import shapes
+    """A cache of the drawing of :mod:`lab.protocols.shapes`, made once for all processes."""
+    from lab.protocols import shapes
 
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder

@@ -1,5 +1,5 @@
-"""What examples.mlvae measures: on latents whose knowledge of the label is known, and on data that
-are held out.
+"""What lab.protocols.mlvae measures: on latents whose knowledge of the label is known, and on data
+that are held out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from examples.accumulation import Encoded, Inferred, check_evidence, evaluate
-from examples.datasets import drawn_shapes
-from examples.mlvae import held_out, main, parts
 from guides import GroupedGuide, VaDEGuide
+from lab.protocols.accumulation import Encoded, Inferred, check_evidence, evaluate
+from lab.protocols.datasets import drawn_shapes
+from lab.protocols.mlvae import held_out, main, parts
 from ppl_models import MLP, MLVAE, VAE, Normal
 from ppl_models.networks import Encoder
 

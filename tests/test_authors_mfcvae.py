@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import authors_mfcvae
+from lab.benchmarks import authors_mfcvae
 from tests import fresh
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,7 @@ def test_a_run_is_scored_and_goes_on_after_a_stop(mnist_root: Path, tmp_path: Pa
     def run(name: str, epochs: int) -> dict[str, dict[str, float]]:
         flags = ["--data-root", str(mnist_root), "--train-rows", "600", "--evaluate-every", "1"]
         flags += ["--epochs", str(epochs), "--out", str(tmp_path / name)]
-        done = fresh.run("-m", "benchmarks.authors_mfcvae", str(tmp_path), *flags, cwd=ROOT)
+        done = fresh.run("-m", "lab.benchmarks.authors_mfcvae", str(tmp_path), *flags, cwd=ROOT)
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads((tmp_path / name / "scores.json").read_text())
 

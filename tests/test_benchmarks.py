@@ -19,7 +19,12 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from benchmarks import (
+from facetvae.datasets import digits
+from guides import FacetGuide, VaDEGuide
+from inference import Groups, Loss, SVIRunner
+from inference.randomness import seeded
+from lab import summarize
+from lab.benchmarks import (
     draw_curves,
     few_labels,
     memory_over_time,
@@ -31,11 +36,10 @@ from benchmarks import (
     rivals_paired,
     start_at_truth,
     step_time,
-    summarize,
 )
-from benchmarks.model_cases import CASES, SMALL, Case, Size
-from benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
-from benchmarks.model_steps import (
+from lab.benchmarks.model_cases import CASES, SMALL, Case, Size
+from lab.benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
+from lab.benchmarks.model_steps import (
     FitSteps,
     check_same_objective,
     in_turns,
@@ -43,11 +47,7 @@ from benchmarks.model_steps import (
     ratios,
     spread,
 )
-from benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
-from examples.datasets import digits
-from guides import FacetGuide, VaDEGuide
-from inference import Groups, Loss, SVIRunner
-from inference.randomness import seeded
+from lab.benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
 from ppl_models.data import Observed
 
 CPU = torch.device("cpu")

@@ -16,11 +16,11 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from benchmarks import sparse_counts, sparse_memory
-from benchmarks.sparse_counts import drawn_counts
-from inference.estimators import MultiFacetClustering
-from inference.estimators.counting import number_of_facets
-from inference.estimators.counts_view import Centred, counts_view, logarithms
+from facetvae.estimators import MultiFacetClustering
+from facetvae.estimators.counts_view import Centred, counts_view, logarithms
+from facetvae.estimators.facets import number_of_facets
+from lab.benchmarks import sparse_counts, sparse_memory
+from lab.benchmarks.sparse_counts import drawn_counts
 from ppl_models import (
     Bernoulli,
     DirichletMultinomial,

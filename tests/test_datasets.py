@@ -11,16 +11,9 @@ import scipy.io
 from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
-from examples import shapes
-from examples.datasets import (
-    Dataset,
-    coloured,
-    digits,
-    load,
-    shapes3d,
-    some_rows,
-    torchvision_datasets,
-)
+from facetvae.datasets import Dataset, digits, some_rows, torchvision_datasets
+from lab.protocols import shapes
+from lab.protocols.datasets import coloured, load, shapes3d
 
 pytestmark = pytest.mark.slow(25)
 

@@ -16,18 +16,18 @@ from scipy.stats import binomtest, chi2, chi2_contingency, f_oneway, ncf, ncx2, 
 from scipy.stats.contingency import association
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from inference.describing import FacetClusters, FacetDescription, describe_clusters
-from inference.describing.columns import columns_of, kinds_of
-from inference.describing.effects import (
+from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
+from facetvae.describing.columns import columns_of, kinds_of
+from facetvae.describing.effects import (
     associated,
     mean_difference,
     rate_ratio,
     share_intervals,
     variance_explained,
 )
-from inference.describing.text import number_text
-from inference.estimators import MultiFacetClustering
-from inference.figures import describe_figure
+from facetvae.describing.figure import describe_figure
+from facetvae.describing.text import number_text
+from facetvae.estimators import MultiFacetClustering
 from ppl_models import Categorical, Columns, NegativeBinomial, Normal, Ordinal
 
 NAN = float("nan")

@@ -23,7 +23,7 @@ from tests.global_state import unchanged
 
 pytestmark = pytest.mark.slow(30)
 
-PACKAGES = ("ppl_models", "guides", "inference")
+PACKAGES = ("ppl_models", "guides", "inference", "facetvae", "lab.figures")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # Models, priors, likelihoods, networks, guides, and the kinds of things in `inference` that users
@@ -35,14 +35,14 @@ PUBLIC = (
     "inference",
     "inference.callbacks",
     "inference.diagnostics",
-    "inference.estimators",
+    "facetvae.estimators",
     "inference.evaluation",
     "inference.figures",
     "inference.initialization",
     "inference.metrics",
     "inference.objectives",
     "inference.schedules",
-    "inference.selection",
+    "facetvae.selection",
 )
 
 # Public names that need no example, and why.

@@ -14,18 +14,18 @@ from scipy.stats import multivariate_normal
 from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 
-from benchmarks import embeddings as measured
-from examples.embeddings import drawn_embeddings
-from inference.estimators import MultiFacetClustering
-from inference.estimators.counting import number_of_facets
-from inference.estimators.embeddings import (
+from facetvae.estimators import MultiFacetClustering
+from facetvae.estimators.embeddings import (
     EmbeddingReader,
     are_embeddings,
     embedding_encoding,
     of_length_one,
 )
-from inference.estimators.readers import Reader
-from inference.estimators.reading import reader_for
+from facetvae.estimators.facets import number_of_facets
+from facetvae.estimators.readers import Reader
+from facetvae.estimators.reading import reader_for
+from lab.benchmarks import embeddings as measured
+from lab.protocols.embeddings import drawn_embeddings
 from ppl_models import Normal
 
 QUICK = {"epochs": 4, "random_state": 0}

@@ -34,10 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
-from examples.sources import Labellings, labellings
-from guides import VaDEGuide
-from inference import SVIRunner, elbo
-from inference.estimators import (
+from facetvae.estimators import (
     ContentStyleTransformer,
     FacetClustering,
     MultiFacetClustering,
@@ -45,33 +42,32 @@ from inference.estimators import (
     UnstableFacetWarning,
     clustering,
     convergence,
-    outliers,
     starts,
     strategies,
 )
-from inference.estimators.base import SCORE_DRAWS, Chosen
-from inference.estimators.chance import principal_dimensions, rank
-from inference.estimators.convergence import LOOKS, Convergence, StopConverged
-from inference.estimators.counting import FacetCount, clusters_in_subspaces
-from inference.estimators.data import encoding_of
-from inference.estimators.defaults import default_plain_network, lengths
-from inference.estimators.noise import (
+from facetvae.estimators.base import SCORE_DRAWS, Chosen
+from facetvae.estimators.convergence import LOOKS, Convergence, StopConverged
+from facetvae.estimators.data import encoding_of
+from facetvae.estimators.defaults import default_plain_network, lengths
+from facetvae.estimators.facets import clusters_in_subspaces
+from facetvae.estimators.linear_maps import set_linear, set_widths, teach
+from facetvae.estimators.strategies import are_pictures, facets_found
+from facetvae.estimators.views import View
+from facetvae.table_rules import outliers
+from facetvae.table_rules.chance import principal_dimensions, rank
+from facetvae.table_rules.counting import FacetCount
+from facetvae.table_rules.noise import (
     RESIDUAL_SHARE,
     column_noise,
     linear_noise,
     residual_scale,
 )
-from inference.estimators.outliers import Outliers
-from inference.estimators.strategies import are_pictures, facets_found
-from inference.estimators.subspaces import (
-    Subspaces,
-    independent_subspaces,
-    set_linear,
-    set_widths,
-    teach,
-)
-from inference.estimators.views import View
+from facetvae.table_rules.outliers import Outliers
+from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
+from guides import VaDEGuide
+from inference import SVIRunner, elbo
 from inference.randomness import seeded
+from lab.protocols.sources import Labellings, labellings
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
 from ppl_models.data import Observed
 
@@ -1026,7 +1022,7 @@ def test_names_of_features_differ() -> None:
 def test_a_few_large_groups_train_for_as_many_steps(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.estimators.grouped.STEPS", 60)
+    monkeypatch.setattr("facetvae.estimators.grouped.STEPS", 60)
     found = ContentStyleTransformer(content_dim=1, style_dim=1, batch_size=10, random_state=0)
     found.fit(columns(), groups=np.arange(60) % number)
     assert found.runner_.step == 60
@@ -1128,7 +1124,7 @@ def test_a_facet_that_no_other_start_finds_is_reported() -> None:
     assert of_three_starts().settings_["unstable"] == []
 
 
-@pytest.mark.filterwarnings("ignore::inference.estimators.UnstableFacetWarning")
+@pytest.mark.filterwarnings("ignore::facetvae.estimators.UnstableFacetWarning")
 def test_the_start_with_the_best_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """And with the signs of all bounds turned the one with the worst, so that it is not the first
     both times; starts and their bounds are repeated by the seed.

@@ -23,11 +23,11 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from examples import augmentation, common, nvae, scoring, vlac
-from examples.datasets import Dataset, digits
+from facetvae.datasets import Dataset, digits
 from guides import AmortizedGuide, MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo, fit_mixtures
 from inference.metrics import cluster_accuracy
+from lab.protocols import augmentation, common, nvae, scoring, vlac
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
 
@@ -327,7 +327,7 @@ def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(
         "--weights",
         "dirichlet" if dataset == "digits" else "learned",
     ]
-    done = run("examples.choose", *flags, "--out", str(tmp_path / "run"), cwd=tmp_path)
+    done = run("lab.protocols.choose", *flags, "--out", str(tmp_path / "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "run.json",
@@ -363,7 +363,9 @@ NVAE_RUNS = [
     ("flags", "figures"), NVAE_RUNS, ids=["-".join(flags) for flags, _ in NVAE_RUNS]
 )
 def test_nvae_leaves_error_nats_and_figures(flags: list[str], figures: int, tmp_path: Path) -> None:
-    done = run("examples.nvae", *flags, "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    done = run(
+        "lab.protocols.nvae", *flags, "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
@@ -379,10 +381,10 @@ def test_nvae_leaves_error_nats_and_figures(flags: list[str], figures: int, tmp_
 
 
 def test_too_few_labels_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    done = run("examples.nvae", "--smoke", "--labels", "5", "--out", str(tmp_path / "run"))
+    done = run("lab.protocols.nvae", "--smoke", "--labels", "5", "--out", str(tmp_path / "run"))
     assert "--labels must be from 10, the number of classes, to" in done.stderr
     done = run(
-        "examples.nvae",
+        "lab.protocols.nvae",
         "--smoke",
         "--labels",
         "50",
@@ -408,7 +410,7 @@ def test_images_are_replaced_anew_in_every_epoch_or_once() -> None:
 
 def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
     arguments = [
-        "examples.augmentation",
+        "lab.protocols.augmentation",
         "--smoke",
         "--repeats",
         "1",
@@ -537,7 +539,9 @@ def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
 
 
 def test_a_run_can_train_on_some_of_the_images() -> None:
-    args = importlib.import_module("examples.mfcvae").parse(["--smoke", "--train-rows", "50"])[0]
+    args = importlib.import_module("lab.protocols.mfcvae").parse(["--smoke", "--train-rows", "50"])[
+        0
+    ]
     few, all_of_them = (common.load_data("digits", args, rows) for rows in (args.train_rows, 0))
     assert (len(few.train), len(all_of_them.train)) == (50, common.SMOKE_ROWS[0])
     assert len(few.test) == len(all_of_them.test)
@@ -545,7 +549,7 @@ def test_a_run_can_train_on_some_of_the_images() -> None:
 
 def test_final_fits_are_a_fit_of_the_mixtures_after_the_last_step(tmp_path: Path) -> None:
     for name, flags in (("without", []), ("with", ["--final-fits", "2"])):
-        done = run("examples.mfcvae", "--smoke", *flags, "--out", str(tmp_path / name))
+        done = run("lab.protocols.mfcvae", "--smoke", *flags, "--out", str(tmp_path / name))
         assert done.returncode == 0, done.stderr[-2000:]
     without, fitted = (SVIRunner.load(tmp_path / name) for name in ("without", "with"))
     changed = {
@@ -589,7 +593,9 @@ def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> 
         "--precision",
         "bf16",
     ]
-    done = run("examples.vade", *flags, "--evaluate-every", "1", "--out", str(tmp_path / "run"))
+    done = run(
+        "lab.protocols.vade", *flags, "--evaluate-every", "1", "--out", str(tmp_path / "run")
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     run_json = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run_json["data"] == "mnist"
@@ -641,7 +647,7 @@ def test_clusters_in_use_are_noted_at_the_start_early_and_at_times() -> None:
 
 
 def test_mnist_has_the_authors_decoder_and_start_and_flags_give_the_papers_words() -> None:
-    mfcvae = importlib.import_module("examples.mfcvae")
+    mfcvae = importlib.import_module("lab.protocols.mfcvae")
     _, settings = mfcvae.parse(["--dataset", "mnist"])
     how = ("start", "start_rows", "merge", "layers_after_merge")
     assert [getattr(settings, name) for name in how] == ["means", 0, "gated_add", 1]
@@ -670,13 +676,13 @@ def test_networks_and_schedules_that_do_not_go_together_are_refused(
     flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module("examples.mfcvae").parse(flags)
+        importlib.import_module("lab.protocols.mfcvae").parse(flags)
     assert words in capsys.readouterr().err
 
 
 def test_network_and_schedule_of_fig_10() -> None:
     """Table 6's network, and weights and gates at 1 from the first step."""
-    mfcvae = importlib.import_module("examples.mfcvae")
+    mfcvae = importlib.import_module("lab.protocols.mfcvae")
     flags = ["--dataset", "mnist", "--network", "shared", "--schedule", "together"]
     _, settings = mfcvae.parse(flags)
     data = replace(digits(), train=np.zeros((2, 784)))
@@ -692,7 +698,7 @@ def test_network_and_schedule_of_fig_10() -> None:
 @pytest.mark.parametrize(("loss", "kind"), [("primary", VaDEGuide), ("alternate", MarginalGuide)])
 def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
     """One facet, K = 50, d = 10, encoder 500, 500, 2000 and decoder 2000, 500, 500."""
-    vade = importlib.import_module("examples.vade")
+    vade = importlib.import_module("lab.protocols.vade")
     sizes = "--num-components 50 --dim 10 --widths 500 500 2000 --lr 0.002"
     _, settings = vade.parse(["--dataset", "mnist", *sizes.split(), "--loss", loss])
     assert (settings.batch_size, settings.lr) == (512, 2e-3)
@@ -709,7 +715,7 @@ def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
 
 
 def test_vade_is_convolutional_on_images_of_colour_and_where_it_is_asked_for() -> None:
-    vade = importlib.import_module("examples.vade")
+    vade = importlib.import_module("lab.protocols.vade")
     for flags, widths in (
         (["--dataset", "svhn"], (64, 128)),
         (["--dataset", "mnist", "--network", "convolutional"], (64, 128)),
@@ -773,13 +779,13 @@ def test_neighbors_need_a_layer_with_clusters(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module("examples.vlac").parse(flags)
+        importlib.import_module("lab.protocols.vlac").parse(flags)
     assert "the layers with clusters are layer_2, layer_3, layer_4" in capsys.readouterr().err
 
 
 def test_two_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module("examples.mfcvae").parse(
+        importlib.import_module("lab.protocols.mfcvae").parse(
             ["--warm-epochs", "1", "1", "--neighbor-epochs", "1", "1"]
         )
     assert "two starts: give one of them" in capsys.readouterr().err
@@ -810,7 +816,7 @@ def test_a_schedule_that_does_not_fit_is_said_before_anything_is_written(
 
 def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None:
     done = run(
-        "examples.mfcvae",
+        "lab.protocols.mfcvae",
         "--dataset",
         "mnist",
         "--data-root",

@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 import torch
 
-from examples import explore
-from examples.datasets import digits
+from facetvae import command
+from facetvae.datasets import digits
+from facetvae.explorer import data
+from facetvae.explorer.data import Asked
+from facetvae.explorer.explorer import Explorer
+from facetvae.explorer.pictures import Pictures
 from guides import ConditionalGuide, FacetGuide, PointGuide, TableGuide, VaDEGuide
 from inference import SVIRunner, warm_start
-from inference.exploring.explorer import Explorer
-from inference.exploring.pictures import Pictures
 from ppl_models import (
     CVAE,
     IVAE,
@@ -53,7 +55,9 @@ from tests.catalogue import (
 )
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
-from examples import explore_page, explore_views
+from facetvae.explorer import page as explore_page
+from facetvae.explorer import serve
+from facetvae.explorer import views as explore_views
 
 N = 12
 
@@ -343,12 +347,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    port = [] if "--port" in argv else ["--port", "0"]
     with pytest.raises(SystemExit) as stop:
-        explore.main(
-            [*argv, "--port", "0", "--no-browser"]
-            if "--port" not in argv
-            else [*argv, "--no-browser"]
-        )
+        command.main(["explore", *argv, *port, "--no-browser"])
     said = capsys.readouterr().err
     assert stop.value.code == 2
     assert said.count("\n") == 1, "one line"
@@ -417,7 +418,7 @@ def test_what_cannot_be_explored_is_said_in_a_line(
     "argv",
     [
         [],
-        ["run", "--smoke"],
+        ["run", "--unknown"],
         ["run", "--port", "70000"],
         ["run", "--rows", "0"],
         ["run", "--image-shape", "-8", "-8"],
@@ -426,13 +427,18 @@ def test_what_cannot_be_explored_is_said_in_a_line(
 )
 def test_flags_that_do_not_fit(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        explore.parse(argv)
+        asked(*argv)
+
+
+def asked(*argv: str) -> Asked:
+    args = vars(command.parser().parse_args(["describe", *argv]))
+    return Asked(**{name: value for name, value in args.items() if name != "do"})
 
 
 def shown(run: Path, *flags: str) -> Explorer:
-    args = explore.parse([str(run), *flags])
-    runner = explore.load_run(args.run, args.device)
-    return explore.explorer_of(runner, explore.shown_data(args, runner.model.x_shape), args)
+    wanted = asked(str(run), *flags)
+    runner = data.load_run(wanted.run, wanted.device)
+    return data.explorer_of(runner, data.shown_data(wanted, runner.model.x_shape), wanted)
 
 
 def test_the_runs_own_data_are_found_and_cut(run: Path) -> None:
@@ -481,17 +487,27 @@ def test_names_of_columns_are_read_a_line_each(
 
 def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
     labels = {"hue": np.arange(8) % 4, "digit": np.arange(8) % 3}
-    np.testing.assert_array_equal(explore.label_of(CVAE((6,), 3, 2), labels), labels["digit"])
-    assert explore.label_of(IVAE((6,), 5, 2), labels) is None
-    assert explore.label_of(vae().model, labels) is None
+    np.testing.assert_array_equal(data.label_of(CVAE((6,), 3, 2), labels), labels["digit"])
+    assert data.label_of(IVAE((6,), 5, 2), labels) is None
+    assert data.label_of(vae().model, labels) is None
 
 
-@pytest.mark.slow(13)
-def test_smoke_trains_answers_and_ends(tmp_path: Path) -> None:
-    done = fresh.run("-m", "examples.explore", "--smoke", cwd=tmp_path, timeout=120)
+def test_describe_prints_what_each_facet_is_about(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.main(["describe", str(run)])
+    page = capsys.readouterr().out
+    for facet in ("style", "digit"):
+        assert page.count(f"# {facet}: ") == 1
+    assert page.count("| digit") >= 2, "the known label, beside each facet's clusters"
+
+
+@pytest.mark.slow(20)
+def test_the_demo_leaves_a_run_that_can_be_described(tmp_path: Path) -> None:
+    done = fresh.run("-m", "facetvae", "demo", "--out", "demo", cwd=tmp_path, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "answered: 200" in done.stdout
-    assert not list(tmp_path.iterdir())
+    assert "digit: normalized mutual information of its clusters with the digit: 0." in done.stdout
+    assert shown(tmp_path / "demo").facets == ["style", "digit"]
 
 
 # The page in a browser
@@ -499,10 +515,10 @@ def test_smoke_trains_answers_and_ends(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    with explore.serving(explore.parse([str(run), "--port", "0", "--rows", "200"])) as server:
+    with serve.serving(asked(str(run), "--rows", "200"), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield explore.address_of(server)
+        yield serve.address_of(server)
         server.shutdown()
         thread.join()
 
@@ -610,18 +626,11 @@ def test_other_models_in_a_browser(
     run = SVIRunner(guide.model, guide).save(tmp_path / "run")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((40, *guide.model.x_shape)))
     np.save(tmp_path / "label.npy", np.arange(40) % 3)
-    flags = [
-        "--data",
-        str(tmp_path / "x.npy"),
-        "--label",
-        str(tmp_path / "label.npy"),
-        "--port",
-        "0",
-    ]
-    with explore.serving(explore.parse([str(run), *flags])) as server:
+    flags = ["--data", str(tmp_path / "x.npy"), "--label", str(tmp_path / "label.npy")]
+    with serve.serving(asked(str(run), *flags), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        page = chromium.Page(browser, explore.address_of(server))
+        page = chromium.Page(browser, serve.address_of(server))
         for view in explore_page.VIEWS:
             page.choose("view", view)
             if view != "Knowledge":
@@ -637,11 +646,11 @@ def test_a_browser_chooses_which_of_many_facets_to_swap(browser: Any, tmp_path: 
     guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
     run = SVIRunner(guide.model, guide).save(tmp_path / "run")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((20, 6)))
-    flags = [str(run), "--data", str(tmp_path / "x.npy"), "--port", "0"]
-    with explore.serving(explore.parse(flags)) as server:
+    flags = [str(run), "--data", str(tmp_path / "x.npy")]
+    with serve.serving(asked(*flags), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        page = chromium.Page(browser, explore.address_of(server))
+        page = chromium.Page(browser, serve.address_of(server))
         page.choose("view", "Swaps")
         assert page.wait(".swap", 64)
         page.click("#swapped label:nth-child(8)")

@@ -19,15 +19,17 @@ import numpy as np
 import pytest
 import torch
 
-from examples import explore
+from facetvae.explorer import serve as explore
+from facetvae.explorer.explorer import MAX_SWAPPED, Explorer
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner
-from inference.exploring.explorer import MAX_SWAPPED, Explorer
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
 from tests.catalogue import BUILDERS, autoencoder, cvae, given, nvae, two_facets, vae
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
-from examples import explore_page, explore_requests, explore_views
+from facetvae.explorer import page as explore_page
+from facetvae.explorer import requests as explore_requests
+from facetvae.explorer import views as explore_views
 
 N = 12
 PLACE = "http://127.0.0.1:8050"

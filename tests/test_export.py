@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 import torch
 
+from facetvae.estimators import MultiFacetClustering, SemiSupervisedClassifier
+from facetvae.estimators.data import encoding_of
+from facetvae.estimators.exporting import EncodingModule, UnskewedModule
+from facetvae.table_rules.skewness import Unskewed
 from guides import FacetGuide, InverseAutoregressive, MarginalGuide, VaDEGuide
 from inference import export_predictions
-from inference.estimators import MultiFacetClustering, SemiSupervisedClassifier
-from inference.estimators.data import encoding_of
-from inference.estimators.exporting import EncodingModule, UnskewedModule
-from inference.estimators.skewness import Unskewed
 from ppl_models import (
     MFCVAE,
     Bernoulli,

@@ -13,24 +13,22 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from facetvae.describing import FacetClusters, describe_clusters
+from facetvae.describing.figure import describe_figure
+from facetvae.explorer import Pictures
 from guides import VaDEGuide
 from inference import cold_start
-from inference.describing import FacetClusters, describe_clusters
-from inference.exploring import Pictures
-from inference.figures import (
-    cluster_gallery,
-    describe_figure,
+from inference.figures import cluster_gallery, save_figures, training_curves
+from inference.figures.drawing import image_rows
+from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
+from lab.figures import (
     grouped_boxes,
     grouped_curves,
     kl_by_class,
     latent_scatter,
     run_curves,
-    save_figures,
     score_panels,
-    training_curves,
 )
-from inference.figures.drawing import image_rows
-from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from inference.describing.columns import columns_of
-from inference.estimators import ContentStyleTransformer, MultiFacetClustering
-from inference.estimators.frames import is_mixed, read_table
-from inference.estimators.reading import reader_for
-from inference.estimators.tables import plain_labels
-from inference.estimators.words import MOST_LEVELS
+from facetvae.describing.columns import columns_of
+from facetvae.estimators import ContentStyleTransformer, MultiFacetClustering
+from facetvae.estimators.frames import is_mixed, read_table
+from facetvae.estimators.reading import reader_for
+from facetvae.estimators.tables import plain_labels
+from facetvae.estimators.words import MOST_LEVELS
 from ppl_models import Categorical, Normal, StudentT
 from ppl_models.frames import Form, given, native_columns
 

@@ -21,6 +21,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from facetvae.estimators import (
+    ContentStyleTransformer,
+    MultiFacetClustering,
+    SemiSupervisedClassifier,
+)
+from facetvae.explorer import Explorer
+from facetvae.selection import select_model
 from guides import FacetGuide, GroupedGuide, VaDEGuide
 from inference import (
     Checkpoints,
@@ -39,18 +46,11 @@ from inference import (
     learn_to_encode,
     mutual_information,
     neighbor_start,
-    select_model,
     standard_normal_priors,
     warm_start,
 )
 from inference.callbacks import FitMixtures, StopEarly
 from inference.checkpoints.periodic import CheckpointWarning
-from inference.estimators import (
-    ContentStyleTransformer,
-    MultiFacetClustering,
-    SemiSupervisedClassifier,
-)
-from inference.exploring import Explorer
 from ppl_models import MFCVAE, MLVAE, GaussianMixture, Normal, SharedMLP
 from tests.drawing import Injected, failing_layers
 from tests.global_state import unchanged

@@ -17,14 +17,14 @@ from scipy import sparse
 from sklearn.datasets import make_blobs
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from inference.estimators import (
+from facetvae.estimators import (
     ContentStyleTransformer,
     FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from inference.estimators.data import encoding_of
-from inference.estimators.defaults import default_network, default_plain_network
+from facetvae.estimators.data import encoding_of
+from facetvae.estimators.defaults import default_network, default_plain_network
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, Incomplete, MLPLadder, Normal
 from ppl_models.arrays import as_groups, as_labels, as_numbers
 from ppl_models.data import as_data

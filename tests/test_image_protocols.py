@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from examples.datasets import Dataset
-from examples.image_protocols import (
+from facetvae.datasets import Dataset
+from guides import ConditionalGuide, MarginalGuide
+from inference import Checkpoints, SVIRunner
+from lab.protocols.image_protocols import (
     PROTOCOLS,
     STANDS_FOR,
     Settings,
@@ -22,12 +24,10 @@ from examples.image_protocols import (
     left_out,
     varying_pixels,
 )
-from guides import ConditionalGuide, MarginalGuide
-from inference import Checkpoints, SVIRunner
 from ppl_models import IVAE, MLP, Bernoulli, GaussianMixture, Incomplete, VaDE
 
 pytestmark = pytest.mark.slow(15)
-images = importlib.import_module("examples.identifiability_images")
+images = importlib.import_module("lab.protocols.identifiability_images")
 
 EIGHT_BIT = np.random.default_rng(0).integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
 ALL = np.ones((1, 4, 4), bool)

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import imputed_tables
-from benchmarks.imputed_tables import Coded, errors, known_values, measure, with_gaps
-from benchmarks.mixed_tables import mixed_table
-from inference.estimators import MultiFacetClustering
+from facetvae.estimators import MultiFacetClustering
+from lab.benchmarks import imputed_tables
+from lab.benchmarks.imputed_tables import Coded, errors, known_values, measure, with_gaps
+from lab.benchmarks.mixed_tables import mixed_table
 
 NAN = float("nan")
 

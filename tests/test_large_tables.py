@@ -13,12 +13,14 @@ import pytest
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import LocalOutlierFactor
 
-from benchmarks import million_rows
-from examples.sources import labellings
-from inference.estimators import MultiFacetClustering, clustering, data, outliers, rows, subspaces
-from inference.estimators.data import encoding_of
-from inference.estimators.outliers import Outliers
-from inference.estimators.rows import Arranged, in_parts, labelled, some
+from facetvae.estimators import MultiFacetClustering, clustering, data, linear_maps
+from facetvae.estimators.data import encoding_of
+from facetvae.table_rules import outliers, rows
+from facetvae.table_rules.outliers import Outliers
+from facetvae.table_rules.rows import Arranged, in_parts, labelled, some
+from inference.initialization.nearest import CellSearch
+from lab.benchmarks import million_rows
+from lab.protocols.sources import labellings
 
 pytestmark = pytest.mark.slow(10)
 
@@ -28,7 +30,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many rows are many."""
 
     def to(number: int) -> None:
-        for module in (rows, data, outliers, subspaces, clustering):
+        for module in (rows, data, outliers, linear_maps, clustering):
             monkeypatch.setattr(module, "MANY", number)
 
     return to
@@ -128,7 +130,7 @@ def test_outlying_rows_of_many_are_those_of_exact_neighbours(
     x, _ = drawn(3000, 8)
     far = np.random.default_rng(3).normal(size=(3000, 8))
     x[::100] += (20 * far / np.linalg.norm(far, axis=1, keepdims=True))[::100]
-    usual = Outliers(x)
+    usual = Outliers(x, search=CellSearch)
     exact = usual.among(x)
     assert exact[::100].mean() > 0.9
     assert exact.sum() < 40

@@ -13,18 +13,18 @@ import pytest
 from sklearn.base import clone
 from sklearn.metrics import normalized_mutual_info_score
 
-from benchmarks import mixed_tables
-from benchmarks.mixed_tables import mixed_table
-from inference.estimators import (
+from facetvae.estimators import (
     ContentStyleTransformer,
     FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from inference.estimators.chance import components_beyond_chance
-from inference.estimators.filling import LinearFilling, linear_filling
-from inference.estimators.frames import is_mixed, read_table
-from inference.estimators.views import columns_view
+from facetvae.estimators.frames import is_mixed, read_table
+from facetvae.estimators.views import columns_view
+from facetvae.table_rules.chance import components_beyond_chance
+from facetvae.table_rules.filling import LinearFilling, linear_filling
+from lab.benchmarks import mixed_tables
+from lab.benchmarks.mixed_tables import mixed_table
 from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Ordinal, Poisson, StudentT
 
 NAN = float("nan")

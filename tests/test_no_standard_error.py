@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guides import VaDEGuide
-from inference import SVIRunner, fit_together
-from inference.estimators import (
+from facetvae.estimators import (
     ContentStyleTransformer,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from inference.estimators.rows import MANY, in_parts
+from facetvae.table_rules.rows import MANY, in_parts
+from guides import VaDEGuide
+from inference import SVIRunner, fit_together
 from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
 
 X = np.random.default_rng(0).normal(size=(30, 4))

@@ -10,14 +10,15 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
-from benchmarks.numbers_found import NONE, linear, standardised, table
-from examples.sources import labellings
-from inference.estimators.counting import FacetCount, _in_units_of_noise, number_of_facets
-from inference.estimators.dip import dip, dip_p_value
-from inference.estimators.grids import grid_of
-from inference.estimators.merging import VALLEY, merge_tree, merged_number
-from inference.estimators.skewness import unskewed_if_better
-from inference.estimators.sources import independent_sources
+from facetvae.estimators.facets import number_of_facets
+from facetvae.table_rules.counting import FacetCount, _in_units_of_noise
+from facetvae.table_rules.dip import dip, dip_p_value
+from facetvae.table_rules.grids import grid_of
+from facetvae.table_rules.merging import VALLEY, merge_tree, merged_number
+from facetvae.table_rules.skewness import unskewed_if_better
+from facetvae.table_rules.sources import independent_sources
+from lab.benchmarks.numbers_found import NONE, linear, standardised, table
+from lab.protocols.sources import labellings
 
 pytestmark = pytest.mark.slow(40)
 
@@ -140,7 +141,7 @@ def test_most_drawn_tables_have_their_number_of_facets() -> None:
 
 def test_data_without_clusters_have_no_facets() -> None:
     """14 tables, and no claim: a rate of 20 % would be found in 95 % of tests. In 300 others, of
-    six of these kinds, there was none (results/false_discovery.toml).
+    six of these kinds, there was none (lab/results/false_discovery.toml).
     """
     tables = 2 * len(NONE)
     assert binom.cdf(0, tables, 0.2) < 0.05

@@ -28,7 +28,9 @@ from inference import (
     data_dependent_start,
     kl_by_dimension,
 )
-from inference.figures.classes import (
+from inference.figures.facets import facet_draws, facet_overview, facet_swaps, save_figures
+from inference.training.loop import DeadFacetWarning
+from lab.figures.classes import (
     class_samples,
     class_traversals,
     kl_by_class,
@@ -36,8 +38,6 @@ from inference.figures.classes import (
     latent_scatter,
     shared_traversals,
 )
-from inference.figures.facets import facet_draws, facet_overview, facet_swaps, save_figures
-from inference.training.loop import DeadFacetWarning
 from ppl_models import CVAE, MLP, NVAE, VAE, GaussianMixture, Normal, StandardNormal, VaDE
 from ppl_models.distributions import Proportions
 from ppl_models.priors import ClassBlocks

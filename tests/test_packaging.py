@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow(20)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-PACKAGES = ("ppl_models", "guides", "inference")
+PACKAGES = ("ppl_models", "guides", "inference", "facetvae")
 RELEASE = f"facetvae-{PROJECT['version']}"
 
 # Run where nothing of the repository is at hand.
@@ -32,22 +32,20 @@ ELSEWHERE = """
 import importlib, pkgutil, sys
 import torch
 
-for name in ("ppl_models", "guides", "inference"):
+for name in ("ppl_models", "guides", "inference", "facetvae"):
     package = importlib.import_module(name)
     found = [name, *(info.name for info in pkgutil.walk_packages(package.__path__, f"{name}."))]
     for module in map(importlib.import_module, found):
         assert module.__file__.startswith(sys.argv[1]), module.__file__
 
-import inference
-from guides import VaDEGuide
-from inference import SVIRunner
-from ppl_models import GaussianMixture, SharedMLP, VaDE
+import facetvae
+from facetvae import GaussianMixture, MultiFacetClustering, SharedMLP, SVIRunner, VaDE, VaDEGuide
 
 model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8, 8)))
 runner = SVIRunner(model, VaDEGuide(model))
 runner.fit(torch.rand(20, 6), epochs=2, batch_size=20, progress=False)
 assert runner.step == 2
-print(inference.__version__)
+print(facetvae.__version__)
 """
 
 
@@ -80,18 +78,18 @@ def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
         for p in (ROOT / package).rglob("*.py")
     }
     typed = {f"{package}/py.typed" for package in PACKAGES}
+    page = {p.relative_to(ROOT).as_posix() for p in (ROOT / "facetvae/explorer/assets").iterdir()}
     beside = {"METADATA", "WHEEL", "RECORD", "top_level.txt", "licenses/LICENSE"}
+    beside |= {"entry_points.txt"}
     info = {f"{RELEASE}.dist-info/{name}" for name in beside}
-    assert found == code | typed | info | {"facetvae.py"}
+    assert found == code | typed | page | info
 
 
 def test_the_sdist_can_be_tested_and_has_its_pages(built: Path) -> None:
     with tarfile.open(built / f"{RELEASE}.tar.gz") as sdist:
         found = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = [
-        path
-        for folder in ("tests", "examples", "benchmarks")
-        for path in (ROOT / folder).rglob("*.py")
+        path for folder in ("tests", "examples", "lab") for path in (ROOT / folder).rglob("*.py")
     ]
     wanted += [
         *documents(),
@@ -99,7 +97,7 @@ def test_the_sdist_can_be_tested_and_has_its_pages(built: Path) -> None:
         *(ROOT / "docs").glob("*.png"),
         ROOT / "docs/batch.svg",
     ]
-    wanted += (ROOT / "results").iterdir()
+    wanted += (ROOT / "lab/results").iterdir()
     wanted += [ROOT / name for name in ("LICENSE", "Makefile", "pyproject.toml", "constraints.txt")]
     assert {path.relative_to(ROOT).as_posix() for path in wanted} <= found
     assert not [
@@ -154,26 +152,29 @@ def test_another_distribution_with_a_package_of_our_name(built: Path, tmp_path: 
     assert imported(str(ours), whole, tmp_path).stderr == ""
 
     (namesake(theirs) / "__init__.py").write_text("")
-    hidden = imported(f"{theirs}{os.pathsep}{ours}", "import facetvae", tmp_path)
-    assert f"ImportError: 'inference' at {theirs}/inference hides FacetVAE's" in hidden.stderr
+    program = "from facetvae import SVIRunner"
+    hidden = imported(f"{theirs}{os.pathsep}{ours}", program, tmp_path)
+    said = (
+        "ImportError: the package 'inference' at {}/inference is another distribution's and hides"
+    )
+    assert said.format(theirs) in hidden.stderr
 
     package = namesake(ours)
-    said = imported(str(ours), whole, tmp_path)
-    assert said.returncode == 0
-    assert "NamesakeWarning: other distributions install packages of FacetVAE's" in said.stderr
-    assert "'inference' (namesake). FacetVAE's are in place" in said.stderr
-
+    assert imported(str(ours), whole, tmp_path).returncode == 0, "it has other modules"
     (package / "__init__.py").write_text("")
-    for program in ("import facetvae", "from guides import VaDEGuide"):
-        lost = imported(str(ours), program, tmp_path)
-        assert "ImportError: another distribution has overwritten FacetVAE's package" in lost.stderr
+    assert said.format(ours) in imported(str(ours), program, tmp_path).stderr
+
+
+def test_importing_facetvae_or_a_rule_for_tables_imports_no_torch() -> None:
+    for module in ("facetvae", "facetvae.table_rules.counting"):
+        done = fresh.run("-c", f"import {module}, sys; assert 'torch' not in sys.modules")
+        assert done.returncode == 0, done.stderr
 
 
 def test_one_name_gives_all_that_the_packages_export() -> None:
     import facetvae
 
-    packages = [*PACKAGES, "inference.estimators"]
-    exports = [importlib.import_module(package).__all__ for package in packages]
+    exports = [importlib.import_module(package).__all__ for package in facetvae._HOMES]
     assert facetvae.__all__ == sorted(name for each in exports for name in each), "none twice"
     assert all(hasattr(facetvae, name) for name in facetvae.__all__)
 

@@ -16,9 +16,9 @@ from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMe
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from pyro.optim import Adam, ClippedAdam, ExponentialLR, PyroOptim
 
-from benchmarks.plain_svi import moved
 from guides import FacetGuide, MarginalGuide, SimilarContentGuide, VaDEGuide
 from inference import Checkpoints, GuideEnum_ELBO, Loss, SVIRunner
+from lab.benchmarks.plain_svi import moved
 from ppl_models import (
     MFCVAE,
     MLVAE,

@@ -17,8 +17,8 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from inference import estimators
-from inference.estimators import (
+from facetvae import estimators
+from facetvae.estimators import (
     ContentStyleTransformer,
     FacetClustering,
     MultiFacetClustering,
@@ -28,7 +28,7 @@ from tests.global_state import unchanged
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning"),
-    pytest.mark.filterwarnings("ignore::inference.estimators.UnstableFacetWarning"),
+    pytest.mark.filterwarnings("ignore::facetvae.estimators.UnstableFacetWarning"),
 ]
 
 SIZES = (30, 300, 3000)

@@ -1,4 +1,4 @@
-"""The records in results/: they load, the documents are theirs, and a rerun is judged rightly."""
+"""The records in lab/results/: they load, documents are theirs, reruns are judged rightly."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import reproduce, write_results
-from benchmarks.claims import claims_page, load_claims
-from benchmarks.records import Figure, RecordError, fill, load, load_all, load_shared, round_to
+from lab import reproduce, write_results
+from lab.claims import claims_page, load_claims
+from lab.records import Figure, RecordError, fill, load, load_all, load_shared, round_to
 from tests.pages import ROOT
 
 GROUPS = 'numbers = ["model.py"]\n'
@@ -83,21 +83,21 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A repository with one record, which was measured at its first commit."""
-    (tmp_path / "results").mkdir()
+    (tmp_path / "lab/results").mkdir(parents=True)
     (tmp_path / "model.py").write_text(PRINTS)
     (tmp_path / "other.py").write_text("1\n")
     git(tmp_path, "init", "--quiet")
     commit = commit_all(tmp_path, "What is measured")
     for name, text in (("dependencies", GROUPS), ("machines", MACHINES)):
-        (tmp_path / f"results/{name}.toml").write_text(text)
+        (tmp_path / f"lab/results/{name}.toml").write_text(text)
     record = RECORD.replace("COMMIT", commit).replace("SCORES", "10.84, 10.13, 10.96")
-    (tmp_path / "results/small.toml").write_text(record)
+    (tmp_path / "lab/results/small.toml").write_text(record)
     commit_all(tmp_path, "The record")
     return tmp_path
 
 
 def call(root: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Of ``benchmarks.reproduce``, which takes no folder twice."""
+    """Of ``lab.reproduce``, which takes no folder twice."""
     shutil.rmtree(root / "runs", ignore_errors=True)
     monkeypatch.setattr(sys, "argv", ["reproduce", *arguments])
     return reproduce.main(root)
@@ -116,19 +116,19 @@ def test_every_record_loads_and_names_what_exists() -> None:
 
 
 # Modules whose own imports are not followed: records name what they use of these.
-SERVE_ALL = {"benchmarks/summarize.py", "examples/common.py", "examples/datasets.py"}
+SERVE_ALL = {"lab/summarize.py", "lab/protocols/common.py", "lab/protocols/datasets.py"}
 # What a program imports and records need not depend on, with the programs that it is so for.
 NEED_NOT = {
-    "benchmarks/run_lines.py": "*",  # writes lines of runs, and reads them
-    "benchmarks/summarize.py": "*",  # prints
-    "benchmarks/rivals.py": "benchmarks/clustpy_vade.py",  # finds the library there
-    "benchmarks/numbers_found.py": "benchmarks/clustpy_vade.py",
-    "examples/common.py": "benchmarks/*",  # names files of what is done
-    "examples/datasets.py": "benchmarks/*",  # records of its data name it
-    "examples/neighbors.py": "examples/*",  # records with --neighbors name it, and so below
-    "examples/quickstart.py": "benchmarks/explorer_clicks.py",  # a run, where none is given
-    "examples/shapes.py": "examples/mlvae.py",
-    "examples/sources.py": "*",  # drawn data
+    "lab/run_lines.py": "*",  # writes lines of runs, and reads them
+    "lab/summarize.py": "*",  # prints
+    "lab/benchmarks/rivals.py": "lab/benchmarks/clustpy_vade.py",  # finds the library there
+    "lab/benchmarks/numbers_found.py": "lab/benchmarks/clustpy_vade.py",
+    "lab/protocols/common.py": "lab/benchmarks/*",  # names files of what is done
+    "lab/protocols/datasets.py": "lab/benchmarks/*",  # records of its data name it
+    "lab/protocols/neighbors.py": "examples/*",  # records with --neighbors name it, and so below
+    "examples/quickstart.py": "lab/benchmarks/explorer_clicks.py",  # a run, where none is given
+    "lab/protocols/shapes.py": "lab/protocols/mlvae.py",
+    "lab/protocols/sources.py": "*",  # drawn data
     "tests/chromium.py": "*",  # starts a browser
 }
 
@@ -145,7 +145,7 @@ def imported(paths: Iterable[str]) -> set[str]:
                 waiting |= {
                     file
                     for file in files - found
-                    if file.startswith(("benchmarks/", "examples/", "tests/"))
+                    if file.startswith(("lab/benchmarks/", "examples/", "tests/"))
                     and (ROOT / file).is_file()
                 }
     return found
@@ -160,19 +160,19 @@ def test_records_depend_on_what_their_programs_import() -> None:
             if not any(fnmatch(file, pattern) for pattern in patterns):
                 exempt = NEED_NOT.get(file, "")
                 assert all(fnmatch(module, exempt) for module in record.modules), (
-                    f"results/{record.name}.toml: depends on no group with {file}"
+                    f"lab/results/{record.name}.toml: depends on no group with {file}"
                 )
 
 
 def test_the_documents_are_those_of_the_records() -> None:
     for path, text in write_results.documents().items():
-        assert path.read_text() == text, f"{path.name}: run `python -m benchmarks.write_results`"
+        assert path.read_text() == text, f"{path.name}: run `python -m lab.write_results`"
 
 
 def test_a_number_that_is_edited_in_a_document_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(ROOT / "results", tmp_path / "results")
+    shutil.copytree(ROOT / "lab/results", tmp_path / "lab/results")
     (tmp_path / "docs").mkdir()
     for pattern in {p for group in load_shared().dependencies.values() for p in group}:
         for path in ROOT.glob(pattern):
@@ -204,8 +204,8 @@ record = "small"
 
 
 def claims_of(root: Path, text: str) -> str:
-    (root / "results/claims").mkdir(exist_ok=True)
-    (root / "results/claims/small.toml").write_text(text)
+    (root / "lab/results/claims").mkdir(exist_ok=True)
+    (root / "lab/results/claims/small.toml").write_text(text)
     records = load_all(root)
     return claims_page(load_claims(records, root), records, "# Claims")
 
@@ -220,8 +220,8 @@ def test_claims_have_the_figures_of_their_records(root: Path) -> None:
     ("before", "after", "says"),
     [
         ('"agrees"', '"true"', "verdict: must be one of agrees, in part, .*, got 'true'"),
-        ('record = "small"', 'record = "other"', "there is no results/other.toml"),
-        ("{small.by_hand}", "{other.by_hand}", "there is no results/other.toml"),
+        ('record = "small"', 'record = "other"', "there is no lab/results/other.toml"),
+        ("{small.by_hand}", "{other.by_hand}", "there is no lab/results/other.toml"),
         ("{score:mean.1}", "{speed}", "small.toml: no figure for {speed}"),
         ('where = "Table 1"', "", "claim 1: field 'where' is missing"),
         ("found =", "seen =", "claim 1: unknown field 'seen'"),
@@ -242,7 +242,7 @@ def test_claims_that_cannot_be_used_are_refused(
 
 
 def test_mean_and_deviation_are_computed_with_the_digits_of_the_values(root: Path) -> None:
-    record = load(root / "results/small.toml", load_shared(root))
+    record = load(root / "lab/results/small.toml", load_shared(root))
     score = record.figure("score")
     assert score.show() == "10.64 (0.45)"
     assert (score.show("low"), score.show("each", 1)) == ("10.13", "10.8, 10.1, 11.0")
@@ -269,8 +269,8 @@ MACHINES_OF_TEST = {"two-core": "two cores"}
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("title =", "titel =", "results/small.toml: unknown field 'titel'"),
-        ("order = 1", 'order = "1"', "results/small.toml: order: must be int, got '1'"),
+        ("title =", "titel =", "lab/results/small.toml: unknown field 'titel'"),
+        ("order = 1", 'order = "1"', "lab/results/small.toml: order: must be int, got '1'"),
         ('depends = ["numbers"]', 'depends = ["others"]', "depends: 'others' is no group"),
         ("10.84, 10.13", "10.13", r"figure score: 2 values for 3 seeds"),
         (
@@ -287,7 +287,7 @@ MACHINES_OF_TEST = {"two-core": "two cores"}
     ],
 )
 def test_an_error_names_file_and_field(root: Path, old: str, new: str, message: str) -> None:
-    edit(root / "results/small.toml", old, new)
+    edit(root / "lab/results/small.toml", old, new)
     with pytest.raises(RecordError, match=message):
         write_results.whole_page(load_all(root), MACHINES_OF_TEST, "")
 
@@ -336,7 +336,7 @@ def test_a_rerun_that_does_not_agree(
 def test_an_update_keeps_what_it_did_not_measure(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = root / "results/small.toml"
+    path = root / "lab/results/small.toml"
     (root / ".gitignore").write_text("runs/\n")
     edit(root / "model.py", "10 + ", "20 + ")
     assert call(root, monkeypatch, "small", "--update") == 2  # not committed
@@ -354,7 +354,7 @@ def test_an_update_keeps_what_it_did_not_measure(
 def test_more_seeds_are_put_beside_those_of_the_record(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = root / "results/small.toml"
+    path = root / "lab/results/small.toml"
     (root / ".gitignore").write_text("runs/\n")
     assert call(root, monkeypatch, "small", "--add", "--seeds", "3") == 2
     assert "not read back from a seed's run: by_hand: use --update" in capfd.readouterr().err
@@ -380,8 +380,8 @@ def test_more_seeds_are_put_beside_those_of_the_record(
 def test_finished_runs_are_read_and_noted_with_their_commit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit(root / "results/small.toml", BY_HAND, "")
-    edit(root / "results/small.toml", "'stdout: ^score (\\S+)'", "'metrics.jsonl: 20.score'")
+    edit(root / "lab/results/small.toml", BY_HAND, "")
+    edit(root / "lab/results/small.toml", "'stdout: ^score (\\S+)'", "'metrics.jsonl: 20.score'")
     commit = load_all(root)[0].commit
     for seed, score in ((5, 10.5), (6, 10.25)):
         folder = root / f"finished/{seed}"
@@ -417,7 +417,7 @@ def test_finished_runs_that_do_not_fit_leave_the_record_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    path = root / "results/small.toml"
+    path = root / "lab/results/small.toml"
     edit(path, BY_HAND, "")
     edit(path, "python model.py {seed}", f"python model.py {command}")
     for folder in (root / "finished", root / "finished/5"):
@@ -435,11 +435,13 @@ def test_what_cannot_be_run_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     edit(
-        root / "results/small.toml", "python model.py {seed}", "python model.py {data_root} {seed}"
+        root / "lab/results/small.toml",
+        "python model.py {seed}",
+        "python model.py {data_root} {seed}",
     )
     assert call(root, monkeypatch, "small") == 2
     assert "give --data-root" in capfd.readouterr().err
-    edit(root / "results/small.toml", "read = 'stdout: ^score (\\S+)'", "")
+    edit(root / "lab/results/small.toml", "read = 'stdout: ^score (\\S+)'", "")
     assert call(root, monkeypatch, "small") == 2
     assert "run its command by hand" in capfd.readouterr().err
     assert call(root, monkeypatch, "smal") == 2
@@ -486,12 +488,12 @@ def test_the_list_tells_current_from_stale_and_moved_from_changed(
     assert state() == "current"
     (root / "code").mkdir()
     (root / "model.py").rename(root / "code/moved.py")
-    edit(root / "results/dependencies.toml", "model.py", "code/*.py")
+    edit(root / "lab/results/dependencies.toml", "model.py", "code/*.py")
     commit_all(root, "Moved")
     assert state() == "current"
     edit(root / "code/moved.py", "10 + ", "20 + ")
     commit = load_all(root)[0].commit
     commit_all(root, "Changed")
     assert state() == f"stale (1 file changed since {commit}: code/moved.py)"
-    edit(root / "results/small.toml", f'commit = "{commit}"', 'commit = "0123456"')
+    edit(root / "lab/results/small.toml", f'commit = "{commit}"', 'commit = "0123456"')
     assert state() == "unknown commit 0123456"

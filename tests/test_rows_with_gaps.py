@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference.estimators import MultiFacetClustering, clustering, gaps
+from facetvae.estimators import MultiFacetClustering, clustering, gaps
 from ppl_models import MLPLadder
 
 pytestmark = pytest.mark.slow(10)
@@ -97,7 +97,7 @@ def test_one_of_an_earlier_version_reads_as_it_did(fitted: MultiFacetClustering)
     assert np.array_equal(earlier.transform(holed()), unrefined(fitted).transform(holed()))
 
 
-@pytest.mark.filterwarnings("ignore::inference.estimators.starts.UnstableFacetWarning")
+@pytest.mark.filterwarnings("ignore::facetvae.estimators.starts.UnstableFacetWarning")
 @pytest.mark.parametrize(
     "options",
     [{"n_init": 2}, {"network": MLPLadder((8, 8))}, {}],

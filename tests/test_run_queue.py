@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.run_queue import read_jobs
+from lab.run_queue import read_jobs
 from tests.pages import ROOT
 
 # Stands for an example: it notes how it was called, and has scores unless it is to fail or to wait.
@@ -38,7 +38,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def queue(tmp_path: Path, *flags: str) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.run_queue", str(tmp_path / "list.txt"), *flags]
+    return [sys.executable, "-m", "lab.run_queue", str(tmp_path / "list.txt"), *flags]
 
 
 def work(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:

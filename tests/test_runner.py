@@ -17,6 +17,7 @@ from pyro.optim import ClippedAdam
 from sklearn.datasets import make_blobs
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
+from facetvae.selection import clusters_in_use
 from guides import FacetGuide, VaDEGuide
 from inference import (
     Constant,
@@ -38,7 +39,6 @@ from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
 from inference.schedules import Schedule, Weights
-from inference.selection import clusters_in_use
 from inference.training import loop
 from ppl_models import (
     MFCVAE,

@@ -15,19 +15,20 @@ from pyro import poutine
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from examples.sources import labellings
-from guides import FacetGuide, VaDEGuide
-from inference import SVIRunner, elbo, elbo_per_datum, select_model, warm_start
-from inference.evaluation import bounds
-from inference.figures.selection import selection_overview
-from inference.selection.agreement import (
+from facetvae.selection import select_model
+from facetvae.selection.agreement import (
     clusters_in_use,
     effective_clusters,
     match_facets,
     redundancy,
     stability,
 )
-from inference.selection.candidates import FittedRun, Selection, one_standard_error
+from facetvae.selection.candidates import FittedRun, Selection, one_standard_error
+from facetvae.selection.figure import selection_overview
+from guides import FacetGuide, VaDEGuide
+from inference import SVIRunner, elbo, elbo_per_datum, warm_start
+from inference.evaluation import bounds
+from lab.protocols.sources import labellings
 from ppl_models import (
     MFCVAE,
     DiscretizedLogistic,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import yeojohnson
 
-from benchmarks.numbers_found import linear, standardised
-from inference.estimators import MultiFacetClustering
-from inference.estimators.data import encoding_of
-from inference.estimators.skewness import Unskewed, unskewed_if_better
+from facetvae.estimators import MultiFacetClustering
+from facetvae.estimators.data import encoding_of
+from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
+from lab.benchmarks.numbers_found import linear, standardised
 
 NAN = float("nan")
 

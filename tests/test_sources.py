@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from examples.sources import labellings, time_contrastive
+from lab.protocols.sources import labellings, time_contrastive
 
 
 @pytest.mark.parametrize("bends_sources", [False, True])

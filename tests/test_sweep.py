@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from examples import sweep
+from lab.protocols import sweep
 from tests import fresh
 
 pytestmark = pytest.mark.slow(40)
@@ -81,7 +81,8 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
 
     written = {path: path.stat().st_mtime_ns for path in (out / "lr=2e-3").rglob("*")}
     last = fresh.run(
-        *("-m", "examples.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"), cwd=tmp_path
+        *("-m", "lab.protocols.sweep", *flags, "--seeds", "0", "1", "--set", "lr=2e-3"),
+        cwd=tmp_path,
     )
     assert last.returncode == 0, last.stdout + last.stderr
     assert "2 runs of quickstart, 2 of them finished before" in last.stdout

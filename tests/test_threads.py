@@ -18,9 +18,9 @@ from joblib import Parallel, delayed, parallel_backend
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV
 
+from facetvae.estimators import MultiFacetClustering, SemiSupervisedClassifier
 from guides import VaDEGuide
 from inference import SVIRunner, elbo
-from inference.estimators import MultiFacetClustering, SemiSupervisedClassifier
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 from ppl_models.precision import network_precision, run_network
 from ppl_models.turns import exclusive, let_others_in

@@ -19,20 +19,6 @@ from filelock import FileLock, Timeout
 
 from inference.checkpoints.json_text import parsed
 
-__all__ = [
-    "LOCK",
-    "check_folder",
-    "digest",
-    "held",
-    "read_file",
-    "read_folder",
-    "read_indexed",
-    "remove_left_over",
-    "write_folder",
-    "write_indexed",
-    "write_together",
-]
-
 DIGESTS = "digests.json"
 # Seconds to wait for a process that is about to end.
 WAIT = 5.0

@@ -11,8 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from ppl_models.configurable import CLASS
 
-__all__ = ["BuildingLimit"]
-
 # Functions that take sizes, and so can take any amount of memory.
 FACTORIES = (
     torch.arange,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["parsed", "shortened"]
-
 # Levels of lists and objects within each other; what the library writes has about twenty.
 DEEPEST = 100
 

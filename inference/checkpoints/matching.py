@@ -22,8 +22,6 @@ from inference.randomness import random_state
 from inference.run import Run, restored_settings
 from ppl_models.checks import check_keys, check_kind
 
-__all__ = ["check_fits"]
-
 # Norms of a step's gradients, which are noted because they are not finite.
 NOT_FINITE = "norms"
 

@@ -29,17 +29,6 @@ from inference.checkpoints.json_text import parsed, shortened
 from ppl_models.checks import check_keys, check_kind, is_index
 from ppl_models.configurable import UnknownClass
 
-__all__ = [
-    "CARD",
-    "WEIGHTS",
-    "blamed_on",
-    "read_config",
-    "read_history",
-    "read_weights",
-    "weights_digest",
-    "write_checkpoint",
-]
-
 FORMAT = 1
 CONFIG, HISTORY = "config.json", "history.jsonl"
 #: The file of tensors.
@@ -59,11 +48,6 @@ def write_checkpoint(
     index = (json.dumps(described, indent=2) + "\n").encode()
     write_indexed(folder / CONFIG, index, others | {CARD: card.encode()})
     return folder
-
-
-def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """The digest that a checkpoint of these tensors holds."""
-    return digest(_serialized(state))
 
 
 def _serialized(state: Mapping[str, Tensor]) -> bytes:

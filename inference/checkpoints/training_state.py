@@ -24,8 +24,6 @@ from inference.checkpoints.json_text import parsed
 from inference.records import plain
 from ppl_models.checks import check_keys, check_kind
 
-__all__ = ["TrainingProgress", "check_complete", "read", "write"]
-
 # Format 2 had another layout, which can still be read; formats 2 and 3 said less of the call.
 FORMAT = 1
 # Parts of a state: the call, its progress, each run, and random streams by process.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["Directions"]
-
 # Beside the reference's own, of the whole gradient and of each parameter.
 RANDOM = 4
 

@@ -24,8 +24,6 @@ from inference.objectives.direct import Direct_ELBO
 from inference.randomness import seeded
 from ppl_models.modes import evaluating
 
-__all__ = ["ElboCall", "check_program", "is_estimator", "isolated", "streams"]
-
 
 @dataclass(frozen=True)
 class ElboCall:

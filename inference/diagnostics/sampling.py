@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Known", "Sampled", "settle"]
-
 # Draws from which the first variances come.
 PILOT = 100
 # Fewer draws are too few for a normal approximation.

@@ -16,20 +16,6 @@ from matplotlib.figure import Figure
 from guides.base import FacetGuide, check_guide
 from ppl_models.checks import check_count, check_counts
 
-__all__ = [
-    "check_image_shape",
-    "image_rows",
-    "image_shape_of",
-    "is_image",
-    "label_axes",
-    "legend_beside",
-    "new_figure",
-    "pixels",
-    "row_size",
-    "styles",
-    "text_width",
-]
-
 FONT: dict[str, Any] = {"fontsize": 8}
 # Inches of a square image with its margin. Other images have the same area, up to such a ratio of
 # their sides, beyond which their pixels are no squares: a line would be too thin for its label.

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from inference.figures.drawing import label_axes, new_figure
 
-__all__ = ["elbo_range", "training_curves", "training_series"]
+__all__ = ["training_curves"]
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:

@@ -16,7 +16,7 @@ from inference.initialization.spectral import spectral_clusters
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_size
 
-__all__ = ["NeighborGraph", "centred_rows", "neighbor_weights", "principal_components", "symmetric"]
+__all__ = ["NeighborGraph"]
 
 # Most rows to compute principal components from.
 PCA_ROWS = 10_000

@@ -16,13 +16,13 @@ from pyro.distributions import TorchDistribution
 from scipy.optimize import linear_sum_assignment
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as FittedMixture
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from guides.base import FacetGuide, check_guide, check_model
 from guides.network import NetworkGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from inference.threads import on_one_thread
 from ppl_models.base import FacetModel
 from ppl_models.checks import check_count, check_kind, check_one_of
 from ppl_models.data import Observed
@@ -339,7 +339,8 @@ def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
             )
 
 
-@on_one_thread
+# On one thread: its products take microseconds, and a second thread makes them slower.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
     mixture = FittedMixture(
         prior.num_components, covariance_type=covariance, random_state=seed, **options

@@ -10,8 +10,6 @@ from sklearn.neighbors import NearestNeighbors
 
 from ppl_models.checks import check_one_of
 
-__all__ = ["CellSearch", "ExactSearch", "nearest_search"]
-
 # Beyond so many data neighbours are searched in cells: all pairs of 60,000 take 10 seconds.
 MANY = 20_000
 # Data for each centre, at least, and cells that are searched for each query. Of 60,000 images'

@@ -7,8 +7,6 @@ from scipy.sparse import csr_matrix, diags
 from scipy.sparse.linalg import eigsh
 from sklearn.cluster import KMeans
 
-__all__ = ["leading_eigenvectors", "spectral_clusters"]
-
 # Added to every degree, as a share of the mean degree.
 REGULARIZER = 0.1
 # Tolerance of the eigenvalues, which is enough for clusters.

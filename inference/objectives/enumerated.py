@@ -15,7 +15,7 @@ from torch import Tensor
 from inference.objectives.direct import Direct_ELBO, densities, site_densities
 from ppl_models.distributions import Component, mark_enumerated
 
-__all__ = ["GuideEnum_ELBO", "enumerated_probs", "expected_sum"]
+__all__ = ["GuideEnum_ELBO"]
 
 
 class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):

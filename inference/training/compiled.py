@@ -21,15 +21,6 @@ from inference.training.recording import (
 )
 from ppl_models.data import Observed
 
-__all__ = [
-    "Gradient",
-    "Recorder",
-    "Recording",
-    "RecordingWarning",
-    "warn_of_refusal",
-    "warn_of_unknown",
-]
-
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
 Gradient = tuple[Tensor, Sequence[Tensor | None]]
 #: Computes objectives from parameters and buffers by name, the step, and a batch.

@@ -15,8 +15,6 @@ from inference.training.nonfinite import SCHEDULED
 from inference.training.steps import SingleRunStep
 from ppl_models.data import Observed
 
-__all__ = ["CUDAGraphStep"]
-
 # Steps before the recording, in which memory is allocated and libraries choose their kernels.
 WARM_UP = 3
 

@@ -29,8 +29,6 @@ from ppl_models.configurable import to_config
 from ppl_models.data import Observed
 from ppl_models.sparse import SparseRows
 
-__all__ = ["DataSource", "InMemorySource", "LoaderSource", "data_source_for", "fingerprint"]
-
 BATCH_SIZE = 512
 # Rows of a loader's first pass to keep for later use.
 HELD_ROWS = 2048

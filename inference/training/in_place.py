@@ -13,8 +13,6 @@ from torch.fx import Graph, Node
 
 from inference.training.simplify import mutates, shares_memory
 
-__all__ = ["reuse_memory"]
-
 aten = torch.ops.aten
 #: Numbers of a result from which on it pays.
 LARGE_RESULT = 2**16

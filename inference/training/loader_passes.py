@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from inference.randomness import derive_seed
 from inference.training.streams import Stream
 
-__all__ = ["items_of_first_batch", "part_of_pass", "takes_parts", "whole_pass"]
-
 END = object()  # of a loader's pass; None could be a broken loader's batch
 
 

@@ -21,8 +21,6 @@ from torch.fx.node import map_arg
 
 from inference.training.simplify import attribute, mutates, shares_memory
 
-__all__ = ["Lowered", "NotLoweredError", "lower", "written"]
-
 aten = torch.ops.aten
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from inference.run import Run
 from inference.training.data_source import DataSource
 
-__all__ = ["NonFiniteTracker"]
-
 # This many consecutive faulty steps end a run that skips them.
 IN_A_ROW = 10
 # Rows to check at a time for a term that is not finite.

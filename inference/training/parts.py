@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from inference.run import Run
 from inference.training.nonfinite import SCHEDULED
 
-__all__ = ["Parts"]
-
 # Packages whose classes and functions keep to what a recorded program repeats.
 OWN = {"facetvae", "guides", "inference", "ppl_models"}
 KNOWN = OWN | {"numpy", "pyro", "torch", "zuko"}

@@ -18,8 +18,6 @@ from ppl_models.networks.dense import (
     takes_half_precision,
 )
 
-__all__ = ["use_faster_products"]
-
 aten = torch.ops.aten
 # Multiplications in half precision from which on it pays that the product takes the ReLU.
 FUSED_PRODUCT = 2**20

@@ -25,16 +25,6 @@ from inference.training.products import use_faster_products
 from inference.training.simplify import has_an_effect, simplify
 from inference.training.torchscript import torchscript
 
-__all__ = [
-    "Program",
-    "agree",
-    "laid_out",
-    "record",
-    "replay",
-    "shortened",
-    "with_gradient",
-]
-
 #: Maps a function's tensors to its results.
 Program = Callable[..., Sequence[Tensor]]
 

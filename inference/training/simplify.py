@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-__all__ = ["attribute", "has_an_effect", "is_random", "mutates", "shares_memory", "simplify"]
-
 aten = torch.ops.aten
 # Give back their argument: the program is not differentiated any more.
 DETACHING = {aten.detach.default, aten.alias.default}

@@ -24,8 +24,6 @@ from inference.training.recording import laid_out
 from inference.training.update import Programs, Update
 from ppl_models.data import Observed
 
-__all__ = ["ScheduledLoss", "SingleRunStep", "Steps", "VmappedStep", "unknown_part"]
-
 
 class Steps(ABC):
     """Base: how the runs take their steps.

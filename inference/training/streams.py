@@ -13,8 +13,6 @@ from torch import Generator
 
 from ppl_models.turns import exclusive
 
-__all__ = ["Stream"]
-
 
 class Stream:
     """Random streams of torch, NumPy and Python that continue, within each context, where the last

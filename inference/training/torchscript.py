@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-__all__ = ["torchscript"]
-
 
 def torchscript(program: GraphModule) -> Callable[..., list[Tensor]]:
     """The program, its operations called by their names.

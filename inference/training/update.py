@@ -14,8 +14,6 @@ from inference.randomness import seeded
 from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
 from inference.training.recording import Program, agree, record, replay
 
-__all__ = ["Programs", "Update"]
-
 #: Recorded updates, by what they have fixed; runs with equal models share them.
 Programs = dict[Hashable, Program]
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Vectors"]
-
 # Entries of a tensor that stays as it is.
 LARGE = 2**14
 # Entries of a row.

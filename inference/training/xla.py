@@ -23,8 +23,6 @@ from inference.training.vectors import Vectors
 from inference.training.xla_program import Layout, StepsProgram
 from ppl_models.data import Observed
 
-__all__ = ["XLAStep"]
-
 # Of a call, at most: steps, and numbers in their batches.
 STEPS, NUMBERS = 64, 2**22
 

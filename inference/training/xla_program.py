@@ -31,8 +31,6 @@ from inference.training.recording import replay
 from inference.training.simplify import attribute, is_random
 from inference.training.vectors import ROW, Vectors
 
-__all__ = ["Layout", "StepsProgram"]
-
 aten = torch.ops.aten
 # Of these arguments the shape alone matters.
 LIKE = {aten.empty_like.default, aten.rand_like.default, aten.randn_like.default}

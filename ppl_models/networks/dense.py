@@ -15,15 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-__all__ = [
-    "LARGE_PRODUCT",
-    "Linear",
-    "is_narrow",
-    "mkl_is_slower",
-    "product",
-    "takes_half_precision",
-]
-
 #: Multiplications from which on a call of oneDNN, which costs more, pays.
 LARGE_PRODUCT = 2**21
 #: Rows for each column of a result from which on it is narrow.

@@ -14,7 +14,7 @@ from ppl_models.networks.base import Decoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.shared import Shared
 
-__all__ = ["MLP", "Plain"]
+__all__ = ["MLP"]
 
 
 class Plain(Shared):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 
-__all__ = ["Shared", "SharedMLP"]
+__all__ = ["SharedMLP"]
 
 
 class Shared(Architecture):

@@ -11,7 +11,7 @@ from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import AveragedComponent, Component
 
-__all__ = ["DirichletWeights", "MixtureWeights", "mixture_weights"]
+__all__ = ["DirichletWeights"]
 
 
 class MixtureWeights(Configurable):

@@ -14,7 +14,7 @@ import torch
 from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
-from inference.estimators import (
+from facetvae.estimators import (
     ContentStyleTransformer,
     FacetClustering,
     MultiFacetClustering,
@@ -448,12 +448,6 @@ ESTIMATORS = [
             "is not fitted yet",
             NotFittedError,
         ),
-    ),
-    Row(
-        "MultiFacetClustering.save_card",
-        "misfit: another run",
-        lambda run: estimators()[MultiFacetClustering].save_card(run),
-        "has other weights than this one",
     ),
     *of(
         "FacetClustering.describe",

@@ -8,8 +8,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from inference import select_model
-from inference.describing import FacetClusters, describe_clusters
+from facetvae.describing import FacetClusters, describe_clusters
+from facetvae.selection import select_model
+from facetvae.selection.agreement import (
+    clusters_in_use,
+    effective_clusters,
+    match_facets,
+    redundancy,
+    stability,
+)
+from facetvae.selection.candidates import one_standard_error
+from facetvae.selection.figure import selection_overview
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -21,7 +30,6 @@ from inference.diagnostics import (
     loss_draws,
     pareto_k,
 )
-from inference.figures.selection import selection_overview
 from inference.metrics import (
     classifier_scores,
     cluster_accuracy,
@@ -31,14 +39,6 @@ from inference.metrics import (
     mean_correlation,
     probe_accuracy,
 )
-from inference.selection.agreement import (
-    clusters_in_use,
-    effective_clusters,
-    match_facets,
-    redundancy,
-    stability,
-)
-from inference.selection.candidates import one_standard_error
 from tests import catalogue
 from tests.bad_inputs.shared import (
     COUNT,
@@ -300,7 +300,7 @@ SELECTION = [
         (
             "type: runs",
             lambda: selection_overview({}),
-            "must be a Selection, of inference.select_model, got dict",
+            "must be a Selection, of facetvae.selection.select_model, got dict",
         ),
     ),
 ]

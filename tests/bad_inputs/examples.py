@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from examples import augmentation, identifiability, mfcvae, quickstart, shapes, vade
-from examples import datasets as data
-from examples.common import check_schedule, once, open_run_folder
-from examples.sources import time_contrastive
+import facetvae.datasets
+from examples import quickstart
 from inference import WarmUp
+from lab.protocols import augmentation, identifiability, mfcvae, shapes, vade
+from lab.protocols import datasets as data
+from lab.protocols.common import check_schedule, once, open_run_folder
+from lab.protocols.sources import time_contrastive
 from tests.bad_inputs.files import write
 from tests.bad_inputs.shared import COUNT, HUGE, MANY, Row, guide, of
 
@@ -43,21 +45,21 @@ EXAMPLES = [
     Row(
         "mnist",
         "missing: folder",
-        lambda run: data.mnist(run / "nowhere"),
+        lambda run: facetvae.datasets.mnist(run / "nowhere"),
         r"(?s)no MNIST in .*--data-root FOLDER",
         FileNotFoundError,
     ),
     Row(
         "mnist",
         "file: damaged",
-        data.mnist,
+        facetvae.datasets.mnist,
         "a file in .* is not what it should be",
         damage=damaged_idx,
     ),
     Row(
         "fashion_mnist",
         "missing: folder",
-        data.fashion_mnist,
+        facetvae.datasets.fashion_mnist,
         "no FashionMNIST in",
         FileNotFoundError,
     ),

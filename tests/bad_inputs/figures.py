@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from inference.exploring.explorer import Explorer
-from inference.figures.classes import (
+from facetvae.describing.figure import describe_figure
+from facetvae.explorer.explorer import Explorer
+from inference.figures.facets import (
+    cluster_gallery,
+    cluster_samples,
+    facet_draws,
+    facet_overview,
+    facet_swaps,
+    save_figures,
+)
+from inference.figures.training import training_curves
+from lab.figures.classes import (
     class_latents,
     class_samples,
     class_traversals,
@@ -17,7 +27,7 @@ from inference.figures.classes import (
     shared_traversals,
     traversed,
 )
-from inference.figures.comparisons import (
+from lab.figures.comparisons import (
     grouped_boxes,
     grouped_curves,
     grouped_means,
@@ -26,22 +36,12 @@ from inference.figures.comparisons import (
     run_curves,
     score_panels,
 )
-from inference.figures.description import describe_figure
-from inference.figures.facets import (
-    cluster_gallery,
-    cluster_samples,
-    facet_draws,
-    facet_overview,
-    facet_swaps,
-    save_figures,
-)
-from inference.figures.groups import (
+from lab.figures.groups import (
     evidence_reconstructions,
     group_generations,
     latent_interpolation,
     style_swaps,
 )
-from inference.figures.training import training_curves
 from tests.bad_inputs.shared import (
     COUNT,
     LABEL,

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
+from facetvae.explorer.explorer import Explorer
 from guides import (
     ClassifierGuide,
     CodebookGuide,
@@ -25,8 +27,6 @@ from guides import (
     VaDEGuide,
 )
 from inference import Loss, SVIRunner
-from inference.describing import FacetClusters, FacetDescription, describe_clusters
-from inference.exploring.explorer import Explorer
 from ppl_models import (
     CVAE,
     IVAE,

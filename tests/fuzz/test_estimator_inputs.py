@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from scipy import sparse
 
-from inference.estimators import (
+from facetvae.estimators import (
     ContentStyleTransformer,
     FacetClustering,
     MultiFacetClustering,

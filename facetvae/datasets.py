@@ -1,0 +1,172 @@
+"""Data sets of images with labels, split into train and test. Nothing is ever downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from ppl_models.checks import check_count, check_one_of
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Labels",
+    "data_root",
+    "digits",
+    "fashion_mnist",
+    "load",
+    "mnist",
+    "some_rows",
+    "torchvision_datasets",
+]
+
+Labels = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images ``[N, *x_shape]`` of both splits, and what is known of them: integer labels ``[N]`` by
+    factor.
+
+    ``image_shape`` is for drawing: ``(H, W)`` or ``(C, H, W)``.
+    """
+
+    name: str
+    train: np.ndarray
+    test: np.ndarray
+    train_labels: Labels
+    test_labels: Labels
+    image_shape: tuple[int, ...]
+
+
+def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
+    """scikit-learn's 1,797 bundled handwritten digits, 8x8, scaled to [0, 1]; 80 % train, 20 %
+    test.
+
+    :param root: not needed.
+    :param seed: of the split, which is stratified by digit.
+    """
+    bunch = load_digits()
+    x = (bunch.data / 16).astype(np.float32)
+    train, test, train_labels, test_labels = train_test_split(
+        x, bunch.target, test_size=0.2, random_state=seed, stratify=bunch.target
+    )
+    return Dataset("digits", train, test, {"digit": train_labels}, {"digit": test_labels}, (8, 8))
+
+
+def mnist(root: str | Path | None = None) -> Dataset:
+    """MNIST from ``root`` (or the environment variable FACETVAE_DATA) in torchvision's layout, as
+    uint8.
+
+    :raises FileNotFoundError: if it is not there, saying what is needed.
+    """
+    return _of_torchvision("MNIST", "digit", root)
+
+
+def fashion_mnist(root: str | Path | None = None) -> Dataset:
+    """Fashion-MNIST, as :func:`mnist`."""
+    return _of_torchvision("FashionMNIST", "article", root)
+
+
+def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
+    folder = data_root(root)
+    if not (folder / name / "raw").is_dir():
+        raise FileNotFoundError(
+            f"no {name} in {folder}: the folder {name}/raw with the four idx files, in "
+            "torchvision's layout, is needed"
+            f"\n  Try one of:\n  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where {name} is\n"
+            f"  - torchvision.datasets.{name}(FOLDER, download=True), once, where there is a "
+            "network\n"
+            "  - --dataset digits, which needs no files"
+        )
+    kind = getattr(torchvision_datasets(), name)
+    try:
+        train, test = kind(folder, train=True), kind(folder, train=False)
+        for part in (train, test):
+            if len(part.data) != len(part.targets):
+                raise ValueError(f"{len(part.data)} images and {len(part.targets)} labels")
+    except (
+        RuntimeError,
+        ValueError,
+        AssertionError,
+        TypeError,
+        KeyError,
+        IndexError,
+        EOFError,
+    ) as error:
+        raw = folder / name / "raw"
+        raise ValueError(
+            f"a file in {raw} is not what it should be, get all four anew: {error}"
+        ) from error
+    return Dataset(
+        name.replace("MNIST", "-MNIST").lower().removeprefix("-"),
+        train.data.flatten(1).numpy(),
+        test.data.flatten(1).numpy(),
+        {label: train.targets.numpy()},
+        {label: test.targets.numpy()},
+        (28, 28),
+    )
+
+
+DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+}
+
+
+def load(name: str, root: str | Path | None = None) -> Dataset:
+    """A data set by its name in ``DATASETS``.
+
+    :raises ValueError: for another name.
+    """
+    return DATASETS[check_one_of("name", name, DATASETS)](root)
+
+
+def some_rows(data: Dataset, rows: int, test_rows: int | None = None) -> Dataset:
+    """The same data with at most so many training images, the same ones in every run.
+
+    :param test_rows: at most so many test images, too.
+    :raises ValueError: if ``rows`` or ``test_rows`` is below 1.
+    """
+    train, train_labels = _some(data.train, data.train_labels, check_count("rows", rows))
+    test, test_labels = data.test, data.test_labels
+    if test_rows is not None:
+        test, test_labels = _some(test, test_labels, check_count("test_rows", test_rows))
+    return Dataset(data.name, train, test, train_labels, test_labels, data.image_shape)
+
+
+def _some(images: np.ndarray, labels: Labels, rows: int) -> tuple[np.ndarray, Labels]:
+    kept = np.random.default_rng(0).permutation(len(images))[:rows]
+    return images[kept], {name: values[kept] for name, values in labels.items()}
+
+
+def data_root(root: str | Path | None) -> Path:
+    """The folder to look for data in: ``root``, else FACETVAE_DATA, else ``data``."""
+    return Path(root or os.environ.get("FACETVAE_DATA", "data"))
+
+
+def torchvision_datasets() -> ModuleType:
+    """torchvision's data sets, also where torchvision was built for CUDA and torch for the CPU.
+
+    That pair stops at ``import torchvision``, because two image operators were never registered. No
+    data set needs them, so their names are declared, without code, and the import goes through.
+    """
+    try:
+        from torchvision import datasets
+    except RuntimeError as error:
+        if "nms" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        from torchvision import datasets
+    return datasets

@@ -1,0 +1,351 @@
+"""Columns as a user has them: numbers, counts or categories, and what groups say of each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from facetvae.describing.effects import (
+    Effect,
+    Estimate,
+    associated,
+    mean_difference,
+    rate_ratio,
+    share_intervals,
+    variance_explained,
+)
+from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
+from ppl_models.checks import check_one_of
+from ppl_models.frames import (
+    Given,
+    Kind,
+    column_name,
+    given,
+    is_frame,
+    native_columns,
+)
+from ppl_models.plain import plain_array
+
+#: Whole numbers of at most so many values are no counts.
+FEW_VALUES = 10
+# A mean of more deviations is far from 0.
+FAR = 3
+# Beyond it, not every whole number is a float.
+LARGEST = 2.0**53
+# More categories than rows over this are names, not groups, unless there are few.
+ROWS_PER_CATEGORY = 2
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """A column, and what it says of groups of rows.
+
+    :ivar name: its name.
+    :ivar values: ``[N]`` numbers, or codes of categories; NaN in gaps.
+    """
+
+    kind: ClassVar[str]
+    name: str
+    values: np.ndarray
+
+    @property
+    def observed(self) -> np.ndarray:
+        """Rows without a gap ``[N]``."""
+        return ~np.isnan(self.values)
+
+    @abstractmethod
+    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+        """How much groups ``[N]`` say of it; -1 is no group."""
+
+    @abstractmethod
+    def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        """What it holds in these rows ``[N]``."""
+
+    @abstractmethod
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        """What it holds in the rows of a group, beside others."""
+
+
+@dataclass(frozen=True)
+class Numbers(Column):
+    """Numbers, in their own units."""
+
+    kind: ClassVar[str] = "numbers"
+
+    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+        rows = self.observed & (group >= 0)
+        return variance_explained(self.values[rows], group[rows], confidence)
+
+    def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        there = self.values[rows & self.observed]
+        spread = float(there.std(ddof=1)) if len(there) > 1 else None
+        return {"mean": _mean(there), "deviation": spread}
+
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        here, there = (self.values[rows & self.observed] for rows in (ours, others))
+        found = mean_difference(here, there, confidence)
+        spread = self.overall(ours | others)["deviation"]
+        in_deviations = found.value / spread if found.value is not None and spread else None
+        return {
+            "observed": len(here),
+            "mean": _mean(here),
+            **_named("difference", found),
+            "in_deviations": in_deviations,
+        }
+
+
+@dataclass(frozen=True)
+class Counts(Numbers):
+    """Counts, whose means are rates."""
+
+    kind: ClassVar[str] = "counts"
+
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        here, there = (self.values[rows & self.observed] for rows in (ours, others))
+        found = rate_ratio(here, there, confidence)
+        return {"observed": len(here), "mean": _mean(here), **_named("ratio", found)}
+
+
+@dataclass(frozen=True)
+class Categories(Column):
+    """Categories.
+
+    :ivar levels: their names, in the order of their codes.
+    """
+
+    kind: ClassVar[str] = "categories"
+    levels: tuple[str, ...] = ()
+
+    def table(self, group: np.ndarray) -> np.ndarray:
+        """Rows of each category in each group ``[levels, groups]``."""
+        rows = self.observed & (group >= 0)
+        table = np.zeros((len(self.levels), int(group.max(initial=0)) + 1), int)
+        np.add.at(table, (self.values[rows].astype(int), group[rows]), 1)
+        return table
+
+    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+        return associated(self.table(group), confidence)
+
+    def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        counts = self._counts(rows)
+        return {"shares": self._by_level(counts / max(1, counts.sum()))}
+
+    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+        counts = self._counts(ours)
+        n = int(counts.sum())
+        intervals = share_intervals(counts, max(1, n), confidence)
+        return {
+            "observed": n,
+            "shares": self._by_level(counts / max(1, n)),
+            "intervals": self._by_level(intervals) if n else None,
+        }
+
+    def _counts(self, rows: np.ndarray) -> np.ndarray:
+        codes = self.values[rows & self.observed].astype(int)
+        return np.bincount(codes, minlength=len(self.levels))
+
+    def _by_level(self, values: np.ndarray) -> dict[str, Any]:
+        return dict(zip(self.levels, values.tolist(), strict=True))
+
+
+#: Kinds of columns, by name.
+KINDS: dict[str, type[Column]] = {each.kind: each for each in (Numbers, Counts, Categories)}
+
+# What columns with these likelihoods are, whatever their values.
+OF_LIKELIHOODS: dict[type[Likelihood], type[Column]] = {
+    Bernoulli: Categories,
+    Categorical: Categories,
+    NegativeBinomial: Counts,
+    Poisson: Counts,
+}
+
+
+def kinds_of(likelihood: Likelihood) -> dict[str, str]:
+    """Kinds of the columns whose likelihood says what they are, by name."""
+    if not isinstance(likelihood, Columns):
+        return {}
+    named = zip(likelihood.names, likelihood, strict=True)
+    kinds = {
+        name: OF_LIKELIHOODS.get(type(each)) if each.discrete else Numbers for name, each in named
+    }
+    return {name: kind.kind for name, kind in kinds.items() if kind is not None}
+
+
+def are_counts(values: np.ndarray) -> bool:
+    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable, are near 0 beside
+    their deviation, as ages are not, and are not all multiples of some number, as a mass is that
+    was read to 25 grams.
+    """
+    if values.min() < 0 or values.var() < values.mean() or values.max() > LARGEST:
+        return False
+    if values.mean() > FAR * values.std():  # there a Poisson variable is nearly normal, too
+        return False
+    return int(np.gcd.reduce(values.astype(np.int64))) == 1
+
+
+def are_names(distinct: int, rows: int) -> bool:
+    """Whether so many different values in so many rows are names rather than categories."""
+    return distinct > max(FEW_VALUES, rows / ROWS_PER_CATEGORY)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _named(name: str, found: Estimate) -> dict[str, Any]:
+    return {name: found.value, "interval": None if found.interval is None else list(found.interval)}
+
+
+def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) -> list[Column]:
+    """The columns of a data frame, of a mapping of names to columns, or of an array ``[N, ...]``,
+    all of whose entries are numbers, named by their places.
+
+    :param what: the argument's name, for messages.
+    :param kinds: kinds of some columns by name; others follow their values.
+    :raises ValueError: if a column is of dates or the like, has infinite values, or is one of
+        names rather than categories; or if a kind or the column that it is given for is unknown.
+    """
+    kinds = {column_name(name): kind for name, kind in (kinds or {}).items()}
+    for kind in kinds.values():
+        check_one_of("a kind", kind, KINDS)
+    named = named_columns(given)
+    if named is None and kinds:
+        raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
+    if unknown := [name for name in kinds if name not in (named or {})]:
+        raise ValueError(f"kinds: {what} has no column {unknown[0]!r}, but {list(named or {})}")
+    if named is None:
+        return list(_entries(what, plain_array(given, what)))
+    return [column_of(what, name, each, kinds.get(name)) for name, each in named.items()]
+
+
+def has_names(given: Any) -> bool:
+    """Whether it is a data frame, a series or a mapping, whose columns have names."""
+    return isinstance(given, Mapping) or hasattr(given, "to_frame") or is_frame(given)
+
+
+def named_columns(given: Any) -> dict[str, Any] | None:
+    """Columns by name, of a data frame, a series or a mapping; ``None`` of others.
+
+    :raises ValueError: if two have one name.
+    """
+    if is_frame(given):
+        columns = native_columns(given)
+    elif hasattr(given, "to_frame"):
+        columns = native_columns(given.to_frame())
+    elif isinstance(given, Mapping):
+        columns = [(column_name(name), each) for name, each in given.items()]
+    else:
+        return None
+    counts = Counter(name for name, _ in columns)
+    if twice := [name for name in counts if counts[name] > 1]:
+        raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
+    return dict(columns)
+
+
+def _entries(what: str, X: np.ndarray) -> Iterator[Column]:
+    if X.ndim < 2:
+        raise ValueError(f"{what} must have a row for each datum, got shape {X.shape}")
+    flat = X.reshape(len(X), -1)
+    single = X.ndim == 2
+    for i, place in enumerate(np.ndindex(*X.shape[1:])):
+        name = f"x{i}" if single else str(place).replace(" ", "")
+        yield column_of(what, name, flat[:, i].astype(float), Numbers.kind)
+
+
+def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Column:
+    """One column.
+
+    :param kind: one of ``KINDS``; by default strings, categories, truths, zeros and ones are
+        categories, whole numbers that vary as much as counts do counts, and others numbers.
+    :raises ValueError: as :func:`columns_of`.
+    """
+    if len(shape := np.shape(values)) != 1:
+        raise ValueError(
+            f"column {name!r} of {what} has shape {shape}, but one value a row is needed"
+        )
+    column = given(name, values)
+    if column.kind in (Kind.DATES, Kind.DURATIONS, Kind.TIMES) or "complex" in column.types:
+        raise ValueError(
+            f"column {name!r} of {what} holds {column.kind} of the dtype {column.dtype}: give "
+            "numbers, such as days or seconds since the first"
+        )
+    numbers = None if kind == Categories.kind else _numbers(column, kind is not None)
+    if numbers is None:
+        if kind in (Numbers.kind, Counts.kind):
+            raise ValueError(
+                f"column {name!r} of {what} is no column of {kind}: leave its kind out"
+            )
+        return _categories(what, column, said=kind is not None)
+    if np.isinf(numbers).any():
+        raise ValueError(f"column {name!r} of {what} has infinite values: drop these rows")
+    if kind == Counts.kind and not _are_whole(numbers):
+        raise ValueError(f"column {name!r} of {what} has values that are no counts: 0, 1, 2, ...")
+    if kind is None and _are_truths(numbers):
+        return _categories(what, Given(name, Kind.NUMBERS, numbers, np.isnan(numbers)))
+    return KINDS[kind or _kind_of_numbers(numbers)](name, numbers)
+
+
+def _numbers(column: Given, asked: bool) -> np.ndarray | None:
+    """Numbers ``[N]``, NaN in gaps; ``None`` if there are others.
+
+    :param asked: whether bools, and text or categories that read as numbers, are wanted as such.
+    """
+    if not asked and column.kind != Kind.NUMBERS and not column.gaps.all():
+        return None
+    try:
+        return column.values.astype(float)
+    except (ValueError, TypeError):
+        return None
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    there = numbers[~np.isnan(numbers)]
+    return bool(((there == np.floor(there)) & (there >= 0)).all())
+
+
+def _are_truths(numbers: np.ndarray) -> bool:
+    return bool(np.isin(numbers[~np.isnan(numbers)], (0, 1)).all())
+
+
+def _kind_of_numbers(numbers: np.ndarray) -> str:
+    """Counts are whole, of many values, and vary at least as much as a Poisson variable."""
+    there = numbers[~np.isnan(numbers)]
+    whole = len(there) > 0 and bool((there == np.floor(there)).all())
+    many = whole and len(np.unique(there)) > FEW_VALUES
+    return Counts.kind if many and are_counts(there) else Numbers.kind
+
+
+def _categories(what: str, column: Given, said: bool = False) -> Categories:
+    """Categories, also if they are as many as names where the user or the model ``said`` so."""
+    there = column.there.tolist()
+    try:
+        order = column.levels()
+    except TypeError as error:
+        raise ValueError(
+            f"column {column.name!r} of {what} holds objects of type {column.types[0]}: drop it"
+        ) from error
+    if not said and are_names(len(order), len(there)):
+        raise ValueError(
+            f"column {column.name!r} of {what} has {len(order)} different values in {len(there)} "
+            "rows, which are names rather than categories: drop it, or convert it to numbers"
+        )
+    place = {level: code for code, level in enumerate(order)}
+    codes = np.full(len(column.gaps), np.nan)
+    codes[~column.gaps] = [place[each] for each in there]
+    levels = tuple(map(_said, order))
+    if alike := [level for level in levels if levels.count(level) > 1]:
+        raise ValueError(
+            f"column {column.name!r} of {what} has {alike[0]!r} as values of several types: make "
+            "them all strings, or all numbers"
+        )
+    return Categories(column.name, codes, levels)
+
+
+def _said(level: Any) -> str:
+    number = isinstance(level, float | np.floating) and float(level).is_integer()
+    return str(int(level)) if number else str(level)

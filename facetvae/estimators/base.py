@@ -1,0 +1,463 @@
+"""What every estimator here needs for scikit-learn: data checks, and fitted models that pickle
+without code.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from facetvae.estimators.data import (
+    Encoding,
+    representable,
+)
+from facetvae.estimators.defaults import Lengths, default_batch_size, lengths
+from facetvae.estimators.divergence import check_trained
+from facetvae.estimators.gaps import Reads
+from facetvae.estimators.readers import Reader
+from facetvae.estimators.tables import real_numbers
+from facetvae.estimators.views import View
+from facetvae.table_rules.rows import MANY, has_missing, in_parts, is_missing, parts
+from guides import FacetGuide
+from inference.evaluation.bounds import elbo
+from inference.export import Predictions, check_precision, write_program
+from inference.progress import progress_bar, say
+from inference.randomness import seeded, usable_device
+from inference.runner import SVIRunner
+from inference.schedules import Schedule
+from ppl_models import FacetModel, Likelihood
+from ppl_models.checks import check_count, check_kind, check_positive
+from ppl_models.frames import Form, is_frame
+from ppl_models.networks import Architecture
+
+__all__ = ["Chosen", "FacetEstimator", "RandomState", "all_or_nothing", "drawn_seed"]
+
+#: A random state, as scikit-learn defines it.
+RandomState = int | np.random.RandomState | None
+
+# What scikit-learn's data check accepts.
+ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
+# The files of a pickled runner's checkpoint.
+FILES = {"config.json", "weights.safetensors", "history.jsonl"}
+# Draws of the latents in a score.
+SCORE_DRAWS = 10
+
+
+Fitted = TypeVar("Fitted", bound=Callable[..., Any])
+
+
+def all_or_nothing(fit: Fitted) -> Fitted:
+    """A fit that fails, or is stopped, leaves the estimator as it was."""
+
+    @wraps(fit)
+    def whole(self: FacetEstimator, *args: Any, **options: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **options)
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    return cast(Fitted, whole)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How to fit: the settings that all estimators have.
+
+    :ivar epochs: ``None`` to use the estimator's own number of steps.
+    :ivar view: how a start sees the data.
+    :ivar verbose: whether to show progress.
+    """
+
+    likelihood: Likelihood
+    network: Architecture
+    batch_size: int
+    epochs: int | None
+    learning_rate: float
+    seed: int
+    device: str
+    view: View = field(default_factory=View)
+    verbose: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """The settings in a readable form."""
+        return {
+            "likelihood": repr(self.likelihood),
+            "network": repr(self.network),
+            "batch_size": self.batch_size,
+        }
+
+    def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
+        """The length of each phase for ``n`` data; see
+        :func:`~facetvae.estimators.defaults.lengths`.
+        """
+        return lengths(steps, -(-n // self.batch_size), self.epochs)
+
+    def runner(
+        self,
+        model: Callable[[Likelihood, Architecture], FacetModel],
+        guide: Callable[[Any], FacetGuide],
+        schedule: Schedule | None = None,
+        slower: float = 1.0,
+    ) -> SVIRunner:
+        """A runner for a model that is built here, so that the seed determines its networks. The
+        user's likelihood is copied.
+
+        :param slower: by how much its rate is below the learning rate.
+        """
+        with seeded(self.seed, torch.device("cpu")):
+            built = guide(model(copy.deepcopy(self.likelihood), self.network))
+        return SVIRunner(
+            built.model, built, None, self.learning_rate / slower, schedule, self.seed, self.device
+        )
+
+
+class FacetEstimator(BaseEstimator):
+    """Base of the estimators: a runner's model and guide behind scikit-learn's methods.
+
+    After ``fit`` they have ``runner_``, whose ``model`` and ``guide`` are the library's own,
+    ``settings_``, the settings that were chosen from the data, ``encoding_``, how data are
+    converted for the model, and ``n_features_in_``.
+
+    They can be pickled (and so used with joblib) without tensors on a device: a fitted model is
+    written as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
+    """
+
+    likelihood: Likelihood | None
+    network: Architecture | None
+    epochs: int | None
+    batch_size: int | None
+    learning_rate: float
+    random_state: RandomState
+    device: str
+    verbose: bool
+    reader_: Reader
+    encoding_: Encoding
+    runner_: SVIRunner
+    settings_: dict[str, Any]
+
+    def _new_data(self, X: Any) -> np.ndarray:
+        """Training data as the model takes them.
+
+        :raises ValueError: if they are not an array of numbers ``[N, ...]``, or there are fewer
+            than two.
+        """
+        return self._newly_encoded(self._checked(self._newly_read(X), ensure_min_samples=2))
+
+    def _newly_read(self, X: Any) -> Any:
+        """Training data in a form that scikit-learn's check accepts.
+
+        :raises ValueError: if they are not understood.
+        """
+        self.reader_ = self._reader(X)
+        return self.reader_.numbers(X)
+
+    def _reader(self, X: Any) -> Reader:
+        """How training data are read."""
+        return Reader(form=Form.of(X) if is_frame(X) else None)
+
+    def _checked(self, *data: Any, **options: Any) -> Any:
+        """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return validate_data(self, *data, **ACCEPTED, **self.reader_.accepts, **options)
+
+    def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
+        """Validated training data, as the model takes them.
+
+        :raises ValueError: if ``likelihood`` is not a likelihood, ``X`` does not hold real numbers,
+            or all of its entries are missing.
+        """
+        X = real_numbers(X)
+        if all(is_missing(X[rows]).all() for rows in parts(X.shape[0])):
+            raise ValueError("X has no observed entry: all are missing (NaN)")
+        if self.likelihood is not None:
+            check_kind(
+                "likelihood",
+                self.likelihood,
+                Likelihood,
+                "a likelihood, such as Bernoulli() or Normal(0.3)",
+            )
+        self.encoding_ = self.reader_.encoding(X, self.likelihood)
+        return self.encoding_.encode(X)
+
+    def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
+        """The user's settings, and for the rest those chosen from the data.
+
+        :param dim: length of all latents together.
+        :param network: the one to use if the user gave none.
+        :raises ValueError: if a number is out of range, a part has the wrong type, or the device
+            does not exist.
+        """
+        likelihood = self.likelihood
+        if self.network is not None:
+            check_kind(
+                "network",
+                self.network,
+                Architecture,
+                "an architecture, such as MLPLadder() or SharedMLP()",
+            )
+        usable_device(self.device)
+        if likelihood is None:
+            likelihood = self.reader_.likelihood(x, self.encoding_, dim)
+        return Chosen(
+            self.reader_.completed(likelihood, x, self.encoding_),
+            network if self.network is None else self.network,
+            default_batch_size(len(x))
+            if self.batch_size is None
+            else check_count("batch_size", self.batch_size),
+            None if self.epochs is None else check_count("epochs", self.epochs),
+            check_positive("learning_rate", self.learning_rate),
+            drawn_seed(self.random_state),
+            self.device,
+            verbose=self.verbose,
+        )
+
+    def _seen_data(self, X: Any) -> np.ndarray:
+        """Data for a fitted estimator, in the user's units.
+
+        :raises ValueError: if they are not understood, have another shape than the training data,
+            or gaps where these had none.
+        """
+        check_is_fitted(self)
+        X = real_numbers(self._checked(self.reader_.numbers(X), reset=False))
+        if X.shape[1:] != self.encoding_.x_shape:
+            raise ValueError(
+                f"X has data of shape {X.shape[1:]}, but the training data had "
+                f"{self.encoding_.x_shape}"
+            )
+        self.reader_.check_gaps(X, self.encoding_, self.runner_.model.likelihood)
+        return X
+
+    def encode(self, X: Any) -> np.ndarray:
+        """``X`` as the model and guide of ``runner_`` take it: ``[N, *shape]``, float32 or, of
+        8-bit images, uint8; a data frame with mixed columns as codes. ``encoding_.decode`` converts
+        numbers back.
+
+        :param X: ``[N, ...]``, in the form and the units of the training data.
+        :raises ValueError: if ``X`` does not fit the training data.
+        """
+        X = self._seen_data(X)  # which says so if nothing was fitted
+        return self.encoding_.encode(X)
+
+    def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
+        """``runner``, if its training has not diverged."""
+        check_trained(runner.guide, x, self.learning_rate, **given)
+        return runner
+
+    def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
+        """Store the chosen settings, and print them if asked to."""
+        encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
+        if self.encoding_.unskewed is not None:
+            encoding["unskewed"] = True  # see encoding_.unskewed.power
+        self.settings_ = encoding | self.reader_.settings() | settings | chosen.settings()
+        if self.verbose:
+            print(
+                f"{type(self).__name__}:",
+                *(f"  {name}: {value}" for name, value in self.settings_.items()),
+                sep="\n",
+            )
+
+    def _state_later(self, name: str, value: Any) -> None:
+        """Store what the fit itself has shown, and print it if asked to."""
+        self.settings_[name] = value
+        if self.verbose:
+            print(f"  {name}: {value}")
+
+    def _say(self, phase: str) -> None:
+        """What the fit does next, beside its progress bars, if that is to be shown."""
+        if self.verbose:
+            say(f"{type(self).__name__} {phase}")
+
+    def _with_bar(
+        self, work: Callable[[np.ndarray, Callable[[int], Any]], np.ndarray], x: np.ndarray
+    ) -> np.ndarray:
+        """Work on rows that says how many are done, with a progress bar for many rows."""
+        with progress_bar(len(x), "row", bool(self.verbose) and len(x) > MANY, "rows") as bar:
+            return work(x, bar.update)
+
+    def _double(self) -> FacetGuide:
+        """The guide in float64, so that the result for a datum does not depend on the other data in
+        the same call.
+
+        In float32, sums round differently with the number of rows. (On a device without float64 the
+        guide is used as it is.)
+        """
+        guide = self.runner_.guide
+        return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
+
+    def _precise(self) -> Reads:
+        """What rows are read by, in float64."""
+        return self._double()
+
+    def _export(
+        self,
+        path: str | Path,
+        dtype: torch.dtype,
+        clusters: Mapping[str, ArrayLike] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the fitted guide, from the user's units on, as a program.
+
+        :param clusters: see :class:`~inference.export.Predictions`.
+        """
+        check_is_fitted(self)
+        guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
+        module = Predictions(guide, clusters, self.reader_.module(self.encoding_))
+        kind = torch.uint8 if self.encoding_.values == "8-bit" else dtype
+        x = torch.zeros(2, *self.encoding_.x_shape, dtype=kind)
+        write_program(module, path, x, about=about)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The ELBO of ``X``, in nats per datum, in the user's units: a lower bound on the mean
+        log-density.
+
+        It is estimated from ten draws of the latents, which are the same at each call.
+
+        :param y: not used.
+        :raises ValueError: if ``X`` does not fit the training data.
+        """
+        return self._bound(self._seen_data(X))
+
+    def _bound(self, X: np.ndarray, **given: Any) -> float:
+        model = self.runner_.model
+        with seeded(0, self.runner_.device):
+            bound, _ = elbo(
+                model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given
+            )
+        if not isfinite(bound):
+            raise ValueError(
+                f"the ELBO of X is {bound} in single precision: X lies too far from the data that "
+                f"{type(self).__name__} was fitted to"
+            )
+        return (
+            bound
+            if model.likelihood.discrete
+            else bound - float(self.encoding_.log_volume(X).mean())
+        )
+
+    def impute(self, X: Any) -> Any:
+        """``X`` with each missing entry filled by its mean given the others, or the most probable
+        category, in the user's units; of a data frame one of the same kind and the dtypes of the
+        training data. Of a column whose skewness was removed (``settings_["unskewed"]``) the mean
+        is that of the transformed values, whose place in the user's units is nearer to the median.
+
+        :param X: ``[N, ...]``, NaN where missing.
+        :raises ValueError: if ``X`` does not fit the training data.
+        """
+        return self.reader_.returned(self._filled(self._seen_data(X)), X)
+
+    def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
+        if not has_missing(X):
+            return X.copy()
+        guide = self._precise()
+
+        def filled(X: np.ndarray) -> np.ndarray:
+            means = self.encoding_.decode(guide.reconstruct(self.encoding_.encode(X), **given))
+            return np.where(is_missing(X), representable(means, X.dtype), X)
+
+        return filled(X) if given else in_parts(filled, X)
+
+    def _features(self, X: np.ndarray, facets: Sequence[str], **given: Any) -> np.ndarray:
+        """Means of these facets' latents, side by side, in the data's precision."""
+        guide = self._precise()
+
+        def means(X: np.ndarray) -> np.ndarray:
+            z = guide.embed(self.encoding_.encode(X), **given)
+            return np.concatenate([z[name] for name in facets], 1).astype(
+                np.result_type(X.dtype, np.float32) if X.dtype.kind == "f" else np.float32
+            )
+
+        return means(X) if given else in_parts(means, X)
+
+    def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
+        dims = {name: self.runner_.model.priors[name].dim for name in facets}
+        return np.array(
+            [f"{name}_{i}" for name, dim in dims.items() for i in range(dim)], dtype=object
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "runner_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "runner_" in state:
+            state["runner_"] = _written(state["runner_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "runner_" in state:
+            state = state | {"runner_": _read(state["runner_"])}
+        super().__setstate__(state)
+
+
+def _written(runner: SVIRunner) -> dict[str, bytes]:
+    """The files of a checkpoint, by name.
+
+    :raises OSError: if the temporary folder cannot be written.
+    """
+    with _temporary_folder("pickle") as folder:
+        runner.save(folder)
+        return {name: (folder / name).read_bytes() for name in sorted(FILES)}
+
+
+def _read(files: Any) -> SVIRunner:
+    """The runner of a checkpoint.
+
+    :raises ValueError: if these are not a checkpoint's files.
+    :raises OSError: if the temporary folder cannot be written.
+    """
+    if not isinstance(files, dict) or files.keys() != FILES:
+        raise ValueError(f"a pickled runner_ holds the files {sorted(FILES)} and no others")
+    if wrong := [name for name, content in files.items() if not isinstance(content, bytes)]:
+        raise ValueError(f"the files of a pickled runner_ hold bytes, but {wrong[0]} does not")
+    with (
+        _temporary_folder("unpickle") as folder,
+        seeded(0, torch.device("cpu")),
+    ):  # building the networks draws random numbers
+        for name in FILES:
+            (folder / name).write_bytes(files[name])
+        return SVIRunner.load(folder)
+
+
+@contextmanager
+def _temporary_folder(purpose: str) -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot {purpose} a fitted estimator, because its checkpoint passes through the "
+            f"temporary folder ({error.strerror}): make space there, or set TMPDIR to another",
+        ) from error
+
+
+def drawn_seed(random_state: RandomState) -> int:
+    """A seed; with ``None``, from NumPy's global stream, as in scikit-learn.
+
+    :raises ValueError: if it is not a random state.
+    """
+    if isinstance(random_state, np.random.Generator):
+        raise ValueError("random_state is a Generator: give an integer or a RandomState")
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,331 @@
+"""How a user's array is converted for a model: the kind of its values, and their scale."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import log, prod
+
+import numpy as np
+from sklearn.preprocessing import StandardScaler
+
+from facetvae.table_rules.noise import residual_scale
+from facetvae.table_rules.rows import (
+    MANY,
+    in_parts,
+    is_missing,
+    parts,
+    some_rows,
+)
+from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
+from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
+
+# Exponent of 2 of the largest values whose squares and sums float64 holds with a wide margin.
+LARGE = 400
+# Constant columns are scaled only if their magnitude is beyond 2 to the power of this or its
+# inverse.
+CONSTANT = 30
+# The largest encoded value; squares of it, summed, are within float32.
+LARGEST = 1e15
+# Values that are all below this are not shares or intensities, but real numbers.
+TINY = 2.0**-20
+# Fewest columns of a picture, and the least share of them that reach the largest value, by which
+# rows of pixels are told from other numbers that are not negative.
+FEWEST_PIXELS, BRIGHT = 16, 0.1
+# Of values within bounds that all columns have in common.
+BOUNDED = ("8-bit", "unit interval", "intensities")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The map between a user's values and a model's.
+
+    :ivar values: ``"binary"``, ``"8-bit"``, ``"unit interval"``, ``"intensities"`` (such as pixels
+        from 0 to 16) or ``"real"``; ``"as given"`` if the user chose a likelihood.
+    :ivar x_shape: shape of one datum.
+    :ivar loc: what is subtracted, after division by ``2**exponent``.
+    :ivar scale: what the data are then divided by; both are arrays that broadcast against a datum.
+    :ivar missing: share of the entries that are missing.
+    :ivar exponent: 0 unless values are so large or small that their squares exceed float64.
+    :ivar unskewed: what is then done to skewed columns.
+    """
+
+    values: str
+    x_shape: tuple[int, ...]
+    loc: np.ndarray
+    scale: np.ndarray
+    missing: float
+    exponent: np.ndarray | int = 0
+    unskewed: Unskewed | None = None
+
+    @property
+    def scales(self) -> bool:
+        """Whether a location and a scale are taken from values."""
+        return self.values in ("real", "8-bit", "intensities")
+
+    @property
+    def of_columns(self) -> bool:
+        """Whether data are rows of columns that have a scale of their own."""
+        return self.values in ("real", "columns", "embeddings") and len(self.x_shape) == 1
+
+    @property
+    def of_real_columns(self) -> bool:
+        """Whether data are rows of columns of real numbers."""
+        return self.values == "real" and self.of_columns
+
+    def encode(self, X: np.ndarray) -> np.ndarray:
+        """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.
+
+        :raises ValueError: if a value is so far from the training data that float32 cannot hold the
+            squares of such values.
+        """
+        if X.dtype == np.uint8 and self.values == "8-bit":
+            return X
+        return in_parts(self._encode, X)
+
+    def _encode(self, X: np.ndarray) -> np.ndarray:
+        if self.scales:
+            with np.errstate(over="ignore"):  # refused below
+                X = self._standardized(X)
+        return _single(X if self.unskewed is None else self.unskewed.apply(X))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """A model's output in the user's units, at most the largest float."""
+        if self.unskewed is not None:
+            x = self.unskewed.undo(x)
+        with np.errstate(over="ignore"):
+            values = np.ldexp(x * self.scale + self.loc, self.exponent)
+        return representable(values, np.dtype(float))
+
+    def log_volume(self, X: np.ndarray) -> np.ndarray:
+        """Log of the ratio between densities of x and of the user's values, in nats, for each datum
+        ``[N]``.
+        """
+        return in_parts(self._log_volume, X)
+
+    def _log_volume(self, X: np.ndarray) -> np.ndarray:
+        each = np.broadcast_to(np.log(self.scale) + self.exponent * log(2), X.shape)
+        if self.unskewed is not None:
+            each = each - self.unskewed.log_slope(self._standardized(X))
+        return np.where(is_missing(X), 0.0, each).reshape(len(X), -1).sum(1)
+
+    def _standardized(self, X: np.ndarray) -> np.ndarray:
+        return (_shifted(X, -self.exponent) - self.loc) / self.scale
+
+
+def encoding_of(
+    X: np.ndarray,
+    likelihood: Likelihood | None,
+    counts: np.ndarray | None = None,
+    as_columns: bool = False,
+) -> Encoding:
+    """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only 8-bit values are
+    converted.
+
+    Real columns are standardised one by one, without their skewness if the data are then more
+    likely; real images by a common mean and deviation. Whether columns are skewed is judged by at
+    most 20,000 rows, drawn at random. Warns of images whose channels seem to be last.
+
+    :param counts: which rows count ``[N]``; by default all.
+    :param as_columns: whether values within bounds are real columns, too.
+    """
+    _warn_of_channels_last(X.shape)
+    chosen = _Rows(X, counts)
+    seen = _Seen(chosen)
+    values = seen.kind()
+    if as_columns and values in BOUNDED:
+        values = "real"
+    if likelihood is not None and values != "8-bit":
+        values = "as given"
+    loc, scale, exponent = np.zeros(1), np.ones(1), np.zeros(1, int)
+    if values == "8-bit":
+        scale = np.full(1, 255.0)
+    elif values == "intensities":
+        scale = np.full(1, float(seen.most))
+    elif values == "real":
+        loc, scale, exponent = _moments(chosen, 0 if X.ndim == 2 else None)
+    missing = 1 - seen.observed / chosen.size
+    encoding = Encoding(values, X.shape[1:], loc, scale, missing, exponent)
+    if values != "real" or X.ndim > 2:
+        return encoding
+    rows = encoding.encode(chosen.some()).astype(float)
+    return replace(encoding, unskewed=unskewed_if_better(rows))
+
+
+def _warn_of_channels_last(shape: tuple[int, ...]) -> None:
+    if len(shape) == 4 and shape[3] in (1, 3, 4) and min(shape[1:3]) > 4:
+        warnings.warn(
+            f"X of shape {shape} is read as [N, C, H, W], images of {shape[1]} channels and "
+            f"{shape[2]} x {shape[3]} pixels. If its channels are last, pass "
+            "X.transpose(0, 3, 1, 2)",
+            stacklevel=2,
+        )
+
+
+class _Rows:
+    """The rows of ``X`` that count, some at a time: at once if there are few."""
+
+    def __init__(self, X: np.ndarray, counts: np.ndarray | None) -> None:
+        self.X, self.counts, self.dtype = X, counts, X.dtype
+        self.number = len(X) if counts is None else int(counts.sum())
+        self.size = self.number * prod(X.shape[1:])
+
+    def parts(self) -> Iterator[np.ndarray]:
+        if len(self.X) > MANY:
+            yield from (self._of(rows) for rows in parts(len(self.X)))
+        else:
+            yield self._of(slice(None))
+
+    def _of(self, rows: slice) -> np.ndarray:
+        return self.X[rows] if self.counts is None else self.X[rows][self.counts[rows]]
+
+    def some(self) -> np.ndarray:
+        """At most ``MANY``."""
+        if self.counts is None:
+            return some_rows(self.X)
+        return self.X[some_rows(np.flatnonzero(self.counts))]
+
+
+class _Seen:
+    """What the values of data say about their kind.
+
+    :ivar observed: number of entries that are not missing.
+    """
+
+    def __init__(self, chosen: _Rows) -> None:
+        self.chosen, self.dtype, self.observed = chosen, chosen.dtype, 0
+        self.binary, self.least, self.most = True, np.inf, -np.inf
+        for part in chosen.parts():
+            observed = part[~is_missing(part)]
+            self.observed += len(observed)
+            if len(observed):
+                self.binary = self.binary and bool(np.isin(observed, (0, 1)).all())
+                self.least = min(self.least, observed.min())
+                self.most = max(self.most, observed.max())
+
+    def kind(self) -> str:
+        if not self.observed:
+            return "real"
+        if self.dtype == bool or self.binary:
+            return "binary"
+        if self.dtype == np.uint8:
+            return "8-bit"
+        if self.least < 0 or self.most <= TINY:
+            return "real"
+        if self.most <= 1:
+            return "unit interval"
+        return "intensities" if self._are_pixels() else "real"
+
+    def _are_pixels(self) -> bool:
+        """Whether values of all columns begin at 0, and the largest is that of many, but not of
+        all that vary.
+        """
+        if self.chosen.X.ndim != 2 or self.chosen.X.shape[1] < FEWEST_PIXELS:
+            return False
+        low, top = _extremes(self.chosen, 0)
+        share = (top == self.most).sum() / max((top > low).sum(), 1)
+        return bool((low == 0).all() and BRIGHT <= share < 1)
+
+
+def _moments(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, deviation and exponent along an axis, such that no square overflows or vanishes.
+
+    Columns that are constant, up to rounding, are not scaled, unless their magnitude demands it.
+    """
+    low, top = _extremes(chosen, axis)
+    size = np.frexp(np.maximum(top, -low))[1]
+    exponent = size - size.clip(-LARGE, LARGE)
+    shifted = (_shifted(part, -exponent) for part in chosen.parts())
+    loc, scale = (_moments_of_parts if len(chosen.X) > MANY else _moments_at_once)(shifted, axis)
+    size = size - exponent
+    unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
+    varies = (low < top) & (scale > 10 * np.finfo(float).eps * np.abs(loc))
+    return loc, np.where(varies, scale, unscaled), exponent
+
+
+def _moments_at_once(
+    shifted: Iterator[np.ndarray], axis: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    (part,) = shifted
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns whose entries are all missing
+        loc, scale = (
+            np.nan_to_num(np.atleast_1d(f(part, axis, dtype=float)))
+            for f in (np.nanmean, np.nanstd)
+        )
+    return loc, scale
+
+
+def _moments_of_parts(
+    shifted: Iterator[np.ndarray], axis: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same, from a part of the rows after the other."""
+    scaler = StandardScaler()
+    with np.errstate(invalid="ignore"):  # of columns whose entries are all missing
+        for part in shifted:
+            if len(part):
+                scaler.partial_fit(part if axis == 0 else part.reshape(-1, 1))
+    return np.nan_to_num(scaler.mean_), np.nan_to_num(np.sqrt(scaler.var_))
+
+
+def _extremes(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest values along an axis; 0 if there are none."""
+    found = [
+        (np.fmin.reduce(part, axis), np.fmax.reduce(part, axis))
+        for part in chosen.parts()
+        if len(part)
+    ]
+    low, top = (
+        np.nan_to_num(np.atleast_1d(f.reduce(each)).astype(float))
+        for f, each in zip((np.fmin, np.fmax), zip(*found, strict=True), strict=True)
+    )
+    return low, top
+
+
+def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
+    """``X * 2**exponent`` as float64: NumPy squares shorter floats in their own precision."""
+    return np.ldexp(X.astype(float), exponent)
+
+
+def _single(x: np.ndarray) -> np.ndarray:
+    """As float32.
+
+    :raises ValueError: if squares of the values are too large for it.
+    """
+    if (np.abs(x) > np.float64(LARGEST)).any():
+        raise ValueError(
+            f"X has values beyond {LARGEST:g} in the model's units, which single precision does "
+            "not take: scale X, or drop the rows that are so far from the other data"
+        )
+    return x.astype(np.float32)
+
+
+def representable(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``values`` as floats of ``dtype``, at most the largest of these."""
+    most = np.finfo(dtype).max
+    return values.clip(-most, most).astype(dtype)
+
+
+def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
+    """Bernoulli for binary data; else a normal with the scale of what ``dim`` linear latents leave
+    unexplained.
+
+    :param x: encoded data.
+    """
+    return (
+        Bernoulli()
+        if values == "binary"
+        else Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
+    )
+
+
+def completed(likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
+    """The likelihood, extended if entries are missing, be it in other rows than these; encoders see
+    the mean of the observed entries in their place.
+    """
+    if likelihood.takes_missing or not encoding.missing:
+        return likelihood
+    low, high = likelihood.support
+    mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
+    return Incomplete(likelihood, float(np.clip(mean, low, high)))

@@ -1,0 +1,170 @@
+"""What users give of facets: names, numbers of clusters, known labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from facetvae.describing.columns import named_columns
+from facetvae.table_rules import counting
+from inference.initialization.neighbors import neighbor_clusters
+from ppl_models.arrays import as_labels
+from ppl_models.checks import check_size
+from ppl_models.frames import is_frame
+
+# Name of the latent without clusters that describes what the facets leave of the data.
+REST = "rest"
+# Names of facets that are numbered.
+NUMBERED = re.compile(r"facet_\d+")
+# A facet is a level of a network: more are a mistake.
+MOST_FACETS = 1000
+
+
+def facet_names(facets: int | Sequence[str] | np.ndarray) -> list[str]:
+    """Names of the facets, shallow to deep.
+
+    :raises ValueError: if ``facets`` is neither a number nor names, or a name is taken.
+    """
+    if isinstance(facets, np.ndarray) and facets.ndim:
+        facets = facets.tolist()
+    if isinstance(facets, str):  # a name alone, which reads as a sequence of letters
+        names = []
+    elif isinstance(facets, Sequence) and all(isinstance(name, str) for name in facets):
+        names = list(facets)
+    else:
+        number = check_size("facets", facets)
+        if number > MOST_FACETS:
+            raise ValueError(f"facets must be at most {MOST_FACETS}, got {number}")
+        names = [f"facet_{j}" for j in range(number)]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            "facets must be a number, or names that differ, such as ('style', 'digit'), got "
+            f"{facets!r}"
+        )
+    if REST in names:
+        raise ValueError(
+            f"a facet cannot be called {REST!r}, as what facets leave of the data is: give it "
+            "another name"
+        )
+    return names
+
+
+def facet_index(names: Sequence[str], facet: str | int) -> int:
+    """:raises ValueError: if the facet is unknown."""
+    if facet in names:
+        return list(names).index(str(facet))
+    if (
+        isinstance(facet, int | np.integer)
+        and not isinstance(facet, bool)
+        and -len(names) <= facet < len(names)
+    ):
+        return int(facet) % len(names)
+    raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
+
+
+def for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
+    """The option's value for each facet, ``None`` if it was not given.
+
+    :raises ValueError: if it is neither one number nor one for each facet.
+    """
+    each = (
+        list(value)
+        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+        else [value] * len(names)
+    )
+    if len(each) != len(names):
+        raise ValueError(
+            f"{option} must be one number, or one for each of the {len(names)} facets, got "
+            f"{value!r}"
+        )
+    return {
+        n: None if v is None else check_size(f"{option} of {n!r}", v)
+        for n, v in zip(names, each, strict=True)
+    }
+
+
+def at_least(classes: int, facet: str, number: int | None) -> int:
+    """The number of clusters of a facet with labels.
+
+    :raises ValueError: if fewer are requested than there are classes.
+    """
+    if number is not None and number < classes:
+        raise ValueError(
+            f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give "
+            f"{classes}"
+        )
+    return number or classes
+
+
+def check_enough(
+    most: int, n: int, numbers: Mapping[str, int | None], purpose: str = "training"
+) -> None:
+    """Check that there are enough data for the clusters.
+
+    :param most: how many of the ``n`` data are used for this purpose.
+    :raises ValueError: if there are more clusters.
+    """
+    for name, number in numbers.items():
+        if number is not None and number > most:
+            raise ValueError(
+                f"facet {name!r} cannot have {number} clusters: only {most} of {n} data are used "
+                f"for {purpose}; give fewer clusters"
+            )
+
+
+def labelled_rows(known: Mapping[str, np.ndarray], n: int) -> np.ndarray:
+    """Which rows ``[n]`` have a known cluster in some facet."""
+    labelled = np.zeros(n, bool)
+    for theirs in known.values():
+        labelled |= theirs >= 0
+    return labelled
+
+
+def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
+    """Known clusters, by name of the facets that have any.
+
+    :raises ValueError: if they do not fit the data or the facets.
+    """
+    if labels is None:
+        return {}
+    if is_frame(labels):
+        labels = named_columns(labels)
+    if not isinstance(labels, Mapping):
+        if len(names) > 1:
+            raise ValueError(
+                f"there are {len(names)} facets: give labels by name, such as {{{names[-1]!r}: "
+                f"labels}}"
+            )
+        labels = {names[0]: labels}
+    if unknown := [name for name in labels if name not in names]:
+        raise ValueError(f"labels are given for {unknown[0]!r}, but the facets are {list(names)}")
+    largest = np.iinfo(np.int32).max
+    for name, each in labels.items():
+        if len(shape := np.shape(each)) == 1 and shape[0] != n:
+            raise ValueError(
+                f"labels of {name!r} has shape {list(shape)}, but there are {n} samples: give one "
+                "class per sample; a search or cross-validation cuts a data frame into its parts, "
+                "but no mapping: give pandas.DataFrame(labels)"
+            )
+    checked = {
+        name: as_labels(f"labels of {name!r}", each, n, largest, unknown=True).numpy()
+        for name, each in labels.items()
+    }
+    return {name: label for name, label in checked.items() if (label >= 0).any()}
+
+
+def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> counting.FacetCount:
+    """:func:`~facetvae.table_rules.counting.number_of_facets`, with the graph's clusters."""
+    return counting.number_of_facets(x, _cluster_neighbors, seed, dims)
+
+
+def clusters_in_subspaces(x: np.ndarray, seed: int = 0) -> bool:
+    """:func:`~facetvae.table_rules.counting.clusters_in_subspaces`, with the graph's clusters."""
+    return counting.clusters_in_subspaces(x, _cluster_neighbors, seed)
+
+
+def _cluster_neighbors(rows: np.ndarray, seed: int) -> np.ndarray:
+    return neighbor_clusters(rows, seed=seed)

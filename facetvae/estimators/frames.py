@@ -1,0 +1,410 @@
+"""Data frames of mixed columns: which likelihood each gets, and its values as codes and back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from facetvae.describing.columns import FEW_VALUES, are_counts
+from facetvae.estimators.tables import check_kinds
+from facetvae.estimators.words import check_words, reads_as_number
+from ppl_models import (
+    Bernoulli,
+    Categorical,
+    Columns,
+    Likelihood,
+    NegativeBinomial,
+    Normal,
+    Ordinal,
+)
+from ppl_models.categories import CodedLikelihood
+from ppl_models.checks import check_kind
+from ppl_models.configurable import from_config, to_config
+from ppl_models.frames import (
+    Form,
+    Given,
+    Kind,
+    column_name,
+    columns_given,
+    frame_like,
+    is_frame,
+    native_columns,
+)
+from ppl_models.likelihood_base import rebuilt
+
+# How much a number must vary beside its size for single precision, and the magnitudes it holds.
+VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
+# Single precision holds all whole numbers below.
+LARGEST_WHOLE = 2**24
+# Whole numbers of so many rows that all differ are ids if so many pairs of equal ones would be
+# expected by chance.
+FEWEST_IDS, PAIRS_OF_IDS = 100, 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers, as they are.
+
+    :ivar name: its name.
+    :ivar whole: whether its numbers are whole, so that imputed ones are rounded.
+
+    :cvar held: what it holds, for messages.
+    """
+
+    held: ClassVar[str] = "numbers"
+
+    name: str
+    whole: bool = False
+
+    def codes(self, column: Given) -> np.ndarray:
+        """Numbers ``[N]``, NaN in gaps.
+
+        :raises ValueError: if there are others.
+        """
+        if column.gaps.all():
+            return np.full(len(column.gaps), np.nan)
+        return self._codes(column)
+
+    def _codes(self, column: Given) -> np.ndarray:
+        if column.kind not in (Kind.NUMBERS, Kind.BOOLS):
+            raise ValueError(
+                f"column {self.name!r} held {self.held} in the training data, but now its dtype is "
+                f"{column.dtype}, with values that are no {self.held}: convert it"
+            )
+        return column.values.astype(float)
+
+    def values(self, codes: np.ndarray) -> np.ndarray:
+        """What the user's column holds for these codes ``[N]``."""
+        return np.round(codes) if self.whole else codes
+
+    def completed(self, likelihood: Likelihood) -> Likelihood:
+        """The likelihood with what this column knows of it.
+
+        :raises ValueError: if it does not suit the column.
+        """
+        return likelihood
+
+
+@dataclass(frozen=True)
+class TruthColumn(Column):
+    """A column of bools."""
+
+    held = "bools"
+
+    def _codes(self, column: Given) -> np.ndarray:
+        numbers = super()._codes(column)
+        if (wrong := numbers[~np.isnan(numbers) & ~np.isin(numbers, (0, 1))]).size:
+            raise ValueError(
+                f"column {self.name!r} held {self.held} in the training data, but now has the "
+                f"value {wrong[0]:g}: convert it"
+            )
+        return numbers
+
+    def values(self, codes: np.ndarray) -> np.ndarray:
+        return _with_gaps(codes > 0.5, codes)
+
+
+@dataclass(frozen=True)
+class CodedColumn(Column):
+    """A column of categories.
+
+    :ivar levels: the categories that rows of the training data have, in the order of their codes.
+    """
+
+    levels: tuple[Any, ...] = ()
+
+    def _codes(self, column: Given) -> np.ndarray:
+        there = column.there.tolist()
+        place = {level: code for code, level in enumerate(self.levels)}
+        if unknown := [each for each in there if each not in place]:
+            raise ValueError(
+                f"column {self.name!r} has the category {unknown[0]!r}, but the training data had "
+                f"{_some(self.levels)}: leave these rows out, or mark it as missing (NaN)"
+            )
+        codes = np.full(len(column.gaps), np.nan)
+        codes[~column.gaps] = [place[each] for each in there]
+        return codes
+
+    def values(self, codes: np.ndarray) -> np.ndarray:
+        levels = np.empty(len(self.levels), object)
+        levels[:] = self.levels
+        return _with_gaps(levels[self._places(codes)], codes)
+
+    def _places(self, codes: np.ndarray) -> np.ndarray:
+        return np.nan_to_num(codes).round().astype(int).clip(0, len(self.levels) - 1)
+
+    def completed(self, likelihood: Likelihood) -> Likelihood:
+        number = max(2, len(self.levels))
+        if isinstance(likelihood, CodedLikelihood) and likelihood.num_categories is None:
+            return rebuilt(likelihood, num_categories=number)
+        if likelihood.support != (0.0, number - 1.0):
+            raise ValueError(
+                f"columns gives column {self.name!r} {likelihood!r}, but it has {number} "
+                f"categories, {_some(self.levels)}: give Categorical() or Ordinal()"
+            )
+        return likelihood
+
+
+@dataclass(frozen=True)
+class NumberedColumn(CodedColumn):
+    """A column of few numbers, each of which is a category."""
+
+    def _codes(self, column: Given) -> np.ndarray:
+        numbers = Column._codes(self, column)
+        places = np.searchsorted(self.levels, numbers).clip(0, len(self.levels) - 1)
+        known = np.isnan(numbers) | (np.asarray(self.levels)[places] == numbers)
+        if not known.all():
+            raise ValueError(
+                f"column {self.name!r} has the value {numbers[~known][0]:g}, but the training data "
+                f"had {_some(self.levels)}: leave these rows out, mark it as missing (NaN), or "
+                f'fit with columns={{"{self.name}": Normal()}}'
+            )
+        return np.where(np.isnan(numbers), np.nan, places)
+
+    def values(self, codes: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(codes), np.nan, np.asarray(self.levels)[self._places(codes)])
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a data frame, and the way to codes and back.
+
+    :ivar columns: in the frame's order.
+    :ivar form: the frame without its rows, which has the dtypes, categories and order.
+    :ivar described: the columns' :class:`~ppl_models.columns.Columns`, in JSON types.
+    """
+
+    columns: Sequence[Column]
+    form: Form
+    described: Any
+
+    def likelihood(self) -> Columns:
+        """A new one, of all columns."""
+        return from_config(self.described)
+
+    def chosen(self) -> dict[str, str]:
+        """Each column's likelihood, in words."""
+        columns = self.likelihood()
+        return {name: repr(each) for name, each in zip(columns.names, columns, strict=True)}
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def codes(self, X: Any) -> Any:
+        """A frame of numbers with the same columns and rows, NaN in gaps; columns may come in any
+        order.
+
+        :raises ValueError: if it is no frame, columns are missing or unknown, or a value is.
+        """
+        if not is_frame(X):
+            raise ValueError(
+                f"X must be a data frame with the columns {_some(self.names)}, as the training "
+                f"data were, got {type(X).__name__}"
+            )
+        given = _named(X)
+        missing = [name for name in self.names if name not in given]
+        unknown = [name for name in given if name not in self.names]
+        if missing or unknown:
+            raise ValueError(_differing(missing, unknown))
+        return frame_like(X, {each.name: each.codes(given[each.name]) for each in self.columns})
+
+    def frame(self, codes: np.ndarray, index: Any = None) -> Any:
+        """The user's columns of codes ``[N, D]``: :meth:`~ppl_models.frames.Form.frame`."""
+        return self.form.frame(self._values(codes), index)
+
+    def filled(self, codes: np.ndarray, X: Any) -> Any:
+        """The frame ``X``, its columns in the order of the training data, with codes ``[N, D]`` in
+        its gaps. What is observed stays as it is.
+        """
+        own = dict(native_columns(X))
+        return self.form.filled(self._values(codes), [own[name] for name in self.names], X)
+
+    def _values(self, codes: np.ndarray) -> list[np.ndarray]:
+        return [column.values(each) for column, each in zip(self.columns, codes.T, strict=True)]
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether a frame has columns that are not numbers, or bools beside others.
+
+    :raises ValueError: if a column holds dates or the like, or has a dtype without values.
+    """
+    columns = columns_given(X)
+    for each in columns:
+        if each.kind == Kind.NOTHING:
+            raise ValueError(f"column {each.name!r} has no values, all are missing: drop it")
+    check_kinds(columns, (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES))
+    if 0 < sum(each.kind == Kind.BOOLS for each in columns) < len(columns):
+        return True
+    return any(
+        each.kind == Kind.CATEGORIES
+        or (each.kind == Kind.STRINGS and not all(map(reads_as_number, each.there)))
+        for each in columns
+    )
+
+
+def warn_of_ids(columns: Iterable[Given]) -> None:
+    """Warn of columns of whole numbers that are all different, though of numbers with this range
+    some would be the same by chance.
+    """
+    for column in columns:
+        there = column.there
+        if (
+            column.kind != Kind.NUMBERS
+            or len(there) < FEWEST_IDS
+            or not (there == np.floor(there)).all()
+        ):
+            continue
+        pairs = len(there) * (len(there) - 1) / 2
+        expected = pairs / (float(there.max()) - float(there.min()) + 1)
+        if expected > PAIRS_OF_IDS and len(np.unique(there)) == len(there):
+            warnings.warn(
+                f"column {column.name!r} holds a different whole number in each row, as ids do, "
+                "which say nothing of clusters: drop it, or make it the index",
+                stacklevel=2,
+            )
+
+
+def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
+    """The table of a frame.
+
+    :param chosen: likelihoods that the user gave, by column; for others the dtype decides.
+    :raises ValueError: if a column is not understood, has no values, or does not suit its
+        likelihood.
+    """
+    given = _named(X)
+    check_kind("columns", chosen, Mapping, 'likelihoods by column, such as {"age": Normal()}')
+    chosen = {column_name(name): likelihood for name, likelihood in chosen.items()}
+    if unknown := [name for name in chosen if name not in given]:
+        raise ValueError(
+            f"columns names {unknown[0]!r}, but X has {_some(list(given))}: is that a misspelling?"
+        )
+    check_kinds(list(given.values()), (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES))
+    read = {name: _column(each, chosen.get(name)) for name, each in given.items()}
+    fitted = {
+        name: _fitted(column, likelihood, column.codes(given[name]))
+        for name, (column, likelihood) in read.items()
+    }
+    warn_of_ids(each for name, each in given.items() if name not in chosen)
+    return Table([column for column, _ in read.values()], Form.of(X), to_config(Columns(fitted)))
+
+
+def _column(given: Given, likelihood: Likelihood | None) -> tuple[Column, Likelihood]:
+    """How to read a column, and its likelihood.
+
+    :raises ValueError: if it has no values, or text that is no categories.
+    """
+    if given.gaps.all():
+        raise ValueError(f"column {given.name!r} has no values, all are missing: drop it")
+    if likelihood is not None:
+        what = f"columns[{given.name!r}]"
+        check_kind(what, likelihood, Likelihood, "a likelihood, such as Normal()")
+    column, default = _by_kind(given, isinstance(likelihood, CodedLikelihood))
+    return column, column.completed(default if likelihood is None else likelihood)
+
+
+def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
+    """:param coded: whether the user wants codes, also of numbers."""
+    name = given.name
+    if given.kind == Kind.CATEGORIES:
+        likelihood = Ordinal() if given.order else Categorical()
+        return CodedColumn(name, levels=tuple(given.levels())), likelihood
+    if given.kind == Kind.BOOLS:
+        return TruthColumn(name), Bernoulli()
+    if given.kind == Kind.STRINGS:
+        return CodedColumn(name, levels=_words(given, coded)), Categorical()
+    there = given.there.astype(float)
+    # Floats may be whole, too: pandas makes floats of integers with gaps.
+    whole = bool(((there == np.floor(there)) & (np.abs(there) < LARGEST_WHOLE)).all())
+    if whole and not coded and np.isin(there, (0, 1)).all():
+        return Column(name, whole), Bernoulli()
+    levels = np.unique(there)
+    if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
+        return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
+    return Column(name, whole), _of_numbers(there, whole)
+
+
+def _words(given: Given, coded: bool) -> tuple[str, ...]:
+    """The strings of a column, in order; by number if they read as such.
+
+    :raises ValueError: if they are no categories and the user did not say that they are.
+    """
+    if not coded:
+        check_words(given.name, given.there.tolist())
+    levels = given.levels()
+    return tuple(sorted(levels, key=float) if all(map(reads_as_number, levels)) else levels)
+
+
+def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
+    """Counts vary at least as much as a Poisson variable; other whole numbers are numbers."""
+    return NegativeBinomial() if whole and are_counts(values) else Normal()
+
+
+def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:
+    there = torch.as_tensor(codes[~np.isnan(codes)])
+    if not isinstance(column, CodedColumn | TruthColumn):
+        _check_precision(column.name, there.numpy())
+    try:
+        likelihood.check(there)
+    except ValueError as error:
+        raise ValueError(f"column {column.name!r}: {error}") from error
+    return likelihood.fitted(there)
+
+
+def _check_precision(name: str, values: np.ndarray) -> None:
+    """:raises ValueError: if single precision does not hold what varies in a column of numbers."""
+    size = np.abs(values).max()
+    if not np.isfinite(size):
+        raise ValueError(f"column {name!r} has infinite values: drop these rows or clip them")
+    with np.errstate(over="ignore"):
+        spread = values.std()
+    if size > LARGEST:
+        raise ValueError(
+            f"column {name!r} has values up to {size:.3g}, more than {LARGEST:.0e}: give it in "
+            "another unit"
+        )
+    if 0 < spread < max(VARIES * size, SMALLEST):
+        raise ValueError(
+            f"column {name!r} varies by {spread:.3g} around {values.mean():.3g}, which single "
+            "precision does not hold: subtract its mean, or give it in another unit"
+        )
+
+
+def _named(X: Any) -> dict[str, Given]:
+    """The columns by name.
+
+    :raises ValueError: if there are none, or two have the same.
+    """
+    columns = columns_given(X)
+    named = {each.name: each for each in columns}
+    if len(named) < len(columns):
+        names = [each.name for each in columns]
+        raise ValueError(f"X has columns of the same name among {_some(names)}: rename them")
+    return named
+
+
+def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """``values``, ``None`` where codes are NaN."""
+    if not (gaps := np.isnan(codes)).any():
+        return values
+    found = values.astype(object)
+    found[gaps] = None
+    return found
+
+
+def _differing(missing: Sequence[str], unknown: Sequence[str]) -> str:
+    said = [f"lacks the columns {_some(missing)}"] if missing else []
+    said += (
+        [f"has the columns {_some(unknown)}, which the training data had not"] if unknown else []
+    )
+    fix = "rename them" if missing and unknown else "add them" if missing else "drop them"
+    return f"X {' and '.join(said)}: {fix}"
+
+
+def _some(names: Sequence[Any]) -> str:
+    return str(list(names) if len(names) <= 8 else [*names[:8], "..."])

@@ -1,0 +1,110 @@
+"""Networks that start from the linear maps of a table's subspaces, set to them or taught them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from facetvae.estimators.base import Chosen
+from facetvae.table_rules.rows import MANY
+from facetvae.table_rules.subspaces import Subspaces
+from guides import FacetGuide
+from inference.progress import progress_bar
+from inference.randomness import seeded
+from ppl_models.data import Observed
+from ppl_models.distributions import raw_log_variance
+from ppl_models.modes import training
+from ppl_models.turns import let_others_in
+
+# Rate of the networks' training at its first epoch, in learning rates.
+FIRST_RATE = 3.0
+
+
+@torch.no_grad()
+def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
+    """Give the posteriors the same variances for all data.
+
+    :param guide: with a normal posterior whose scales come from its heads' second halves.
+    :param variances: of all facets' latents side by side ``[m]``.
+    """
+    rungs = cast(Any, guide.encoder).rungs
+    ends = np.cumsum([len(rung.bias) // 2 for rung in rungs])[:-1]
+    for rung, variance in zip(rungs, np.split(variances, ends), strict=True):
+        width = len(variance)
+        rung.weight[width:] = 0
+        rung.bias[width:] = raw_log_variance(torch.as_tensor(variance).log())
+
+
+@torch.no_grad()
+def set_linear(guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
+    """Set a guide's networks to linear maps: the encoder to the subspaces', the decoder to the way
+    back that leaves least of the data. Hidden layers have no say until they are trained.
+
+    :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP` whose
+        heads and last layer read the input, too.
+    :param x: complete data ``[N, D]``, as the encoder reads them.
+    """
+    for rung, turn in zip(cast(Any, guide.encoder).rungs, subspaces.maps, strict=True):
+        _set_last(rung, turn, -turn @ subspaces.loc)
+    sources = subspaces.sources(x)
+    back = np.linalg.lstsq(np.column_stack([sources, np.ones(len(x))]), x, rcond=None)[0].T
+    _set_last(cast(Any, guide.model.decoder).trunk[-2], back[:, :-1], back[:, -1])
+
+
+def _set_last(layer: nn.Linear, weight: np.ndarray, bias: np.ndarray) -> None:
+    """The layer's first outputs, as a linear map of its last inputs."""
+    outputs, inputs = weight.shape
+    layer.weight[:outputs] = 0
+    layer.weight[:outputs, -inputs:] = torch.as_tensor(weight)
+    layer.bias[:outputs] = torch.as_tensor(bias)
+
+
+def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen) -> None:
+    """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
+    the data.
+
+    The rate falls linearly from three times the learning rate, in the first epoch, towards 0, so
+    that all epochs together end in convergence: from epoch to epoch, of more than 20,000 rows from
+    step to step.
+
+    :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
+    :param data: x ``[N, D]``, encoded, on the guide's device.
+    :param sources: all facets' latents side by side ``[N, m]``.
+    :param chosen: gives the learning rate, batch size and seed.
+    """
+    dims = [prior.dim for prior in guide.model.priors.values()]
+    sources = sources.to(guide.model.gates)
+    optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
+    steps = -(-len(data) // chosen.batch_size)
+    bar = progress_bar(epochs * steps, "step", chosen.verbose)
+    with seeded(chosen.seed, data.x.device), training(guide), bar:
+        for epoch in range(epochs):
+            order = torch.randperm(len(data), device=data.x.device)
+            for step, rows in enumerate(order.split(chosen.batch_size)):
+                if step == 0 or len(data) > MANY:  # of many rows there are few passes
+                    left = 1 - (epoch + step / steps) / epochs
+                    for group in optimizer.param_groups:
+                        group["lr"] = FIRST_RATE * chosen.learning_rate * left
+                optimizer.zero_grad(set_to_none=True)
+                batch = chosen.view.taught(data[rows].x)
+                _distance(guide, batch, sources[rows].split(dims, -1)).backward()
+                optimizer.step()
+                bar.update()
+                let_others_in()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    """Squared distance between the posteriors' means and the sources, and how far the data are from
+    the decoded sources.
+    """
+    posterior = guide.encode(x).values()
+    apart = [
+        (q.mean - source).square().mean() for q, source in zip(posterior, sources, strict=True)
+    ]
+    back = guide.model.decode(dict(zip(guide.model.priors, sources, strict=True)))
+    return torch.stack([*apart, guide.model.likelihood.misfit(back, x)]).sum()

@@ -1,0 +1,47 @@
+"""Which reader a user's data have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from facetvae.estimators.counts_reader import reads_counts
+from facetvae.estimators.embeddings import EmbeddingReader, are_embeddings
+from facetvae.estimators.frame_reader import FrameReader
+from facetvae.estimators.frames import is_mixed, read_table, warn_of_ids
+from facetvae.estimators.readers import Reader
+from facetvae.estimators.tables import plain_table
+from ppl_models import Likelihood
+from ppl_models.frames import Form, columns_given, is_frame
+
+
+def reader_for(
+    X: Any, columns: Mapping[str, Likelihood] | None, likelihood: Likelihood | None
+) -> Reader:
+    """The reader of ``X``.
+
+    :param columns: likelihoods that the user gave to columns of a frame.
+    :param likelihood: the one that the user gave to all entries.
+    :raises ValueError: if these do not suit, or a column is not understood.
+    """
+    if columns is not None and not is_frame(X):
+        raise ValueError(
+            "columns= is for a data frame, whose columns have names, but X is "
+            f"{type(X).__name__}: give pandas.DataFrame(X, columns=[...])"
+        )
+    if (counts := reads_counts(X, likelihood)) is not None:
+        return counts
+    form = Form.of(X) if is_frame(X) else None
+    if form is None or (columns is None and not is_mixed(X)):
+        if form is not None:
+            warn_of_ids(columns_given(X))
+        embeddings = likelihood is None and are_embeddings(np.asarray(plain_table(X)))
+        return EmbeddingReader(form=form) if embeddings else Reader(form=form)
+    if likelihood is not None:
+        raise ValueError(
+            "likelihood= is one for all entries, which does not do for a frame with a likelihood a "
+            'column: give columns= by name alone, such as {"age": Normal()}'
+        )
+    return FrameReader(read_table(X, columns or {}))

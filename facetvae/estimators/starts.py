@@ -1,0 +1,100 @@
+"""Several starts of the same fit: which one is kept, and whether the others find the same."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from facetvae.estimators.assignment import components
+from facetvae.estimators.gaps import Reads
+from facetvae.estimators.strategies import FitStrategy
+from facetvae.table_rules.merging import ClusterCount
+from inference.evaluation.bounds import elbo
+from inference.randomness import seeded
+from inference.runner import SVIRunner
+
+__all__ = ["UnstableFacetWarning", "stability"]
+
+# Draws of the latents in a bound.
+DRAWS = 10
+# Share of the rows of a further start: all rows would give every start what is there by chance.
+PART = 0.6
+# A facet whose stability is below this is not found again.
+FOUND_AGAIN = 0.5
+
+
+class UnstableFacetWarning(UserWarning):
+    """Other starts do not find a facet: it may be one of many equally good groupings, or none."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One fit.
+
+    :ivar counts: each facet's number of clusters.
+    :ivar ended: how its training ended, in words.
+    """
+
+    recipe: FitStrategy
+    counts: Mapping[str, ClusterCount]
+    runner: SVIRunner
+    ended: str
+
+
+def part_of_rows(n: int, label: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
+    """Rows of a further start ``[M]``, in order: a part of those without any label, and all others.
+
+    :param label: by facet, integers ``[n]``, -1 where unknown.
+    """
+    chosen = np.random.default_rng(seed).random(n) < PART
+    for each in label.values():
+        chosen |= each >= 0
+    return np.flatnonzero(chosen) if chosen.sum() > 1 else np.arange(n)
+
+
+def likeliest(starts: Sequence[Start], x: np.ndarray) -> Start:
+    """The start with the highest ELBO of ``x``, of those with as many facets as the first."""
+    alike = [each for each in starts if len(each.recipe.names) == len(starts[0].recipe.names)]
+    return alike[0] if len(alike) == 1 else max(alike, key=lambda each: _bound(each.runner, x))
+
+
+def _bound(runner: SVIRunner, x: np.ndarray) -> float:
+    with seeded(0, runner.device):
+        bound, _ = elbo(runner.model, runner.guide, x, DRAWS)
+    return bound if np.isfinite(bound) else -np.inf
+
+
+def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.ndarray:
+    """For each facet, the mean over other fits of the best adjusted Rand index with one of their
+    facets.
+
+    :param labels: ``[N, J]``.
+    :param x: ``[N, *x_shape]``, as models take them.
+    :returns: ``[J]``, NaN if there are no others.
+    """
+    if not others:
+        return np.full(labels.shape[1], np.nan)
+    found = [components(guide, x).T for guide in others]
+    return np.array(
+        [
+            np.mean([max(adjusted_rand_score(facet, other) for other in each) for each in found])
+            for facet in labels.T
+        ]
+    )
+
+
+def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:
+    """Names of the facets that other starts do not find, of which it warns; none without others."""
+    found = {name: s for name, s in zip(names, stability, strict=True) if s < FOUND_AGAIN}
+    for name, agreement in found.items():
+        warnings.warn(
+            f"other starts do not find facet {name!r} (adjusted Rand index {agreement:.2f}): its "
+            "clusters are not to be relied on; give fewer clusters or facets, or more data",
+            UnstableFacetWarning,
+            stacklevel=3,
+        )
+    return list(found)

@@ -1,0 +1,410 @@
+"""How the clustering estimator fits: latents first, then mixtures in them, then all together."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+
+from facetvae.estimators.base import Chosen
+from facetvae.estimators.convergence import STEPS_PER_LOOK, StopConverged
+from facetvae.estimators.data import FEWEST_PIXELS
+from facetvae.estimators.defaults import Lengths, epochs_of
+from facetvae.estimators.divergence import blaming_divergence
+from facetvae.estimators.facets import REST, facet_names, number_of_facets
+from facetvae.estimators.linear_maps import set_linear, set_widths, teach
+from facetvae.estimators.views import View
+from facetvae.table_rules.bic import likeliest_number
+from facetvae.table_rules.counting import FacetCount
+from facetvae.table_rules.merging import ClusterCount, merged_number
+from facetvae.table_rules.rows import has_missing, in_parts, labelled, some_rows
+from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
+from guides import FacetGuide, VaDEGuide
+from inference.initialization.mixtures import fit_mixtures
+from inference.initialization.neighbors import neighbor_clusters
+from inference.randomness import derive_seed, seeded
+from inference.runner import SVIRunner
+from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
+from inference.training.loop import DeadFacetWarning
+from ppl_models import MFCVAE, GaussianMixture, StandardNormal
+
+# Fits of each mixture, of which the most likely one is kept.
+RESTARTS = 10
+# Weight of the neighbours' clusters while they are learned.
+LABEL_WEIGHT = 30.0
+# By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
+# below which it is lower still, in proportion to their number.
+SLOWER, FEW = 3.0, 500
+# With fewer rows neighbours say nothing.
+FEWEST_FOR_NEIGHBORS = 30
+# Rows times squared numbers of a row in which facets are looked for: about a minute on one core.
+# It may be more in a few rows, of which at least so many are taken.
+MOST_WORK, FEWEST_SEARCHED = 15_000_000_000, 2000
+
+
+@dataclass(frozen=True)
+class FitStrategy(ABC):
+    """A warm start and the training that follows, for any number of facets.
+
+    :param names: names of the facets, shallow to deep.
+
+    :cvar covariance: of the mixtures' components.
+    """
+
+    covariance: ClassVar[Literal["diag", "full"]] = "diag"
+
+    x_shape: tuple[int, ...]
+    names: Sequence[str]
+    chosen: Chosen
+    lengths: Lengths
+
+    @property
+    def slower(self) -> float:
+        """By how much the rate of training is below the learning rate."""
+        return 1.0
+
+    @property
+    def found_as(self) -> str:
+        """Where the facets come from, in words."""
+        return "facets as given"
+
+    def again(self, x: np.ndarray, number: int) -> FitStrategy:
+        """Another start of the same kind, for other data and from another seed."""
+        seed = derive_seed(self.chosen.seed, number) % 2**31
+        return replace(self, chosen=replace(self.chosen, seed=seed))
+
+    def given(
+        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
+    ) -> FitStrategy:
+        """The strategy in view of the data.
+
+        :param label: known clusters, by facet; -1 where unknown.
+        :param numbers: of clusters, by facet; ``None`` where unknown.
+        """
+        return self
+
+    @abstractmethod
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        """The facets' latents under a standard normal prior.
+
+        :param label: known clusters, by facet; -1 where unknown.
+        """
+
+    def mixtures(
+        self,
+        x: np.ndarray,
+        latents: FacetGuide,
+        numbers: Mapping[str, int],
+        label: Mapping[str, np.ndarray],
+    ) -> SVIRunner:
+        """A runner with the same networks and mixture priors, which are fitted to the latents."""
+        dims = {name: prior.dim for name, prior in latents.model.priors.items()}
+        with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
+            priors = {
+                name: GaussianMixture(numbers[name], dim, self.covariance)
+                if name in numbers
+                else StandardNormal(dim)
+                for name, dim in dims.items()
+            }
+        runner = self._runner(priors)
+        runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
+        runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
+        runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
+        fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=label or None, n_init=RESTARTS)
+        return runner
+
+    def together(
+        self,
+        runner: SVIRunner,
+        x: np.ndarray,
+        held_out: np.ndarray | None,
+        label: Mapping[str, np.ndarray],
+        stops_early: bool,
+    ) -> str:
+        """Train everything together, for all epochs or until that has converged; say which, and of
+        which epoch the state is that was kept.
+        """
+        epochs = self.lengths.together
+        log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
+        stop = StopConverged(runner, held_out) if stops_early else None
+        callbacks = [] if stop is None else [stop]
+        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+        how = "converged in" if runner.should_stop else "took all"
+        ended = f"{how} {runner.epoch} of {epochs} epochs"
+        kept = runner.epoch if stop is None else stop.restore()
+        return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
+
+    def numbers(
+        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
+    ) -> dict[str, ClusterCount]:
+        """How many clusters each facet has: the requested number, or one found in the latents of
+        at most 20,000 rows.
+        """
+        z = latents.embed(some_rows(x, self.chosen.seed))
+        return {
+            name: self.clusters_in(z[name]) if k is None else ClusterCount(k, "as given")
+            for name, k in chosen.items()
+        }
+
+    def clusters_in(self, z: np.ndarray) -> ClusterCount:
+        """How many clusters latents ``[N, d]`` have."""
+        number = likeliest_number(z, self.covariance, self.chosen.seed)
+        return ClusterCount(number, "lowest BIC")
+
+    def _runner(
+        self, facets: Mapping[str, Any], schedule: Schedule | None = None, **options: Any
+    ) -> SVIRunner:
+        model, guide = partial(MFCVAE, self.x_shape, facets), partial(VaDEGuide, **options)
+        return self.chosen.runner(model, guide, schedule, self.slower)
+
+    def _fit(
+        self,
+        runner: SVIRunner,
+        x: np.ndarray,
+        epochs: int,
+        log_every: int | None = None,
+        **options: Any,
+    ) -> None:
+        how = {"log_every": log_every or epochs, "progress": self.chosen.verbose, **options}
+        runner.fit(x, epochs, self.chosen.batch_size, **how)
+
+    def _start(self, runner: SVIRunner, x: np.ndarray, **options: Any) -> FacetGuide:
+        with warnings.catch_warnings():
+            # Expected with few epochs, which the user asked for; the last phase warns if a facet is
+            # dead.
+            for expected in (AbruptFadeInWarning, DeadFacetWarning):
+                warnings.simplefilter("ignore", expected)
+            self._fit(runner, x, sum(self.lengths.alone), **options)
+        return runner.guide
+
+
+@dataclass(frozen=True)
+class LadderStrategy(FitStrategy):
+    """Facets at different depths of a ladder are faded in one after the other, the deepest first
+    (MFCVAE, D.3).
+
+    :param dims: length of each facet's latent vector.
+    :param counted: facets of subspaces that were found in vain, if any were looked for.
+    """
+
+    dims: Mapping[str, int]
+    counted: FacetCount | None
+
+    @property
+    def found_as(self) -> str:
+        if self.counted is None:
+            return super().found_as
+        return f"neighbours tell more clusters than subspaces: {self.counted.evidence}"
+
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
+        return self._start(self._runner(priors, self._schedule), x)
+
+    def given(
+        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
+    ) -> FitStrategy:
+        deepest = self.names[-1]
+        if deepest in label or has_missing(x) or len(x) <= FEWEST_FOR_NEIGHBORS:
+            return self
+        seen = self.chosen.view.numbers(x)
+        found = neighbor_clusters(seen, numbers[deepest], seed=self.chosen.seed)
+        if found.max() < 1:
+            return self
+        how = (self.chosen, self.lengths, self.dims, self.counted)
+        return NeighborStrategy(self.x_shape, self.names, *how, found)
+
+    @property
+    def _schedule(self) -> Schedule | None:
+        if len(self.names) == 1:
+            return None
+        return ProgressiveFadeIn(self.lengths.alone, self.lengths.fade_steps)
+
+
+@dataclass(frozen=True)
+class NeighborStrategy(LadderStrategy):
+    """The same, while the deepest facet learns the clusters of neighbouring data
+    (:func:`~inference.neighbor_clusters`), which are let go when all facets are trained together.
+
+    :param neighbors: clusters ``[N]``, -1 where there is none.
+    """
+
+    neighbors: np.ndarray
+
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        known = {self.names[-1]: self.neighbors}
+        deepest = self.names[-1]
+        priors: dict[str, Any] = {n: StandardNormal(dim) for n, dim in self.dims.items()}
+        with seeded(self.chosen.seed, torch.device("cpu")):  # its starting values are drawn
+            number = int(self.neighbors.max()) + 1
+            priors[deepest] = GaussianMixture(number, self.dims[deepest], self.covariance)
+        runner = self._runner(priors, self._schedule, label_weight=LABEL_WEIGHT)
+        fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=known, n_init=RESTARTS)
+        return self._start(runner, x, label=known)
+
+    def mixtures(
+        self,
+        x: np.ndarray,
+        latents: FacetGuide,
+        numbers: Mapping[str, int],
+        label: Mapping[str, np.ndarray],
+    ) -> SVIRunner:
+        return super().mixtures(x, latents, numbers, {**label, self.names[-1]: self.neighbors})
+
+    def numbers(
+        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
+    ) -> dict[str, ClusterCount]:
+        deepest, K = self.names[-1], int(self.neighbors.max()) + 1
+        found = super().numbers(x, latents, {**chosen, deepest: K})
+        why = "as given" if chosen[deepest] else "clusters of neighbours"
+        return found | {deepest: ClusterCount(K, why)}
+
+
+@dataclass(frozen=True)
+class SubspaceStrategy(FitStrategy):
+    """Facets are independent subspaces of the data, which together hold ``dim`` dimensions.
+
+    :param dim: length of all latents together.
+    :param rows: of the data.
+    """
+
+    covariance = "full"
+    dim: int
+    rows: int
+
+    @property
+    def slower(self) -> float:
+        """The networks know the subspaces; a full rate moves clusters of few rows at random."""
+        return SLOWER * max(1.0, FEW / self.rows)
+
+    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+        view, some = self.chosen.view, some_rows(x)
+        subspaces = self._subspaces(x, label)
+        dims = zip([*self.names, REST], subspaces.dims, strict=False)
+        guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
+        set_widths(guide, subspaces.variances(view.residual_scale(some, self.dim)))
+        if view.linear:
+            set_linear(guide, subspaces, view.numbers(some))
+        else:
+            self._teach(guide, subspaces, x)
+        return guide
+
+    def _teach(self, guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
+        def sources_of(x: np.ndarray) -> np.ndarray:
+            return subspaces.sources(self.chosen.view.numbers(x)).astype(np.float32)
+
+        sources = torch.as_tensor(in_parts(sources_of, x))
+        seen = guide.observed(x, {}).to(guide.model.gates.device)
+        with blaming_divergence(guide, x, self.chosen.learning_rate):
+            teach(guide, seen, sources, sum(self.lengths.alone), self.chosen)
+
+    def clusters_in(self, z: np.ndarray) -> ClusterCount:
+        return merged_number(z, self.chosen.seed)
+
+    def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
+        """One for each facet, and one more of what they leave if there is such; found in at most
+        20,000 rows.
+        """
+        seen = self.chosen.view.numbers(some_rows(x, self.chosen.seed))
+        found = independent_subspaces(seen, self.dim, len(self.names), self.chosen.seed)
+        return found.reordered(self._order(found, x, label)) if label else found
+
+    def _order(
+        self, found: Subspaces, x: np.ndarray, label: Mapping[str, np.ndarray], misfit: Any = 0
+    ) -> list[int]:
+        """For each facet, the place of its subspace."""
+        rows = labelled(label, len(x), self.chosen.seed)
+        labels = [label[name][rows] if name in label else None for name in self.names]
+        return found.order_for(labels, self.chosen.view.numbers(x[rows]), misfit)
+
+
+@dataclass(frozen=True)
+class CountedStrategy(SubspaceStrategy):
+    """Facets are the subspaces in which clusters were found; a further latent without clusters
+    describes the data's other coordinates.
+
+    :param found: the facets, at least as many as names, and the evidence for them.
+    :param named: whether the user gave the facets' number or names.
+    :param places: which of them are fitted, in the order of the names; by default all.
+    """
+
+    found: FacetCount
+    named: bool
+    places: Sequence[int] | None = None
+
+    @property
+    def found_as(self) -> str:
+        return self.found.evidence
+
+    @property
+    def fitted(self) -> FacetCount:
+        """With the facets that are fitted."""
+        return self.found if self.places is None else self.found.only(self.places)
+
+    def given(
+        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
+    ) -> CountedStrategy:
+        """Facets with known labels get the subspace that separates these best, facets with a given
+        number of clusters the one whose own number is nearest, and others the clearest.
+        """
+        hills = np.array([each.number for each in self.found.counts])
+        misfit = [np.zeros(len(hills)) if k is None else abs(hills - k) for k in numbers.values()]
+        places = self._order(self.found.subspaces, x, label, misfit)
+        return replace(self, places=places) if self.found.number else self
+
+    def again(self, x: np.ndarray, number: int) -> FitStrategy:
+        """Facets are looked for once more; if fewer are found, the data are merely split."""
+        other = cast(CountedStrategy, super().again(x, number))
+        names = self.names if self.named else None
+        found = facets_found(x, other.chosen.seed, other.chosen.view)
+        if found.offers(len(names) if names else None):
+            dim = len(found.maps)
+            named = names or numbered(found)
+            return replace(other, names=named, dim=dim, found=found, places=None)
+        how = (other.chosen, self.lengths, self.dim, self.rows)
+        return SubspaceStrategy(self.x_shape, self.names, *how)
+
+    def numbers(
+        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
+    ) -> dict[str, ClusterCount]:
+        counted = dict(zip(self.names, self.fitted.counts, strict=True))
+        given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}
+        return counted | given
+
+    def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
+        rest = self.fitted.rest
+        facets = self.fitted.subspaces
+        return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
+
+
+def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
+    """The facets of columns ``[N, D]``, sought in at most 20,000 rows, drawn at random; of tables
+    of hundreds of numbers a row in fewer, so that it takes about a minute at most, with a warning.
+    """
+    width = view.numbers(x[:1]).shape[1]
+    rows = some_rows(x, seed, max(FEWEST_SEARCHED, MOST_WORK // width**2))
+    if len(rows) < len(some_rows(x, seed)):
+        warnings.warn(
+            f"X has {width} numbers a row (each category is one), so facets are looked for in "
+            f"{len(rows)} of {len(x)} rows: give facets=, or fewer columns or categories",
+            stacklevel=2,
+        )
+    return number_of_facets(view.smooth(rows, seed), seed, view.dims)
+
+
+def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:
+    """Whether complete, wide rows of numbers have clusters that facets in subspaces are parted by
+    (:attr:`FacetCount.is_divided`), as standardised pictures of one thing each have.
+    """
+    wide = view.linear and x.shape[1] >= FEWEST_PIXELS
+    return wide and found.is_divided and not has_missing(x)
+
+
+def numbered(found: FacetCount) -> list[str]:
+    """Names of the facets that were found; of one with a single cluster, if none were."""
+    return facet_names(max(1, found.number))

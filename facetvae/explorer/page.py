@@ -1,0 +1,451 @@
+"""The explorer's page: its layout, and which question each click asks of an ``Explorer``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
+from flask import Response, abort, request
+
+from facetvae.explorer.explorer import MAX_SWAPPED, Explorer
+from facetvae.explorer.requests import (
+    HELD,
+    MAX_TEMPERATURE,
+    SLOTS,
+    THUMBNAILS,
+    validate_requests,
+)
+from facetvae.explorer.views import (
+    about_view,
+    curves,
+    gallery,
+    knowledge_table,
+    moved_picture,
+    note,
+    png,
+    sample_rows,
+    slider_list,
+    swap_table,
+    tile_size,
+)
+
+# The views by name, as the rail lists them, and what each says of itself.
+VIEWS = {
+    "Clusters": "The data that each cluster is surest of; the surest clusters come first.",
+    "About": "What tells a facet's clusters apart: in the data's columns, or in mean pictures. The "
+    "line in each bar is a 95 % interval. It describes: clusters were found in such data.",
+    "Knowledge": "How well each known label is read from a facet: from its latents alone, and "
+    "from its clusters.",
+    "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
+    "from the other.",
+    "Latents": "Start from input A and move its latents one by one; the other facets stay.",
+    "Samples": "Draws from the prior of one facet, cluster by cluster.",
+    "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
+}
+OF_ONE_FACET = ("Clusters", "About", "Latents", "Samples")
+WITH_INPUTS = ("Swaps", "Latents", "Samples")
+SHOWN_CHOICES = 10
+
+
+def build_app(
+    explorer: Explorer, history: Sequence[Mapping[str, Any]], title: str, facts: Mapping[str, str]
+) -> Dash:
+    """The page as an application that serves all it needs itself.
+
+    :param history: of the run.
+    :param title: the run's name.
+    :param facts: what is said of the run beside its name.
+    """
+    app = Dash(
+        __name__,
+        title=f"{title} - FacetVAE",
+        update_title=None,
+        assets_folder=str(Path(__file__).parent / "assets"),
+        use_pages=False,
+        serve_locally=True,
+        enable_mcp=False,
+        add_log_handler=False,
+    )
+    app.layout = lambda: layout(explorer, title, facts)
+    answer_views(app, explorer, history)
+    answer_inputs(app, explorer)
+    answer_latents(app, explorer)
+    answer_samples(app, explorer)
+    keep_to_itself(app)
+    validate_requests(app, explorer, list(VIEWS))
+    return app
+
+
+def keep_to_itself(app: Dash) -> None:
+    """Browsers are told to ask nothing of any other place, and other sites' names for this machine
+    are refused.
+    """
+    policy = {
+        "default-src": "'none'",
+        "script-src": " ".join(["'self'", *app.csp_hashes()]),
+        "style-src": "'self' 'unsafe-inline'",
+        "img-src": "'self' data: blob:",
+        "font-src": "'self' data:",
+        "connect-src": "'self'",
+        "frame-ancestors": "'none'",
+        "form-action": "'none'",
+        "base-uri": "'none'",
+    }
+
+    @app.server.before_request
+    def refuse_other_names() -> None:
+        if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
+            abort(403)
+
+    @app.server.after_request
+    def with_policy(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = "; ".join(
+            f"{name} {value}" for name, value in policy.items()
+        )
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+
+def radio(name: str, options: Sequence[Any], value: Any, className: str) -> dcc.RadioItems:
+    return dcc.RadioItems(options, value, id=name, className=className)
+
+
+def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div:
+    first = explorer.facets[-1]  # the deepest
+    rail = html.Aside(
+        [
+            html.P("FacetVAE explorer", className="mark"),
+            html.H1(title),
+            html.Dl(
+                [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
+            ),
+            html.H2("View"),
+            radio("view", list(VIEWS), "Clusters", "menu"),
+            html.Div(
+                [html.H2("Facet"), radio("facet", explorer.facets, first, "menu")], id="facets"
+            ),
+        ],
+        className="rail",
+    )
+    body = html.Main(
+        [
+            html.Header([html.H2(id="heading"), html.P(id="lead")]),
+            inputs(explorer),
+            html.Section(id="Clusters"),
+            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="About"),
+            html.Section(
+                [
+                    html.Button("Measure", id="measure"),
+                    dcc.Loading(html.Div(id="known"), type="dot"),
+                ],
+                id="Knowledge",
+            ),
+            swaps(explorer),
+            latents(explorer),
+            samples(),
+            html.Section(id="Training"),
+        ]
+    )
+    # Browsers fetch what draws curves with the first graph: let that be here, and not at a click.
+    early = html.Div(dcc.Graph(figure={}), hidden=True)
+    return html.Div([rail, body, early], className="page", style=tile_size(explorer))
+
+
+def inputs(explorer: Explorer) -> html.Section:
+    """Where the two inputs are chosen that swaps, latents and samples start from."""
+    last = len(explorer.x) - 1
+    slots = [
+        html.Div(
+            [
+                html.Span(letter, className="letter"),
+                html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
+                dcc.Input(
+                    id=f"input-{letter}", type="number", min=0, max=last, step=1, value=min(j, last)
+                ),
+            ],
+            id=f"slot-{letter}",
+            className="slot",
+        )
+        for j, letter in enumerate(SLOTS)
+    ]
+    choose = html.Div(
+        [html.Span("A click chooses", id="choosing"), radio("slot", SLOTS, "A", "pair")],
+        id="choose",
+        className="line",
+    )
+    others = html.Button("Other inputs", id="others", className="quiet")
+    side = html.Div([*slots, choose, others], className="slots")
+    return html.Section([side, html.Div(id="thumbnails", className="thumbnails")], id="inputs")
+
+
+def swaps(explorer: Explorer) -> html.Section:
+    """Which parts are swapped is asked only where all at once would be too many."""
+    first = explorer.parts[:MAX_SWAPPED]
+    says = (
+        f"At most {MAX_SWAPPED} of the {len(explorer.parts)} parts are swapped at once; the others "
+        "are those of A."
+    )
+    parts = dcc.Checklist(explorer.parts, first, id="swapped", className="parts", inline=True)
+    choose = html.Div([note(says), parts], hidden=len(first) == len(explorer.parts))
+    return html.Section([choose, html.Div(id="swap-table")], id="Swaps")
+
+
+def latents(explorer: Explorer) -> html.Section:
+    labels = [{"label": f"decoded as {k}", "value": k} for k in range(explorer.num_classes)]
+    shown = html.Div(
+        [
+            html.Figure(
+                [
+                    html.Img(id="moved", className="large", alt="decoded"),
+                    html.Figcaption(id="moved-says"),
+                ]
+            ),
+            html.Button("Back to the input", id="back", className="quiet"),
+            dcc.Dropdown(
+                labels,
+                id="label",
+                placeholder="decoded as its own class",
+                className="narrow" if labels else "absent",
+            ),
+        ],
+        className="shown",
+    )
+    return html.Section(
+        [shown, html.Div(id="sliders", className="sliders")], id="Latents", className="side-by-side"
+    )
+
+
+def samples() -> html.Section:
+    others = [
+        {"label": label, "value": value}
+        for value, label in zip(
+            HELD, ("other facets drawn", "other facets held as in A"), strict=True
+        )
+    ]
+    marks = {0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"}
+    controls = html.Div(
+        [
+            html.Div(
+                [
+                    html.Span(id="choices-of"),
+                    dcc.Checklist([], [], id="choices", className="chips", inline=True),
+                ],
+                id="choose-clusters",
+            ),
+            html.Div(
+                [
+                    html.Span("Temperature"),
+                    dcc.Slider(
+                        0,
+                        MAX_TEMPERATURE,
+                        0.05,
+                        value=1,
+                        marks=marks,
+                        id="temperature",
+                        allow_direct_input=False,
+                    ),
+                ],
+                className="control",
+            ),
+            radio("held", others, "drawn", "pair"),
+            html.Button("Draw anew", id="anew", className="quiet"),
+        ],
+        className="controls",
+    )
+    return html.Section([controls, html.Div(id="drawn")], id="Samples")
+
+
+# What clicks ask
+
+
+def once(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Each answer is computed once, also if several browsers ask for it at the same time."""
+    lock, known = Lock(), cache(ask)
+
+    def answer(*args: Any) -> Any:
+        with lock:
+            return known(*args)
+
+    return answer
+
+
+def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, Any]]) -> None:
+    """The views that need no inputs chosen."""
+
+    @app.callback(
+        [Output(view, "hidden") for view in VIEWS],
+        Output("inputs", "hidden"),
+        Output("facets", "hidden"),
+        Output("heading", "children"),
+        Output("lead", "children"),
+        Output("slot-B", "hidden"),
+        Output("choose", "hidden"),
+        Input("view", "value"),
+        Input("facet", "value"),
+        Input("held", "value"),
+    )
+    def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
+        of_one, alone = view in OF_ONE_FACET, view != "Swaps"
+        needed = (
+            view in WITH_INPUTS
+            and explorer.refusal is None
+            and (view != "Samples" or held == "held")
+        )
+        heading = [facet, html.Small(view.lower())] if of_one else view
+        return (
+            *[each != view for each in VIEWS],
+            not needed,
+            not of_one,
+            heading,
+            VIEWS[view],
+            alone,
+            alone,
+        )
+
+    @app.callback(Output("Clusters", "children"), Input("view", "value"), Input("facet", "value"))
+    def clusters(view: str, facet: str) -> Any:
+        return gallery(explorer, facet) if view == "Clusters" else no_update
+
+    described = once(explorer.about)
+
+    @app.callback(Output("told", "children"), Input("view", "value"), Input("facet", "value"))
+    def about(view: str, facet: str) -> Any:
+        return about_view(explorer, facet, described) if view == "About" else no_update
+
+    measured = once(explorer.knowledge)
+
+    @app.callback(
+        Output("known", "children"), Input("measure", "n_clicks"), prevent_initial_call=True
+    )
+    def knowledge(clicks: int) -> Any:
+        return knowledge_table(explorer, measured)
+
+    @app.callback(Output("Training", "children"), Input("view", "value"))
+    def training(view: str) -> Any:
+        return curves(history, explorer.facets) if view == "Training" else no_update
+
+
+def answer_inputs(app: Dash, explorer: Explorer) -> None:
+    """Choosing inputs, and the views that combine two of them."""
+    n = len(explorer.x)
+
+    @app.callback(Output("thumbnails", "children"), Input("others", "n_clicks"))
+    def thumbnails(clicks: int | None) -> list[Any]:
+        rows = (np.arange(min(THUMBNAILS, n)) + THUMBNAILS * (clicks or 0)) % n
+        return [
+            html.Button(
+                html.Img(src=png(picture), alt=f"input {row}"),
+                id={"type": "thumbnail", "row": int(row)},
+                title=f"{row}",
+            )
+            for row, picture in zip(rows, explorer.pictures(explorer.x[rows]), strict=True)
+        ]
+
+    @app.callback(
+        Output("input-A", "value"),
+        Output("input-B", "value"),
+        Output("slot", "value"),
+        Input({"type": "thumbnail", "row": ALL}, "n_clicks"),
+        State("slot", "value"),
+        State("view", "value"),
+        prevent_initial_call=True,
+    )
+    def choose(clicks: list[int | None], slot: str, view: str) -> tuple[Any, Any, Any]:
+        if not any(clicks) or not ctx.triggered_id:  # thumbnails that have just been drawn
+            return no_update, no_update, no_update
+        row = ctx.triggered_id["row"]
+        if view != "Swaps":
+            return row, no_update, no_update
+        return (row, no_update, "B") if slot == "A" else (no_update, row, "A")
+
+    for letter in SLOTS:
+
+        @app.callback(Output(f"picture-{letter}", "src"), Input(f"input-{letter}", "value"))
+        def picture(row: int | None) -> Any:
+            return png(explorer.pictures(explorer.x[[row]])[0]) if row is not None else no_update
+
+    @app.callback(
+        Output("swap-table", "children"),
+        Input("view", "value"),
+        Input("input-A", "value"),
+        Input("input-B", "value"),
+        Input("swapped", "value"),
+    )
+    def swaps(view: str, first: int | None, second: int | None, parts: list[str]) -> Any:
+        return swap_table(explorer, first, second, parts) if view == "Swaps" else no_update
+
+
+def answer_latents(app: Dash, explorer: Explorer) -> None:
+    @app.callback(
+        Output("sliders", "children"),
+        Input("view", "value"),
+        Input("facet", "value"),
+        Input("input-A", "value"),
+        Input("label", "value"),
+        Input("back", "n_clicks"),
+    )
+    def sliders(
+        view: str, facet: str, row: int | None, label: int | None, clicks: int | None
+    ) -> Any:
+        return slider_list(explorer, facet, row, label) if view == "Latents" else no_update
+
+    @app.callback(
+        Output("moved", "src"),
+        Output("moved-says", "children"),
+        Input({"type": "latent", "place": ALL}, "value"),
+        State("facet", "value"),
+        State("input-A", "value"),
+        State("label", "value"),
+    )
+    def moved(values: list[float], facet: str, row: int | None, label: int | None) -> Any:
+        if not values or row is None:
+            return no_update, no_update
+        places = {each["id"]["place"]: each["value"] for each in ctx.inputs_list[0]}
+        try:
+            return moved_picture(explorer, facet, row, places, label)
+        except ValueError as error:  # such as sliders of the facet that was shown before
+            return no_update, str(error)
+
+
+def answer_samples(app: Dash, explorer: Explorer) -> None:
+    @app.callback(
+        Output("choices", "options"),
+        Output("choices", "value"),
+        Output("choices-of", "children"),
+        Output("choose-clusters", "hidden"),
+        Input("facet", "value"),
+    )
+    def choices(facet: str) -> tuple[list[Any], list[int], str, bool]:
+        there = explorer.choices(facet)
+        options = [{"label": str(k), "value": k} for k in sorted(there)]
+        return options, sorted(there[:SHOWN_CHOICES]), explorer.kind_of_choices(facet), not there
+
+    @app.callback(
+        Output("drawn", "children"),
+        Input("view", "value"),
+        Input("choices", "value"),
+        Input("temperature", "value"),
+        Input("held", "value"),
+        Input("input-A", "value"),
+        Input("anew", "n_clicks"),
+        State("facet", "value"),
+    )
+    def drawn(
+        view: str,
+        chosen: list[int],
+        t: float,
+        held: str,
+        row: int | None,
+        clicks: int | None,
+        facet: str,
+    ) -> Any:
+        if view != "Samples":
+            return no_update
+        return sample_rows(
+            explorer, facet, sorted(set(chosen)), t, row if held == "held" else None, clicks or 0
+        )

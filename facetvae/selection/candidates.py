@@ -1,0 +1,404 @@
+"""How many facets and clusters: comparison of candidates on held-out data, without labels.
+
+Four measures are compared. The held-out ELBO says how well a candidate describes data that it was
+not trained on. Its partitions should be found again with other seeds (stability), its clusters
+should be in use, and its facets should not repeat one another (redundancy). The ELBO chooses, by a
+rule that prefers a smaller candidate if the difference may be chance; the others say whether the
+choice can be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from facetvae.selection.agreement import (
+    clusters_in_use,
+    effective_clusters,
+    redundancy,
+    sample_deviation,
+    stability,
+)
+from guides.base import FacetGuide
+from inference.evaluation.bounds import elbo_per_datum, mutual_information
+from inference.randomness import seeded
+from inference.runner import SVIRunner
+from ppl_models.arrays import as_numbers
+from ppl_models.checks import check_kind, check_seed, check_size
+
+__all__ = ["FittedRun", "Selection", "one_standard_error", "select_model"]
+
+Fitted = SVIRunner | FacetGuide
+Candidate = Callable[[int], Fitted] | Sequence[Fitted]
+
+
+def one_standard_error(differences: ArrayLike, errors: ArrayLike) -> int:
+    """Index of the first candidate, starting with the smallest, whose difference from the best is
+    within its standard error.
+
+    :param differences: of each candidate from the best, ``[C]``: at most 0, and 0 for the best.
+    :param errors: their standard errors, ``[C]``.
+    :raises ValueError: if their numbers differ, or no difference is 0.
+
+    Example:
+        >>> from facetvae.selection import one_standard_error
+        >>> one_standard_error([-5.0, -0.3, 0.0, -0.1], [0.5, 0.4, 0.0, 0.2])
+        1
+    """
+    d, e = (
+        np.asarray(each, float)
+        for each in (as_numbers(differences, "differences"), as_numbers(errors, "errors"))
+    )
+    if d.ndim != 1 or d.shape != e.shape or not d.size or not np.isfinite([d, e]).all():
+        raise ValueError(f"differences and errors must be equally many and finite, got {d} and {e}")
+    if d.max() != 0 or e.min() < 0:
+        raise ValueError(
+            f"differences from the best must be at most 0, one of them 0, and errors at least 0; "
+            f"got {d} and {e}"
+        )
+    return int(np.flatnonzero(d >= -e)[0])
+
+
+@dataclass(frozen=True)
+class FittedRun:
+    """Measures of one fitted guide on held-out data.
+
+    :ivar elbo: of each datum, ``[N]``, in nats.
+    :ivar partitions: clusters ``[N]`` by facet.
+    :ivar in_use: :func:`clusters_in_use` by facet.
+    :ivar effective: :func:`effective_clusters` by facet.
+    :ivar mutual_information: I(x; c) by facet, in nats.
+    """
+
+    elbo: np.ndarray
+    partitions: dict[str, np.ndarray]
+    in_use: dict[str, int]
+    effective: dict[str, float]
+    mutual_information: dict[str, float]
+
+    @property
+    def redundancy(self) -> float:
+        """The highest :func:`redundancy` of two facets; NaN for fewer than two."""
+        return max(redundancy(self.partitions).values(), default=math.nan)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Candidates, from the smallest to the largest, and the one that the held-out data choose.
+
+    ``str`` gives a table of means over seeds, with sample deviations in brackets (for differences,
+    standard errors).
+
+    :ivar runs: of each candidate, equally many, on the same data.
+    :ivar match: whether facets are matched between seeds; see :func:`stability`.
+    :raises ValueError: if there are no runs or not equally many, on different numbers of data, with
+        an ELBO that is not finite, or if a candidate's facets have other names for another seed.
+
+    Example:
+        >>> import numpy as np
+        >>> from facetvae.selection import FittedRun, Selection
+        >>> def run(elbo):
+        ...     found = {"digit": np.array([0, 1, 0, 1])}
+        ...     return FittedRun(np.array(elbo), found, {"digit": 2}, {"digit": 2}, {"digit": 0.7})
+        >>> runs = {"K = 2": [run([-9, -7, -8, -8])], "K = 3": [run([-9.5, -6, -8, -8])]}
+        >>> selection = Selection(runs)
+        >>> selection.best, selection.chosen  # the smaller one is within one standard error
+        ('K = 3', 'K = 2')
+    """
+
+    runs: Mapping[str, Sequence[FittedRun]]
+    match: bool = False
+
+    def __post_init__(self) -> None:
+        for name, runs in self.runs.items():
+            _check_runs(name, runs)
+        sizes = {name: (len(runs), *np.shape(runs[0].elbo)) for name, runs in self.runs.items()}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(
+                "runs must be equally many of each candidate, on the same data, got (runs, data) "
+                f"{sizes}"
+            )
+
+    @property
+    def best(self) -> str:
+        """The candidate with the highest mean held-out ELBO over data and seeds."""
+        return max(self.runs, key=lambda name: self._elbos(name).mean())
+
+    @property
+    def chosen(self) -> str:
+        """The smallest candidate whose held-out ELBO is within one standard error of the best
+        one's.
+        """
+        differences, errors = zip(*self.differences.values(), strict=True)
+        return list(self.runs)[one_standard_error(differences, errors)]
+
+    @property
+    def differences(self) -> dict[str, tuple[float, float]]:
+        r"""Each candidate's held-out ELBO minus that of the best, in nats per datum, and its
+        standard error.
+
+        .. math:: \mathrm{error}^2 = \frac{1}{N} \mathrm{Var}_n\big[\bar d_{\cdot n}\big]
+                  + \frac{1}{S} \mathrm{Var}_s\big[\bar d_{s \cdot}\big]
+
+        for differences :math:`d_{sn}` of S seeds and N data. Data that are hard to describe are so
+        for both candidates, which cancels in the difference. With one seed the second term is
+        unknown and left out, so the error is too small.
+        """
+        best = self._elbos(self.best)
+        found = {}
+        for name in self.runs:
+            d = self._elbos(name) - best
+            spread_of_data, spread_of_seeds = (_variance_of_mean(d.mean(axis)) for axis in (0, 1))
+            found[name] = (min(float(d.mean()), 0.0), math.sqrt(spread_of_data + spread_of_seeds))
+        return found
+
+    def elbo(self, name: str) -> tuple[float, float]:
+        """Held-out ELBO of a candidate, nats per datum: mean over seeds and sample deviation."""
+        by_seed = self._elbos(name).mean(1)
+        return float(by_seed.mean()), sample_deviation(by_seed)
+
+    def stability(self, name: str) -> dict[str, tuple[float, float]]:
+        """:func:`stability` of a candidate by facet; NaN for a single seed."""
+        partitions = [run.partitions for run in self.runs[name]]
+        return (
+            stability(partitions, self.match)
+            if len(partitions) > 1
+            else dict.fromkeys(partitions[0], (math.nan,) * 2)
+        )
+
+    def by_facet(self, name: str, what: str) -> dict[str, tuple[float, float]]:
+        """``in_use``, ``effective`` or ``mutual_information`` of a candidate by facet: mean over
+        seeds and deviation.
+
+        Facets keep their own names, even if they are matched.
+        """
+        rows = [getattr(run, what) for run in self.runs[name]]
+        return {facet: _mean_and_deviation([row[facet] for row in rows]) for facet in rows[0]}
+
+    def redundancy(self, name: str) -> tuple[float, float]:
+        """Highest redundancy of two facets: mean over seeds and deviation; NaN for fewer than two
+        facets.
+        """
+        return _mean_and_deviation([run.redundancy for run in self.runs[name]])
+
+    def __str__(self) -> str:
+        heads = (
+            "",
+            "held-out ELBO",
+            "to the best",
+            "stability",
+            "clusters in use",
+            "I(x; c)",
+            "redundancy",
+        )
+        rows = [heads, *(self._row(name) for name in self.runs)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        best = f"the smallest within one standard error of the best, {self.best}"
+        chosen = f"chosen: {self.chosen}, {best}"
+        return "\n".join([*lines, chosen])
+
+    def _row(self, name: str) -> tuple[str, ...]:
+        difference, error = self.differences[name]
+        return (
+            f"{'*' if name == self.chosen else ' '} {name}",
+            _cell(*self.elbo(name), 2),
+            f"{difference:.2f} ({error:.2f})",
+            _cells(self.stability(name), 2),
+            _cells(self.by_facet(name, "in_use"), 1),
+            _cells(self.by_facet(name, "mutual_information"), 2),
+            _cell(*self.redundancy(name), 2),
+        )
+
+    def _elbos(self, name: str) -> np.ndarray:
+        """``[S, N]``."""
+        return np.array([run.elbo for run in self.runs[name]], float)
+
+
+def select_model(
+    candidates: Mapping[str, Candidate],
+    x: ArrayLike | Tensor,
+    seeds: Sequence[int] = range(5),
+    num_draws: int = 20,
+    threshold: float = 0.01,
+    match: bool = False,
+    **given: Any,
+) -> Selection:
+    """Compare candidates, such as numbers of facets and clusters, on held-out data.
+
+    The rule: choose the smallest candidate whose held-out ELBO is within one standard error of the
+    best one's, where the error is that of their difference. The ELBO has all weights at 1, whatever
+    weights a candidate was trained with.
+
+    All candidates must have the same likelihood and the same form of x: otherwise their ELBOs bound
+    different quantities. The comparison includes how well each posterior family fits its candidate.
+
+    :param candidates: by name, **from the smallest to the largest**: functions that take a seed and
+        return a fitted runner or guide, called once for each of ``seeds``; or sequences of fitted
+        runners or guides, equally many for each candidate.
+    :param x: held-out data, ``[N, *x_shape]``, without labels.
+    :param seeds: for candidates that are functions.
+    :param num_draws: draws of the latents for the ELBO; their noise is part of the standard errors.
+    :param threshold: of :func:`clusters_in_use`.
+    :param match: whether facets may be in a different order for each seed.
+    :param given: inputs of the models other than x, one entry per datum.
+    :raises ValueError: before any candidate is built, if candidates, seeds or numbers are invalid;
+        later, if the data do not fit or a fitted parameter is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import VaDEGuide
+        >>> from inference import SVIRunner
+        >>> from facetvae.selection import select_model
+        >>> from ppl_models import VAE, SharedMLP
+        >>> x = np.random.default_rng(0).random((40, 6))
+        >>> def build(dim, seed):
+        ...     model = VAE((6,), dim, network=SharedMLP((8,)))
+        ...     runner = SVIRunner(model, VaDEGuide(model), seed=seed)
+        ...     return runner.fit(x[:30], epochs=2, progress=False)
+        >>> candidates = {f"{d} latents": lambda seed, d=d: build(d, seed) for d in (1, 2)}
+        >>> select_model(candidates, x[30:], seeds=range(2), num_draws=5).chosen in candidates
+        True
+    """
+    seeds = _check_candidates(candidates, seeds)
+    check_size("num_draws", num_draws)
+    clusters_in_use([[1.0]], threshold)
+    as_numbers(x, "x")
+    runs = {}
+    for name, candidate in candidates.items():
+        fitted = (
+            candidate if isinstance(candidate, Sequence) else (candidate(seed) for seed in seeds)
+        )
+        runs[name] = [
+            _look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted
+        ]
+        _check_runs(name, runs[name])  # before the next ones are fitted
+    return Selection(runs, match)
+
+
+def _check_runs(name: str, runs: Sequence[FittedRun]) -> None:
+    """Check one candidate's runs.
+
+    :raises ValueError: if there are none, facets have other names for another seed, or data have no
+        finite ELBO.
+    """
+    if not runs:
+        raise ValueError(f"candidate {name!r} has no runs")
+    for run in runs:
+        if (faulty := np.flatnonzero(~np.isfinite(run.elbo))).size:
+            raise ValueError(
+                f"the ELBO of held-out datum {faulty[0]} is {run.elbo[faulty[0]]} by candidate "
+                f"{name!r} ({faulty.size} of {len(run.elbo)} are not finite): leave such data out"
+            )
+        if set(run.partitions) != set(runs[0].partitions):
+            raise ValueError(
+                f"the facets of candidate {name!r} are {list(runs[0].partitions)} in one run and "
+                f"{list(run.partitions)} in another: give them the same names for every seed"
+            )
+
+
+def _look_at(
+    guide: FacetGuide,
+    x: ArrayLike | Tensor,
+    num_draws: int,
+    threshold: float,
+    given: Mapping[str, Any],
+) -> FittedRun:
+    with seeded(0, guide.model.gates.device):
+        by_datum = elbo_per_datum(guide.model, guide, x, num_draws, **given)
+    proba = guide.predict_proba(x, **given)
+    return FittedRun(
+        elbo=by_datum,
+        partitions={name: each.argmax(-1) for name, each in proba.items()},
+        in_use={name: clusters_in_use(each, threshold) for name, each in proba.items()},
+        effective={name: effective_clusters(each) for name, each in proba.items()},
+        mutual_information=mutual_information(guide, x, **given),
+    )
+
+
+def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
+    """Validate seeds and candidates, and return the seeds.
+
+    :raises ValueError: if not.
+    """
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(
+            'candidates must be functions of a seed, or fitted runs, by name, such as {"2 facets": '
+            "build}, got "
+            f"{candidates!r:.60}"
+        )
+    if (
+        not isinstance(seeds, Sequence)
+        or isinstance(seeds, str)
+        or not len(seeds)
+        or len(set(seeds)) < len(seeds)
+    ):
+        raise ValueError(
+            f"seeds must be different integers in a sequence, such as range(5), got {seeds!r}"
+        )
+    counts = {name: _count(name, candidate, len(seeds)) for name, candidate in candidates.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"each candidate must have the same number of runs, got {counts}")
+    return [check_seed("each of seeds", seed) for seed in seeds]
+
+
+def _count(name: str, candidate: Any, num_seeds: int) -> int:
+    """How many runs a candidate has or will have."""
+    if (
+        isinstance(candidate, Sequence)
+        and len(candidate)
+        and all(isinstance(each, Fitted) for each in candidate)
+    ):
+        return len(candidate)
+    # A guide can be called, but is not a function of a seed.
+    if isinstance(candidate, Fitted | Sequence) or not callable(candidate):
+        raise ValueError(
+            f"candidate {name!r} must be a function of a seed, or runners or guides in a "
+            "sequence, got "
+            f"{type(candidate).__name__}"
+        )
+    return num_seeds
+
+
+def _guide_of(name: str, fitted: Any) -> FacetGuide:
+    check_kind(
+        f"what candidate {name!r} gives",
+        fitted,
+        (SVIRunner, FacetGuide),
+        "a fitted runner or guide",
+    )
+    guide = fitted.guide if isinstance(fitted, SVIRunner) else fitted
+    if not all(bool(parameter.isfinite().all()) for parameter in guide.parameters()):
+        raise ValueError(
+            f"candidate {name!r} has parameters that are not finite: its training failed, "
+            "leave it out"
+        )
+    return guide
+
+
+def _variance_of_mean(values: np.ndarray) -> float:
+    return float(values.var(ddof=1) / len(values)) if len(values) > 1 else 0.0
+
+
+def _mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    return float(np.mean(values)), sample_deviation(values)
+
+
+def _cell(mean: float, deviation: float, digits: int) -> str:
+    if math.isnan(mean):
+        return "-"
+    spread = "" if math.isnan(deviation) else f" ({deviation:.{digits}f})"
+    return f"{mean:.{digits}f}{spread}"
+
+
+def _cells(values: Mapping[str, tuple[float, float]], digits: int) -> str:
+    return ", ".join(_cell(*each, digits) for each in values.values()) or "-"

@@ -1,0 +1,212 @@
+"""How many clusters latents have: the components of a mixture, merged where they share a hill.
+
+BIC chooses a mixture that describes the density; a cluster that is not normal takes several of its
+components (Baudry et al., 2010, *Combining mixture components for clustering*; Hennig, 2010,
+*Methods for merging Gaussian mixture components*). Here two components are one cluster unless a
+valley of the whole mixture's density lies between them. It is sought along the ridge line of the
+two, which holds every stationary point of the density of a pair (Ray and Lindsay, 2005, Eq. 4), and
+along the straight line between their means; another component on the way fills the valley.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.threads import on_one_thread
+
+# Components whose density at the lowest point between them is at least this share of the lower of
+# their hills are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
+# drawn tables shares from 0.6 to 0.9 give the same numbers (`lab/benchmarks/numbers_found.py`).
+VALLEY = 0.8
+# Of a mixture with k-means; the likeliest is kept.
+STARTS = 2
+# Points at which the density is computed along each line.
+STEPS = 21
+# Numbers of components to try, and how many in a row without a lower BIC end the search.
+COMPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 21, 25)
+PATIENCE = 3
+# Covariances of the components: one for each, or one for all, which few rows suffice for.
+COVARIANCES = ("full", "tied")
+# Fewest data for each component, and most data that a mixture is fitted to.
+ROWS_PER_COMPONENT, MAX_ROWS = 15, 5000
+
+
+@dataclass(frozen=True)
+class MergeTree:
+    """The M components of a mixture, joined two clusters at a time; those with the shallowest
+    valley between them come first.
+
+    :ivar mixture: the fitted mixture (scikit-learn's).
+    :ivar joins: ``[M - 1, 2]``, the clusters that are joined at each step, each by the number of
+        its first component.
+    :ivar heights: ``[M - 1]``, the density in the valley between the two, as a share of that on
+        the lower of their hills: 1 if there is no valley. They never increase.
+    """
+
+    mixture: GaussianMixture
+    joins: np.ndarray
+    heights: np.ndarray
+
+    @property
+    def hills(self) -> int:
+        """The number of clusters: components between which the density falls below ``VALLEY``."""
+        return 1 + int((self.heights < VALLEY).sum())
+
+    def clusters_at(self, k: int) -> np.ndarray:
+        """The cluster of each component ``[M]``, numbered from 0, if there are ``k`` clusters.
+
+        :raises ValueError: if ``k`` is not between 1 and M.
+        """
+        M = len(self.joins) + 1
+        if not 1 <= k <= M:
+            raise ValueError(
+                f"k must be between 1 and {M}, the mixture's number of components, got {k!r}"
+            )
+        cluster = np.arange(M)
+        for kept, joined in self.joins[: M - k]:
+            cluster[cluster == joined] = kept
+        return np.unique(cluster, return_inverse=True)[1]
+
+    def labels(self, z: np.ndarray, k: int) -> np.ndarray:
+        """The most probable of ``k`` clusters for latents ``[N, d]``: integers ``[N]``."""
+        members = np.eye(k)[self.clusters_at(k)]
+        return (self.mixture.predict_proba(z) @ members).argmax(1)
+
+    def joined_at(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The components of the two clusters, of ``k`` (at least 2), that are joined next."""
+        cluster = self.clusters_at(k)
+        first, second = (cluster[each] for each in self.joins[len(cluster) - k])
+        return np.flatnonzero(cluster == first), np.flatnonzero(cluster == second)
+
+    def linkage(self) -> np.ndarray:
+        """The tree in SciPy's form ``[M - 1, 4]``; the distance of two clusters is the depth of the
+        valley between them, 1 - height.
+        """
+        M = len(self.joins) + 1
+        at, size = np.arange(M), np.ones(M, int)
+        rows = []
+        for i, (kept, joined) in enumerate(self.joins):
+            size[kept] += size[joined]
+            rows.append([at[kept], at[joined], 1 - self.heights[i], size[kept]])
+            at[kept] = M + i
+        return np.array(rows, float).reshape(-1, 4)
+
+    @property
+    def evidence(self) -> str:
+        """What was found, in words."""
+        M, k = len(self.joins) + 1, self.hills
+        said = f"{k} clusters of {M} components by BIC"
+        if k > 1:
+            said += f", valleys between them at most {self.heights[M - k]:.2f} of the lower hill"
+        return said
+
+
+@dataclass(frozen=True)
+class ClusterCount:
+    """How many clusters a facet is fitted with, and why.
+
+    :ivar tree: ``None`` if the number does not come from one.
+    """
+
+    number: int
+    why: str
+    tree: MergeTree | None = None
+
+
+def merged_number(z: np.ndarray, seed: int) -> ClusterCount:
+    """The number of clusters of latents ``[N, d]`` that valleys separate; 2, the fewest that a
+    facet is fitted with, if there are none.
+    """
+    tree = merge_tree(z, seed)
+    why = tree.evidence
+    if tree.hills < 2:
+        why += "; a facet has 2 or more"
+    return ClusterCount(max(2, tree.hills), why, tree)
+
+
+@on_one_thread
+def merge_tree(z: np.ndarray, seed: int) -> MergeTree:
+    """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge.
+
+    A pair's height is the lowest density on the better of two lines between their means, and a
+    cluster's hill is the highest density at the means of its components.
+    """
+    mixture = likeliest_mixture(z, seed)
+    hill, pass_ = mixture.score_samples(mixture.means_), _passes(mixture)
+    alive, joins, heights = list(range(len(hill))), [], []
+    while len(alive) > 1:
+        height, a, b = max(
+            (min(0.0, pass_[a, b] - min(hill[a], hill[b])), a, b) for a, b in combinations(alive, 2)
+        )
+        joins.append((a, b))
+        heights.append(np.exp(height))
+        pass_[a] = pass_[:, a] = np.maximum(pass_[a], pass_[b])
+        hill[a] = max(hill[a], hill[b])
+        alive.remove(b)
+    return MergeTree(mixture, np.array(joins, int).reshape(-1, 2), np.array(heights, float))
+
+
+def likeliest_mixture(z: np.ndarray, seed: int) -> GaussianMixture:
+    """The mixture with the lowest BIC in ``[N, d]``, of any number of components and either kind of
+    covariances.
+    """
+    z = thinned(z, MAX_ROWS).astype(float)
+    fitted = [each for kind in COVARIANCES for each in _mixtures(z, seed, kind)]
+    return min(fitted, key=lambda each: each[0])[1]
+
+
+def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, GaussianMixture]]:
+    """BIC and mixture by number of components, until BIC has not fallen for several."""
+    fitted: list[tuple[float, GaussianMixture]] = []
+    for k in COMPONENTS:
+        if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls([bic for bic, _ in fitted]):
+            break
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
+            starts = min(k, STARTS)  # a single component has one answer
+            mixture = GaussianMixture(
+                k, covariance_type=covariance, n_init=starts, random_state=seed
+            )
+            mixture.fit(z)
+        fitted.append((float(mixture.bic(z)), mixture))
+    return fitted
+
+
+def _no_longer_falls(values: Sequence[float]) -> bool:
+    return len(values) > PATIENCE and min(values[-PATIENCE:]) >= min(values[:-PATIENCE])
+
+
+def _passes(mixture: GaussianMixture) -> np.ndarray:
+    """The lowest log-density on the way between the means of each pair ``[M, M]``, on the higher
+    of the two lines.
+    """
+    mean, precision = mixture.means_, _precisions(mixture)
+    M = len(mean)
+    lowest = np.full((M, M), -np.inf)
+    step = np.linspace(0, 1, STEPS)[:, None]
+    for a, b in combinations(range(M), 2):
+        apart = mean[b] - mean[a]
+        # Each by its size along the way: the points of the same line lie evenly, however much
+        # narrower one of the two is.
+        first, second = (each / (apart @ each @ apart or 1) for each in precision[[a, b]])
+        weight = (1 - step[..., None]) * first + step[..., None] * second
+        pull = (1 - step) * (first @ mean[a]) + step * (second @ mean[b])
+        ridge = np.linalg.solve(weight, pull[..., None])[..., 0]
+        straight = mean[a] + step * (mean[b] - mean[a])
+        density = mixture.score_samples(np.concatenate([ridge, straight])).reshape(2, STEPS)
+        lowest[a, b] = lowest[b, a] = density.min(1).max()
+    return lowest
+
+
+def _precisions(mixture: GaussianMixture) -> np.ndarray:
+    """Inverse covariances ``[M, d, d]``."""
+    precision = mixture.precisions_
+    return np.broadcast_to(precision, (len(mixture.means_), *precision.shape[-2:]))

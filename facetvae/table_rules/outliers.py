@@ -1,0 +1,174 @@
+"""Rows that lie far from all others: no cluster should be fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
+
+from facetvae.table_rules.rows import MANY, in_parts
+
+# Neighbours of each row, or a tenth of the rows if these are fewer; with less than five there is
+# too little to compare.
+NEIGHBORS, FEWEST_NEIGHBORS = 20, 5
+# How many times as far from its neighbours as these are from theirs an outlying row is. In drawn
+# clusters of normals it is at most 2.1 for every row.
+FACTOR = 2.5
+# The rows that others are compared with.
+MOST_ROWS = 10_000
+# The factor by approximate neighbours beyond which that by exact ones is computed. Neighbours that
+# are missed make it larger.
+SUSPECT = 2.2
+
+
+class Outliers:
+    """Tells outlying rows from those that lie among others (local outlier factor; Breunig et al.,
+    2000).
+
+    Rows are compared with their neighbours, so clusters may differ in density. Among the neighbours
+    equal rows count once, since copies would be infinitely dense. As many rows as there are
+    neighbours that lie together, copies among them, are a group of their own and no outliers: each
+    is within 1 / 2.5 of its distance to the other rows. So is a later row so near to one of them.
+
+    Neighbours are sought among at most 10,000 rows, drawn at random. More than 20,000 rows are
+    compared with approximate neighbours first, if there is a ``search`` for them, and with exact
+    ones only if they may be outlying.
+
+    :param x: ``[N, ...]``, encoded; missing entries count as 0.
+    :param usual: numbers of the rows of ``x`` to compare with, ascending; by default all.
+    :param shared: numbers of further such rows, none of which is left out at random.
+    :param search: makes an approximate search from rows, such as
+        :class:`~inference.initialization.nearest.CellSearch`; where it raises ``ImportError``, all
+        neighbours are exact.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        usual: np.ndarray | None = None,
+        shared: Sequence[int] = (),
+        search: Callable[[np.ndarray], Any] | None = None,
+    ) -> None:
+        self._search = search
+        some = _flat(x[_some(len(x) if usual is None else usual, shared)])
+        rows, copies = np.unique(some, axis=0, return_counts=True)
+        self._rows = self._groups = rows[:0].astype(x.dtype)
+        self._k = min(NEIGHBORS, len(rows) // 10)
+        if self._k < FEWEST_NEIGHBORS:
+            return
+        factors = -LocalOutlierFactor(n_neighbors=self._k).fit(rows).negative_outlier_factor_
+        far = factors > FACTOR
+        if (~far).sum() > self._k:
+            self._rows = rows[~far].astype(x.dtype)
+            self._groups, self._reach = self._together(rows[far], copies[far], rows[~far])
+
+    def _together(
+        self, far: np.ndarray, copies: np.ndarray, others: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of rows that are far from others, those that are groups; and how far these reach."""
+        if not len(far):
+            return self._groups, np.zeros(0)
+        reach = NearestNeighbors(n_neighbors=1).fit(others).kneighbors(far)[0][:, 0] / FACTOR
+        nearest = NearestNeighbors(n_neighbors=min(self._k, len(far))).fit(far)
+        distance, neighbor = nearest.kneighbors(far)
+        near = np.where(distance <= reach[:, None], copies[neighbor], 0).sum(1) >= self._k
+        return far[near].astype(self._groups.dtype), reach[near]
+
+    @cached_property
+    def _detector(self) -> LocalOutlierFactor:
+        return LocalOutlierFactor(n_neighbors=self._k, novelty=True).fit(_flat(self._rows))
+
+    def __getstate__(self) -> dict[str, Any]:  # its trees are as large again, and soon made
+        return {name: each for name, each in vars(self).items() if name != "_detector"}
+
+    def among(self, x: np.ndarray, done: Callable[[int], Any] = lambda rows: None) -> np.ndarray:
+        """Which rows of ``x`` are outlying: ``[N]``.
+
+        :param done: called with the number of rows of each part that is done.
+        """
+        if not len(self._rows):
+            return np.zeros(len(x), bool)
+        compared: Callable[[np.ndarray], np.ndarray] = partial(_outlying, self._detector)
+        if len(x) > MANY and self._search is not None:
+            with suppress(ImportError):
+                compared = _Screened(_flat(self._rows), self._detector, self._search).among
+
+        def outlying(part: np.ndarray) -> np.ndarray:
+            found = compared(part)
+            found[found] = ~self._in_group(part[found])
+            return found
+
+        return in_parts(outlying, x, done)
+
+    def shared(self, x: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """The rows that are outlying among those compared, but that so many of all rows are equal
+        to that they are a group: their numbers.
+
+        :param found: which rows of ``x`` are outlying ``[N]``.
+        """
+        rows = np.flatnonzero(found)
+        if not len(rows):
+            return rows
+        _, same, copies = np.unique(_flat(x[rows]), axis=0, return_inverse=True, return_counts=True)
+        return rows[copies[same.reshape(-1)] >= self._k]
+
+    def _in_group(self, x: np.ndarray) -> np.ndarray:
+        if not len(self._groups) or not len(x):
+            return np.zeros(len(x), bool)
+        distance, group = (
+            NearestNeighbors(n_neighbors=1).fit(_flat(self._groups)).kneighbors(_flat(x))
+        )
+        return distance[:, 0] <= self._reach[group[:, 0]]
+
+
+class _Screened:
+    """The same by approximate neighbours, and by exact ones where these leave a doubt.
+
+    :raises ImportError: if faiss is not installed.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
+    ) -> None:
+        self._search, self._exact = search(rows.astype(np.float32)), exact
+        self._k, self._number = exact.n_neighbors, len(rows)
+        own = NearestNeighbors(n_neighbors=self._k + 1).fit(rows).kneighbors(rows)
+        lof = LocalOutlierFactor(n_neighbors=self._k, metric="precomputed", novelty=True)
+        self._approximate = lof.fit(self._graph(*own))
+
+    def among(self, x: np.ndarray) -> np.ndarray:
+        places = np.ascontiguousarray(_flat(x), np.float32)
+        graph = self._graph(*self._search.nearest(places, self._k))
+        found = -self._approximate.score_samples(graph) > SUSPECT
+        found[found] = _outlying(self._exact, x[found]) if found.any() else False
+        return found
+
+    def _graph(self, distance: np.ndarray, neighbor: np.ndarray) -> csr_matrix:
+        """Distances from rows to their neighbours, in the form that scikit-learn takes."""
+        n, k = distance.shape
+        ends = np.arange(0, n * k + 1, k)
+        parts = (distance.ravel().astype(float), neighbor.ravel(), ends)
+        return csr_matrix(parts, shape=(n, self._number))
+
+
+def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:
+    return -detector.score_samples(_flat(x)) > FACTOR
+
+
+def _flat(x: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(x.reshape(len(x), -1).astype(float))
+
+
+def _some(rows: int | np.ndarray, always: Sequence[int]) -> np.ndarray:
+    """At most 10,000 of these rows, drawn at random, and those that are always there."""
+    number = rows if isinstance(rows, int) else len(rows)
+    if number <= MOST_ROWS:
+        return np.arange(rows) if isinstance(rows, int) else rows
+    chosen = np.random.default_rng(0).choice(number, MOST_ROWS, replace=False)
+    chosen = chosen if isinstance(rows, int) else rows[chosen]
+    return np.concatenate([np.setdiff1d(chosen, always), np.asarray(always, int)])

@@ -1,0 +1,136 @@
+"""Rows of large tables: a random part of them, all of them a part at a time, and chosen ones put
+first, so that no step needs memory for a further copy of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+#: Rows that are enough to find facets, clusters and scales in, and most rows that are computed at
+#: once.
+MANY = 20_000
+
+
+def some(n: int, seed: int = 0, most: int | None = None) -> np.ndarray | slice:
+    """At most ``MANY`` of ``n`` rows, and ``most``, in order: all, or drawn at random."""
+    most = MANY if most is None else min(most, MANY)
+    if n <= most:
+        return slice(None)
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+
+
+def some_rows(x: np.ndarray, seed: int = 0, most: int | None = None) -> np.ndarray:
+    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if it has no
+    more.
+    """
+    return x[some(len(x), seed, most)]
+
+
+def thinned(x: np.ndarray, most: int) -> np.ndarray:
+    """Evenly spaced rows of ``x`` ``[N, ...]``, at most ``most``; all if there are no more."""
+    return x[:: -(-len(x) // most)]
+
+
+def labelled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
+    """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that.
+
+    :param label: by facet, integers ``[n]``, -1 where unknown.
+    """
+    if n <= MANY:
+        return slice(None)
+    rows = np.flatnonzero(np.any([each >= 0 for each in label.values()], axis=0))
+    return rows[some(len(rows), seed)]
+
+
+def parts(n: int) -> Iterator[slice]:
+    """Slices of at most ``MANY`` rows that make up ``n``."""
+    return (slice(start, min(start + MANY, n)) for start in range(0, n, MANY))
+
+
+def in_parts(
+    work: Callable[[np.ndarray], np.ndarray],
+    x: np.ndarray,
+    done: Callable[[int], Any] = lambda rows: None,
+) -> np.ndarray:
+    """``work(x)``, of ``MANY`` rows at a time, for work on each row by itself.
+
+    :param work: from ``[n, ...]`` to ``[n, ...]``, of the same dtype for all rows.
+    :param done: called with the number of rows of each part that is done.
+    """
+    if x.shape[0] <= MANY:
+        return work(x)
+    found: np.ndarray | None = None
+    for rows in parts(x.shape[0]):
+        values = work(x[rows])
+        if found is None:
+            found = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
+        found[rows] = values
+        done(len(values))
+    assert found is not None
+    return found
+
+
+def is_missing(X: np.ndarray) -> np.ndarray:
+    """Which entries are missing, for numbers of any type; of sparse rows, which have no gaps, for
+    each row.
+    """
+    if not isinstance(X, np.ndarray):
+        return np.zeros(X.shape[0], bool)
+    return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)
+
+
+def has_missing(X: np.ndarray) -> bool:
+    """Whether any entry is missing."""
+    return isinstance(X, np.ndarray) and any(is_missing(X[rows]).any() for rows in parts(len(X)))
+
+
+class Arranged:
+    """An array whose rows change their places in it, so that chosen ones lie together.
+
+    :param x: ``[N, ...]``, which is changed; sparse rows, which share their entries, are not.
+
+    :ivar order: the first place of the row that is now at each place ``[N]``.
+    """
+
+    def __init__(self, x: Any) -> None:
+        self.x, self.order = x, np.arange(len(x))
+
+    def first(self, *groups: np.ndarray) -> list[Any]:
+        """Put these groups first, one after the other, the other rows behind them; returns a view
+        of each group.
+
+        :param groups: of rows, by their first places, ascending; no row is in two.
+        """
+        chosen = np.zeros(len(self.x), bool)
+        for rows in groups:
+            chosen[rows] = True
+        order = np.concatenate([*groups, np.flatnonzero(~chosen)])
+        place = np.empty_like(self.order)
+        place[self.order] = np.arange(len(place))
+        self._move(place[order], len(groups[0]))
+        self.order = order
+        ends = np.cumsum([0, *(len(rows) for rows in groups)])
+        return [self.x[start:end] for start, end in pairwise(ends)]
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """Values of the rows as they now lie ``[N, ...]``, in the first order."""
+        found = np.empty_like(values)
+        found[self.order] = values
+        return found
+
+    def _move(self, places: np.ndarray, number: int) -> None:
+        """Take rows from ``places``, of which the first ``number`` move towards the front."""
+        if not isinstance(self.x, np.ndarray):
+            self.x = self.x[places]
+            return
+        if (np.diff(places[:number]) < 0).any():
+            self.x[:] = self.x[places]
+            return
+        rest = self.x[places[number:]]
+        for rows in parts(number):  # none is written over before it is read
+            self.x[rows] = self.x[places[rows]]
+        self.x[number:] = rest

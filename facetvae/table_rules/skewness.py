@@ -1,0 +1,110 @@
+"""Columns of real numbers with their skewness removed, where that describes the data better.
+
+Amounts, sizes and concentrations have long tails, which a mixture of normals takes for clusters,
+and whose few largest values decide principal components.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import PowerTransformer
+
+from facetvae.table_rules.chance import principal_dimensions
+from facetvae.table_rules.merging import likeliest_mixture
+from facetvae.table_rules.rows import thinned
+
+# Bounds on the powers: 0 takes logarithms of the upper tail, 2 of the lower one. Beyond them, a
+# model's output may have no counterpart in the user's units.
+LOWEST, HIGHEST = 0.0, 2.0
+# Most rows and principal components to judge by, and how many of three rows are fitted to.
+MAX_ROWS, MAX_DIM, FITTED = 1500, 10, 2
+# Fewest rows to judge by.
+FEWEST = 30
+# By how many standard errors the transformed data must be more likely.
+SIGNIFICANT = 3.0
+
+
+@dataclass(frozen=True)
+class Unskewed:
+    """Yeo and Johnson's power of each column (2000, Eq. 2.1), standardised.
+
+    :ivar power: ``[D]``, 1 where a column is as it was.
+    :ivar loc: mean of the transformed columns ``[D]``.
+    :ivar scale: their deviation ``[D]``.
+    """
+
+    power: np.ndarray
+    loc: np.ndarray
+    scale: np.ndarray
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """``[N, D]``, NaN where missing."""
+        return (self._transformer().transform(x) - self.loc) / self.scale
+
+    def undo(self, y: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):  # the caller's bounds are finite
+            return self._transformer().inverse_transform(y * self.scale + self.loc)
+
+    def log_slope(self, x: np.ndarray) -> np.ndarray:
+        """Log of the derivative of :meth:`apply` at each entry ``[N, D]``."""
+        return np.sign(x) * (self.power - 1) * np.log1p(np.abs(x)) - np.log(self.scale)
+
+    def _transformer(self) -> PowerTransformer:
+        transformer = PowerTransformer(standardize=False).set_output(transform="default")
+        transformer.lambdas_ = self.power
+        transformer.n_features_in_ = len(self.power)
+        return transformer
+
+
+def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
+    """The powers that bring each column nearest to a normal, if the data are then more likely.
+
+    Two thirds of the rows are described by a mixture of normals in principal components and noise
+    around these, as they are and transformed; densities of the rest, in the units of ``x``, are
+    compared row by row.
+
+    :param x: ``[N, D]``, standardised; NaN where missing.
+    :returns: ``None`` if the columns are better as they are, or there are too few rows to tell.
+    """
+    rows = thinned(x, MAX_ROWS)
+    fitted = np.arange(len(rows)) % 3 < FITTED
+    if len(rows) < FEWEST or x.shape[1] < 1:
+        return None
+    found = _fitted_to(rows[fitted])
+    if np.allclose(found.power, 1):
+        return None
+    slope = np.nansum(found.log_slope(rows[~fitted]), 1)
+    gain = _log_density(found.apply(rows), fitted) + slope - _log_density(rows, fitted)
+    error = gain.std(ddof=1) / np.sqrt(len(gain))
+    return _fitted_to(x) if gain.mean() > SIGNIFICANT * error else None
+
+
+def _fitted_to(x: np.ndarray) -> Unskewed:
+    """Constant and empty columns stay as they are."""
+    varies = np.fmax.reduce(x) > np.fmin.reduce(x)
+    power, loc, scale = np.ones(x.shape[1]), np.zeros(x.shape[1]), np.ones(x.shape[1])
+    if varies.any():
+        fitted = PowerTransformer(standardize=False).fit(x[:, varies])
+        power[varies] = fitted.lambdas_.clip(LOWEST, HIGHEST)
+        columns = Unskewed(power, loc, scale).apply(x)[:, varies]
+        loc[varies], scale[varies] = np.nanmean(columns, 0), np.nanstd(columns, 0)
+    return Unskewed(power, loc, scale)
+
+
+def _log_density(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Of the rows that nothing was fitted to, in nats; missing entries take their column's mean."""
+    complete = np.nan_to_num(x)
+    most = min(MAX_DIM, x.shape[1], int(fitted.sum()) // 3)
+    pca = PCA(principal_dimensions(complete, 1, most), random_state=0)
+    pca.set_output(transform="default").fit(complete[fitted])
+    z = pca.transform(complete)
+    mixture = likeliest_mixture(z[fitted], seed=0)
+    rest = complete - pca.inverse_transform(z)
+    variance = max(float(np.square(rest[fitted]).mean()), 1e-6)
+    noise = -0.5 * np.square(rest).sum(1) / variance
+    free = x.shape[1] - z.shape[1]
+    others = noise - 0.5 * free * np.log(2 * np.pi * variance) if free else np.zeros(len(x))
+    return mixture.score_samples(z[~fitted]) + others[~fitted]

@@ -1,5 +1,0 @@
-"""What a facet is about: its clusters in the words of the data's own columns."""
-
-from inference.describing.description import FacetClusters, FacetDescription, describe_clusters
-
-__all__ = ["FacetClusters", "FacetDescription", "describe_clusters"]

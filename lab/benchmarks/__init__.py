@@ -1,0 +1,1 @@
+"""Programs that measure: time, memory, accuracy beside other libraries."""

@@ -1,0 +1,150 @@
+"""N-VAE with few labels, the label's weight chosen on held-out labels, beside a classifier alone.
+
+python -m lab.benchmarks.few_labels --data-root DATA --labels 100 --seeds 0 1 2 --out OUT
+
+For each number of labels and each seed: N-VAE is trained with four fifths of the labels and each
+weight of log q(y given x); the weight with the lowest error on the other fifth (on a tie the
+largest) is taken with all labels. The same is trained on from a model that has seen all labels:
+if it stays there with the better bound, what is missing from the other is a start; if it
+goes, the objective does not want it. Finished parts are read from the folder, and a stopped run
+goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+
+from facetvae.datasets import Dataset
+from guides import ClassifierGuide
+from inference import SVIRunner, elbo
+from inference.callbacks import JSONLines
+from lab.protocols import nvae
+from lab.protocols.common import checkpointing, once
+from lab.protocols.datasets import load
+
+DRAWS = 3  # of each bound
+
+
+def trained(
+    data: Dataset, settings: nvae.Settings, seed: int, folder: Path, start: Path | None = None
+) -> Path:
+    """Train N-VAE with the first ``settings.labels`` labels of the seed's order, or all for 0.
+
+    :param start: run folder of a model whose weights it starts from.
+    :returns: the run folder.
+    """
+    label = data.train_labels["digit"]
+    rows, given = np.arange(len(label)), label
+    if settings.labels:
+        rows, given, _ = nvae.some_labels(label, settings.labels, settings.labelled_share, seed)
+
+    def make() -> dict[str, Any]:
+        pyro.set_rng_seed(seed)
+        guide = nvae.build("nvae", "simplified", data, int(label.max()) + 1, settings)
+        if start is not None:
+            guide.load_state_dict(SVIRunner.load(start).guide.state_dict())
+        runner = nvae.make_runner(guide, "simplified", settings, seed)
+        runner.fit(
+            data.train[rows],
+            settings.epochs,
+            settings.batch_size,
+            label=given,
+            callbacks=[JSONLines(folder / "metrics.jsonl")],
+            checkpoints=checkpointing(folder),
+        )
+        runner.save(folder)
+        return {"history": runner.history}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"data": data.name, "seed": seed, "start": str(start), **asdict(settings)}
+    once(folder / "results.json", about, make)
+    return folder
+
+
+def error(guide: ClassifierGuide, x: np.ndarray, label: np.ndarray) -> float:
+    return float((guide.predict(x)["class"] != label).mean())
+
+
+def chosen_weight(
+    data: Dataset, settings: nvae.Settings, weights: list[float], seed: int, out: Path
+) -> tuple[float, dict[str, float]]:
+    """The weight with the lowest error on a fifth of the labels, and every weight's."""
+    label = data.train_labels["digit"]
+    learned = 4 * settings.labels // 5
+    held = nvae.some_labels(label, settings.labels, settings.labelled_share, seed)[2][learned:]
+    errors = {}
+    for weight in sorted(weights):
+        part = replace(settings, labels=learned, label_weight=weight)
+        guide = SVIRunner.load(trained(data, part, seed, out / f"weight-{weight:g}")).guide
+        errors[weight] = error(guide, data.train[held], label[held])
+    best = min(errors, key=lambda weight: (errors[weight], -weight))
+    return best, {f"{weight:g}": value for weight, value in errors.items()}
+
+
+def measure(
+    data: Dataset, settings: nvae.Settings, weights: list[float], seed: int, out: Path
+) -> dict[str, Any]:
+    """Test errors, and bounds of the test images in nats per datum."""
+    x, label = data.test, data.test_labels["digit"]
+    place = out / f"labels-{settings.labels}" / f"seed-{seed}"
+    weight, errors = chosen_weight(data, settings, weights, seed, place)
+    chosen = replace(settings, label_weight=weight)
+    truth = trained(data, replace(settings, labels=0), seed, out / f"all-labels-{seed}")
+    runs = {
+        "cold": trained(data, chosen, seed, place / "cold"),
+        "from_truth": trained(data, chosen, seed, place / "from-truth", truth),
+        "truth": truth,
+    }
+    found: dict[str, Any] = {"weight": weight, "held_out_errors": errors}
+    for name, run in runs.items():
+        guide = SVIRunner.load(run).guide
+        found[f"error_{name}"] = error(guide, x, label)
+        found[f"elbo_{name}"] = elbo(guide.model, guide, x, num_draws=DRAWS)[0]
+    known = nvae.some_labels(
+        data.train_labels["digit"], settings.labels, settings.labelled_share, seed
+    )[2]
+    alone = nvae.classifier_alone(
+        data.train[known], data.train_labels["digit"][known], settings, seed
+    )
+    found["error_alone"] = float(1 - alone.score(nvae.flat(x), label))
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
+    parser.add_argument("--data-root", type=Path, help="where MNIST lies")
+    parser.add_argument("--labels", type=int, nargs="+", default=[100, 600, 3000])
+    parser.add_argument("--weights", type=float, nargs="+", default=[1.0, 5.0, 20.0, 100.0])
+    parser.add_argument("--epochs", type=int, default=nvae.Settings.epochs)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
+    args = parser.parse_args(argv)
+    data = load(args.dataset, args.data_root)
+    for labels in args.labels:
+        settings = nvae.Settings(epochs=args.epochs, labels=labels, precision=args.precision)
+        about = {"weights": args.weights, **asdict(settings)}
+        for seed in args.seeds:
+            make = partial(measure, data, settings, args.weights, seed, args.out)
+            place = args.out / f"labels-{labels}" / f"seed-{seed}" / "scores.json"
+            found = once(place, about, make)
+            shown = {name: value for name, value in found.items() if isinstance(value, float)}
+            print(
+                f"{labels} labels, seed {seed}: "
+                + ", ".join(f"{name} {value:.4g}" for name, value in shown.items()),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

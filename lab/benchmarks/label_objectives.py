@@ -1,0 +1,67 @@
+"""Where N-VAE's simplified label term departs from the exact one (its Eq. 6 against Eq. 3).
+
+python -m lab.benchmarks.label_objectives
+
+The paper replaces KL(q(pi given x) || p(pi given y)) by -log q(y given x), saying that up to a
+constant this is above it. For classifiers that give the right class more and more probability, the
+table has the KL for the posterior of :class:`~guides.classifier.ClassifierGuide`, Dirichlet(alpha_p
++ q), for the paper's own Dirichlet(alpha_q * softmax) with two values of alpha_q, and -log q.
+Nothing is trained or drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor
+from torch.distributions import Dirichlet, kl_divergence
+
+RIGHT = (0.9999, 0.99, 0.9, 0.5, 0.1, 0.01, 1e-4, 1e-8)
+
+
+def softmax_output(right: float, num_classes: int, spread: bool) -> Tensor:
+    """q(y given x): the rest spread over all other classes, or all on one, the others having
+    1e-8.
+    """
+    others = torch.full(
+        (num_classes,), (1 - right) / (num_classes - 1) if spread else 1e-8, dtype=torch.float64
+    )
+    others[0] = right
+    if not spread:
+        others[1] = 1 - right
+    return others / others.sum()
+
+
+def row(q: Tensor, alpha: float) -> list[float]:
+    target = torch.full_like(q, alpha)
+    target[0] += 1
+    posteriors = (alpha + q, (len(q) * alpha + 1) * q, 10 * (len(q) * alpha + 1) * q)
+    return [
+        float(-q[0].log()),
+        *(float(kl_divergence(Dirichlet(p), Dirichlet(target))) for p in posteriors),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--classes", type=int, default=10, help="how many (default: 10)")
+    parser.add_argument("--concentration", type=float, default=1.0, help="alpha_p (default: 1)")
+    args = parser.parse_args()
+    total = args.classes * args.concentration + 1
+    names = ("-log q", "alpha_p + q", f"{total:g} softmax", f"{10 * total:g} softmax")
+    print(f"{args.classes} classes, alpha_p = {args.concentration:g}; nats")
+    print(f"{'rest':8s}{'q(right)':>10s}" + "".join(f"{name:>16s}" for name in names))
+    for spread in (True, False):
+        for right in RIGHT:
+            values = row(softmax_output(right, args.classes, spread), args.concentration)
+            print(
+                f"{'spread' if spread else 'on one':8s}{right:10g}"
+                + "".join(f"{value:16.4g}" for value in values)
+            )
+
+
+if __name__ == "__main__":
+    main()

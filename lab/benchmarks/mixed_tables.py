@@ -1,0 +1,274 @@
+"""Two labellings in tables of numbers, categories and counts, of which one shows in categories and
+counts alone.
+
+    pip install 'facetvae[benchmarks]'
+    OMP_NUM_THREADS=1 python -m lab.benchmarks.mixed_tables --seeds 10 20 --out runs/mixed.jsonl
+
+MultiFacetClustering, given nothing, beside scikit-learn's GaussianMixture and KMeans on
+standardised numbers, log1p of counts, one-hot categories and means in gaps, and k-prototypes
+(kmodes), which takes categories as they are. These are told the number of clusters of each
+labelling in turn; the best fit of ten starts counts. A labelling's score is its normalised mutual
+information with the facet that it shares most with. "known" is that of the drawn table's own
+distributions: no method can expect more.
+
+One line of JSON a table; tables that the file has are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm, poisson
+from sklearn.cluster import KMeans
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.mixture import GaussianMixture
+
+from facetvae.estimators import MultiFacetClustering
+from lab.run_lines import run_all, whole_lines
+from lab.summarize import print_table
+
+__all__ = ["DrawnKinds", "DrawnNumbers", "MixedTable", "measure", "mixed_table", "one_hot"]
+
+# Clusters of the labelling in numbers, and of that in categories and counts.
+IN_NUMBERS, IN_KINDS = 4, 3
+# Distance of neighbouring means, in deviations; probability of a cluster's own category; ratio of
+# neighbouring rates; share of gaps.
+APART, OWN, RATIO, GAPS = 5.0, 0.8, 2.5, 0.03
+GRADES = ("low", "middle", "high")
+LEVELS = {
+    "city": ("Bath", "Cork", "Graz", "Lyon", "Oslo"),
+    "plan": ("basic", "plus", "pro"),
+    "device": ("desktop", "phone", "tablet", "tv"),
+    "grade": GRADES,
+    "member": (False, True),
+}
+NUMBERS = ("age", "income", "ratio", "balance")
+
+
+@dataclass(frozen=True)
+class DrawnNumbers:
+    """Normals of equal weight and variance 1, rotated and in units of their own.
+
+    :ivar means: of the clusters in the first coordinates ``[K, m]``; the others' are 0.
+    :ivar rotation: of all coordinates ``[D, D]``.
+    :ivar loc: of each column ``[D]``.
+    :ivar unit: of each column ``[D]``.
+    """
+
+    means: np.ndarray
+    rotation: np.ndarray
+    loc: np.ndarray
+    unit: np.ndarray
+
+    def of(self, label: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Columns of standard normal ``noise`` ``[N, D]`` in the clusters ``label`` ``[N]``, and
+        the log-densities of each row in all clusters ``[N, K]``.
+        """
+        m = self.means.shape[1]
+        z = noise.copy()
+        z[:, :m] += self.means[label]
+        log_p = norm.logpdf(z[:, None, :m], self.means).sum(-1)
+        return self.loc + self.unit * (z @ self.rotation), log_p
+
+
+@dataclass(frozen=True)
+class DrawnKinds:
+    """Clusters of equal weight, in which columns are independent.
+
+    :ivar categories: by column, their probabilities in each cluster ``[K, L]``.
+    :ivar rates: by column of counts, Poisson's in each cluster ``[K]``.
+    """
+
+    categories: Mapping[str, np.ndarray]
+    rates: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class MixedTable:
+    """A drawn table.
+
+    :ivar columns: by name: numbers, strings, bools or counts ``[N]``, ``None`` or NaN in gaps.
+    :ivar labels: by name, ``"numbers"`` and ``"kinds"``: ``[N]``.
+    :ivar known: the most probable labels given the distributions that were drawn from.
+    :ivar numbers: the distribution of the columns in ``NUMBERS``.
+    :ivar kinds: that of the categories and counts.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    labels: Mapping[str, np.ndarray]
+    known: Mapping[str, np.ndarray]
+    numbers: DrawnNumbers
+    kinds: DrawnKinds
+
+    def frame(self) -> Any:
+        """As a data frame of pandas: floats, categories, an ordered category, bools, counts."""
+        import pandas as pd
+
+        frame = pd.DataFrame({name: values.copy() for name, values in self.columns.items()})
+        for name in ("city", "plan", "device", "noise"):
+            frame[name] = frame[name].astype("category")
+        frame["grade"] = pd.Categorical(frame["grade"], GRADES, ordered=True)
+        return frame
+
+
+def mixed_table(rows: int = 1000, seed: int = 0, gaps: float = GAPS) -> MixedTable:
+    """Draw a table with two independent labellings: one in four numbers, mixed linearly and in
+    units of their own, one in categories and counts.
+    """
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(IN_NUMBERS, size=rows), rng.integers(IN_KINDS, size=rows)
+    numbers, x, of_a = _numbers(rng, a)
+    kinds, of_kinds, of_b = _kinds(rng, b)
+    other = {
+        "noise": rng.choice(["p", "q", "r"], rows).astype(object),
+        "height": rng.normal(170, 9, rows),
+    }
+    columns = {**dict(zip(NUMBERS, x.T, strict=True)), **of_kinds, **other}
+    _leave_out(rng, columns, gaps)
+    known = {"numbers": of_a.argmax(1), "kinds": of_b.argmax(1)}
+    return MixedTable(columns, {"numbers": a, "kinds": b}, known, numbers, kinds)
+
+
+def _numbers(
+    rng: np.random.Generator, label: np.ndarray
+) -> tuple[DrawnNumbers, np.ndarray, np.ndarray]:
+    """Four columns, and the log-densities of each row in the clusters."""
+    # Not on a grid, whose directions would be labellings of their own.
+    means = APART * np.array([[0, 0], [1, 0], [-0.5, 0.87], [-0.5, -0.87]])
+    noise = rng.normal(size=(len(label), 4))
+    loc, unit = np.array([40, 3e4, 0.5, -7]), np.array([5, 8e3, 0.02, 300])
+    drawn = DrawnNumbers(means, np.linalg.qr(rng.normal(size=(4, 4)))[0], loc, unit)
+    return drawn, *drawn.of(label, noise)
+
+
+def _kinds(
+    rng: np.random.Generator, label: np.ndarray
+) -> tuple[DrawnKinds, dict[str, np.ndarray], np.ndarray]:
+    """Categories, an ordered one, a bool and two counts, and the log-probabilities of each row in
+    the clusters ``[N, K]``.
+    """
+    log_p = np.zeros((len(label), IN_KINDS))
+    columns: dict[str, np.ndarray] = {}
+    drawn = DrawnKinds({}, {})
+    for name, values in LEVELS.items():
+        p = np.full((IN_KINDS, len(values)), (1 - OWN) / (len(values) - 1))
+        p[
+            np.arange(IN_KINDS),
+            rng.permutation(max(IN_KINDS, len(values)))[:IN_KINDS] % len(values),
+        ] = OWN
+        code = np.array([rng.choice(len(values), p=p[k]) for k in label])
+        log_p += np.log(p[:, code]).T
+        columns[name] = np.array(values, bool if name == "member" else object)[code]
+        drawn.categories[name] = p
+    for name, least in {"visits": 4.0, "orders": 1.5}.items():
+        rate = least * RATIO ** rng.permutation(IN_KINDS)
+        columns[name] = rng.poisson(rate[label])
+        log_p += poisson.logpmf(columns[name][:, None], rate)
+        drawn.rates[name] = rate
+    return drawn, columns, log_p
+
+
+def _leave_out(rng: np.random.Generator, columns: dict[str, np.ndarray], share: float) -> None:
+    """Gaps in numbers, categories and one of the counts."""
+    for name, values in columns.items():
+        if share and name not in ("member", "orders"):
+            gap = rng.random(len(values)) < share
+            columns[name] = np.where(gap, np.nan if values.dtype != object else None, values)
+
+
+def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
+    """Scores of each method with each labelling, and seconds."""
+    drawn = mixed_table(rows, seed)
+    found = {"known": lambda: _by_labelling(drawn.known)}
+    frame = drawn.frame()
+    found["ours"] = lambda: MultiFacetClustering(random_state=seed).fit(frame).labels_
+    for kind in (GaussianMixture, KMeans):
+        found[f"{kind.__name__} told"] = lambda kind=kind: _told(kind, one_hot(frame), seed)
+    found["k-prototypes told"] = lambda: _prototypes(frame, seed)
+    return scores_of(found, drawn.labels)
+
+
+def scores_of(
+    fits: Mapping[str, Callable[[], np.ndarray]], labels: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Of each method, for each labelling ``[N]`` the normalised mutual information with the column
+    of what it finds ``[N, J]`` that shares most with it; its number of columns, and its seconds.
+    """
+    scores = {}
+    for name, fit in fits.items():
+        started = time.perf_counter()
+        found = fit()
+        seconds = time.perf_counter() - started
+        scores[name] = {
+            each: max(normalized_mutual_info_score(truth, column) for column in found.T)
+            for each, truth in labels.items()
+        } | {"facets": found.shape[1], "seconds": seconds}
+    return scores
+
+
+def one_hot(frame: Any) -> np.ndarray:
+    """What is done by hand before a method for numbers: ``[N, F]``."""
+    columns = []
+    for _, values in frame.items():
+        if str(values.dtype) == "category":
+            code = values.cat.codes.to_numpy()
+            columns += [(code == k).astype(float) for k in range(len(values.cat.categories))]
+        else:
+            numbers = values.to_numpy(dtype=float, na_value=np.nan)
+            whole = (numbers[~np.isnan(numbers)] % 1 == 0).all()
+            numbers = np.log1p(numbers) if whole else numbers
+            numbers = np.where(np.isnan(numbers), np.nanmean(numbers), numbers)
+            columns.append((numbers - numbers.mean()) / numbers.std())
+    return np.stack(columns, 1)
+
+
+def _by_labelling(labels: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.stack(list(labels.values()), 1)
+
+
+def _told(kind: type, x: np.ndarray, seed: int) -> np.ndarray:
+    """A fit for each number of clusters, side by side."""
+    return np.stack(
+        [kind(k, n_init=10, random_state=seed).fit_predict(x) for k in (IN_NUMBERS, IN_KINDS)], 1
+    )
+
+
+def _prototypes(frame: Any, seed: int) -> np.ndarray:
+    """A fit for each number of clusters; gaps are the column's mean, or a category of their own."""
+    from kmodes.kprototypes import KPrototypes
+
+    is_category = [str(dtype) == "category" for dtype in frame.dtypes]
+    numbers = one_hot(frame.loc[:, [not each for each in is_category]])
+    categories = frame.loc[:, is_category].apply(lambda each: each.cat.codes).to_numpy()
+    x = np.concatenate([numbers.astype(object), categories.astype(object)], 1)
+    places = list(range(numbers.shape[1], x.shape[1]))
+    fits = [KPrototypes(k, n_init=10, random_state=seed) for k in (IN_NUMBERS, IN_KINDS)]
+    return np.stack([fit.fit_predict(x, categorical=places) for fit in fits], 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument(
+        "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
+    args = parser.parse_args(arguments)
+    seeds = [(seed,) for seed in range(*args.seeds)]
+    settings = {"rows": args.rows}
+    run_all(args.out, seeds, ["seed"], settings, lambda seed: {"scores": measure(args.rows, seed)})
+    lines = whole_lines(args.out.read_text())
+    found = [line["scores"] for line in lines if line["settings"] == settings]
+    for name in found[0]:
+        print(name)
+        print_table([each[name] for each in found])
+
+
+if __name__ == "__main__":
+    main()

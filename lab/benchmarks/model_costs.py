@@ -1,0 +1,389 @@
+"""What a training step of every model costs: time, memory, and how time grows with the sizes of
+MFCVAE.
+
+    python -m lab.benchmarks.model_costs --steps 30 --out costs.json
+    python -m lab.benchmarks.model_costs --models MFCVAE VAE --modes --sweeps K --device cuda
+    python -m lab.benchmarks.model_costs --models --sweeps --threads 1 --out modes.json
+    python -m lab.benchmarks.model_costs --smoke
+
+For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
+guard's look included ("ours"), also with networks in bfloat16; a plain PyTorch loop of the same
+objective, written by hand around the same networks ("plain loop"); and encoder, decoder, their
+backward pass and Adam's step ("networks alone"). Before that the two objectives and their gradients
+are compared, with the same noise: where they differ the program ends. Batches lie on the device
+beforehand.
+
+Then, at batches of 64 rows, the ways in which SVIRunner.fit takes its steps: through Pyro's
+handlers (compile=None) and replayed (compile="replay"), whole steps with the gathering of their
+batch, in turns; medians over the turns, and of the ratio within a round, with its quartiles.
+
+Then the step of MFCVAE with VaDEGuide by its batch, K, J and L, each with an exponent: the slope of
+a least-squares line through log time by log size. It is of the whole step, most of which is often
+the networks' and does not grow, so the slope between the two largest sizes is given as well. With J
+the networks grow too: a level for each facet.
+
+--models, --modes or --sweeps without a name leaves that part out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import platform
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from scipy.stats import linregress
+
+from guides import FacetGuide, VaDEGuide
+from inference import SVIRunner
+from inference.training.compiled import RecordingWarning
+from lab.benchmarks.model_cases import CASES, FULL, SMALL, Case, Size, facets
+from lab.benchmarks.model_steps import (
+    CLOCKS,
+    VARIANTS,
+    FitSteps,
+    begin,
+    check_same_objective,
+    in_turns,
+    interleaved_medians,
+    library_step,
+    peak_memory,
+    ratios,
+    spread,
+    timed,
+)
+from ppl_models import MFCVAE, MLPLadder
+from ppl_models.data import Observed
+
+RATIOS = {
+    "ours / plain": ("ours", "plain loop"),
+    "ours / networks": ("ours", "networks alone"),
+    "bf16 / float32": ("ours, bf16", "ours"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    :ivar steps: timed, of each variant.
+    :ivar untimed: before these.
+    :ivar remembered: variants whose memory is measured.
+    :ivar clock: of the ways to take a step, one of ``CLOCKS``.
+    """
+
+    size: Size
+    device: torch.device
+    steps: int
+    untimed: int = 5
+    remembered: tuple[str, ...] = ("ours", "plain loop", "ours, bf16")
+    clock: str = "wall"
+
+
+def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any]:
+    """A step of a model of its own."""
+    guide = case.guide(settings.size).to(settings.device)
+    return VARIANTS[variant](case, guide, case.data(guide, settings.size, settings.device))
+
+
+def seconds_of_model(case: Case, settings: Settings) -> dict[str, float]:
+    """Median seconds of each variant's step."""
+    steps = {
+        variant: timed(build_step(variant, case, settings), settings.device) for variant in VARIANTS
+    }
+    return interleaved_medians(steps, settings.steps, settings.untimed)
+
+
+def memory_of_model(case: Case, settings: Settings) -> dict[str, int]:
+    """Peak bytes of the variants whose memory is of interest."""
+    return {
+        variant: peak_memory(
+            lambda variant=variant: build_step(variant, case, settings), settings.device
+        )
+        for variant in settings.remembered
+    }
+
+
+# SVIRunner's compile=, by name; XLA takes the steps of a pass at once, so a turn is a pass.
+MODES = {"handlers": None, "replay": "replay", "xla": "xla"}
+MODE_BATCH, MODE_BATCHES = 64, 8
+
+
+def guide_and_data(case: Case, settings: Settings, batch: int) -> tuple[FacetGuide, Observed]:
+    """The same ones each time, on the device."""
+    pyro.set_rng_seed(0)
+    guide = case.guide(settings.size).to(settings.device)
+    x = torch.rand(MODE_BATCHES * batch, *guide.model.x_shape)
+    return guide, Observed(x, case.given(len(x))).to(settings.device)
+
+
+def mode_step(case: Case, settings: Settings, mode: str | None, rows: int = MODE_BATCH) -> FitSteps:
+    """Steps of a run of its own, in one of ``SVIRunner``'s ways."""
+    batch = settings.size.rows(rows)
+    guide, data = guide_and_data(case, settings, batch)
+    return FitSteps(SVIRunner(guide.model, guide, compile=mode), data, batch)
+
+
+def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
+    """Seconds of a step, of the first one, and what they are of those through Pyro's handlers; of
+    modes that are not to be had, why.
+    """
+    steps, first, refused = {}, {}, {}
+    for name, mode in MODES.items():
+        step = mode_step(case, settings, mode)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecordingWarning)  # it is told below
+            seconds = begin(step)
+        if step.refusal is None:
+            steps[name], first[name] = step, seconds
+        else:
+            refused[name] = step.refusal
+    turns = -(-settings.steps // MODE_BATCHES)
+    times = in_turns(steps, turns, MODE_BATCHES, CLOCKS[settings.clock])
+    return {
+        "seconds": {name: spread(of) for name, of in times.items()},
+        "first_step": first,
+        "ratios": {
+            name: ratios(of, times["handlers"]) for name, of in times.items() if name != "handlers"
+        },
+        "refused": refused,
+    }
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Sizes that one of MFCVAE's four numbers takes, the others being as they are by default."""
+
+    sizes: tuple[int, ...]
+    small: tuple[int, ...]
+
+    def of(self, size: Size) -> tuple[int, ...]:
+        return self.small if size.small else self.sizes
+
+
+SWEEPS = {
+    "batch": Sweep((64, 128, 256, 512, 1024, 2048, 4096), (4, 8, 16)),
+    "K": Sweep((25, 79, 250, 790, 2500), (3, 6, 12)),
+    "J": Sweep((1, 2, 4, 8), (1, 2, 3)),
+    "L": Sweep((1, 2, 5, 10, 20), (1, 2, 3)),
+}
+FIXED = {"batch": 512, "K": 25, "J": 2, "L": 1}
+
+
+def mfcvae_step(settings: Settings, batch: int, K: int, J: int, L: int) -> Callable[[], Any]:
+    """J facets of K components and five dimensions, on the network that a model of J facets has by
+    default.
+    """
+    network = MLPLadder(settings.size.widths(*[500] * J)) if settings.size.small else None
+    model = MFCVAE(settings.size.row, facets(J, K), network=network)
+    x = torch.rand(batch, *model.x_shape)
+    return library_step(VaDEGuide(model, L).to(settings.device), Observed(x.to(settings.device)))
+
+
+def seconds_by_size(name: str, settings: Settings) -> dict[int, float]:
+    """Median seconds of a step by the size of ``name``, all sizes interleaved."""
+    steps = {
+        str(n): timed(mfcvae_step(settings, **(FIXED | {name: n})), settings.device)
+        for n in SWEEPS[name].of(settings.size)
+    }
+    return {
+        int(n): s for n, s in interleaved_medians(steps, settings.steps, settings.untimed).items()
+    }
+
+
+def growth(seconds: dict[int, float]) -> dict[str, float]:
+    """How time grows with size: the fitted exponent with its standard error, and the slope at the
+    end.
+    """
+    logs = [(math.log(n), math.log(s)) for n, s in seconds.items()]
+    fit = linregress(*zip(*logs, strict=True))
+    (n, s), (last_n, last_s) = logs[-2:]
+    return {
+        "exponent": fit.slope,
+        "standard_error": fit.stderr,
+        "last_slope": (last_s - s) / (last_n - n),
+    }
+
+
+# What is printed: a line as soon as it is measured.
+
+
+def line(cells: Sequence[str], headings: Sequence[str]) -> str:
+    """A line of a table whose first column holds names, each other one as wide as its heading asks
+    for.
+    """
+    columns = zip(cells[1:], headings[1:], strict=True)
+    return cells[0].ljust(15) + "".join(
+        cell.rjust(max(len(heading), 7) + 2) for cell, heading in columns
+    )
+
+
+def report_times(names: Sequence[str], settings: Settings) -> dict[str, dict[str, float]]:
+    headings, found = ["", *VARIANTS, *RATIOS], {}
+    print("Median milliseconds of a step\n" + line(headings, headings))
+    for name in names:
+        check_same_objective(name, CASES[name], settings.size, settings.device)
+        found[name] = seconds = seconds_of_model(CASES[name], settings)
+        ratios = [seconds[a] / seconds[b] for a, b in RATIOS.values()]
+        cells = [f"{1e3 * s:.2f}" for s in seconds.values()] + [f"{ratio:.3f}" for ratio in ratios]
+        print(line([name, *cells], headings), flush=True)
+        gc.collect()  # models hold themselves: a prior may know its guide's encoder
+    print("GMMFlow's layers run in float32 at either precision.\n" if "GMMFlow" in names else "")
+    return found
+
+
+def report_memory(names: Sequence[str], settings: Settings) -> dict[str, dict[str, int]]:
+    headings, found = ["", *settings.remembered], {}
+    print(
+        "Peak MiB of tensors over three steps, model, gradients and moments included\n"
+        + line(headings, headings)
+    )
+    for name in names:
+        found[name] = memory_of_model(CASES[name], settings)
+        print(
+            line([name, *(f"{of / 2**20:.1f}" for of in found[name].values())], headings),
+            flush=True,
+        )
+        gc.collect()
+    print(
+        "By PyTorch's allocator on the device, which knows neither Python nor libraries' own "
+        "buffers.\n"
+    )
+    return found
+
+
+def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
+    ways = [name for name in MODES if name != "handlers"]
+    headings = ["", *MODES, *(f"{way} / handlers" for way in ways)]
+    found = {}
+    print(
+        f"Milliseconds of a whole step of {settings.size.rows(MODE_BATCH)} rows, "
+        f"{settings.clock} clock\n" + line(headings, headings)
+    )
+    for name in names:
+        found[name] = of = seconds_by_mode(CASES[name], settings)
+        medians = [of["seconds"].get(way) for way in MODES]
+        ratio = [of["ratios"].get(way) for way in ways]
+        cells = ["" if m is None else f"{1e3 * m['median']:.2f}" for m in medians]
+        cells += ["" if r is None else f"{r['median']:.3f}" for r in ratio]
+        print(line([name, *cells], headings), flush=True)
+        gc.collect()
+    for name, way in product(names, ways):
+        if (reason := found[name]["refused"].get(way)) is not None:
+            print(f"{name} is not had by {way}: {reason}")
+    print()
+    return found
+
+
+def report_sweeps(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        others = ", ".join(f"{n} {FIXED[n]}" for n in FIXED if n != name)
+        seconds = seconds_by_size(name, settings)
+        found[name] = {"seconds": seconds, **growth(seconds)}
+        print(f"Median milliseconds of MFCVAE's step by {name} ({others})")
+        headings = [name, *(str(n) for n in seconds)]
+        print(line(headings, headings))
+        print(line(["", *(f"{1e3 * s:.2f}" for s in seconds.values())], headings))
+        print(
+            f"exponent of the whole step {found[name]['exponent']:.3f} "
+            f"(standard error {found[name]['standard_error']:.3f}), "
+            f"between the last two sizes {found[name]['last_slope']:.3f}\n",
+            flush=True,
+        )
+        gc.collect()
+    return found
+
+
+def measure(
+    models: Sequence[str], sweeps: Sequence[str], settings: Settings, modes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Measure and print all; what was found, in seconds and bytes."""
+    about = {
+        "device": str(settings.device),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "steps": settings.steps,
+        "batches": {name: settings.size.rows(CASES[name].batch) for name in models},
+    }
+    print(", ".join(f"{name} {value}" for name, value in about.items() if name != "batches"))
+    print(
+        "rows of a batch: "
+        + ", ".join(f"{name} {rows}" for name, rows in about["batches"].items())
+        + "\n"
+    )
+    return {
+        "about": about,
+        "seconds": report_times(models, settings) if models else {},
+        "peak_bytes": report_memory(models, settings) if models else {},
+        "modes": report_modes(modes, settings) if modes else {},
+        "sweeps": report_sweeps(sweeps, settings),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        choices=list(CASES),
+        default=list(CASES),
+        metavar="MODEL",
+        help=", ".join(CASES),
+    )
+    parser.add_argument(
+        "--modes",
+        nargs="*",
+        choices=list(CASES),
+        default=list(CASES),
+        metavar="MODEL",
+        help="models whose ways to take a step are compared",
+    )
+    parser.add_argument(
+        "--sweeps",
+        nargs="*",
+        choices=list(SWEEPS),
+        default=list(SWEEPS),
+        metavar="NUMBER",
+        help=", ".join(SWEEPS),
+    )
+    parser.add_argument("--steps", type=int, default=30, help="timed steps of each variant")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--threads", type=int, help="of PyTorch")
+    parser.add_argument(
+        "--clock", choices=list(CLOCKS), default="wall", help="of the ways to take a step"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes and three steps, to see that it runs"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="write medians, quartiles and ratios, in seconds and bytes, to this JSON file",
+    )
+    args = parser.parse_args(arguments)
+    pyro.set_rng_seed(0)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    settings = Settings(FULL, args.device, args.steps, clock=args.clock)
+    if args.smoke:
+        settings = replace(settings, size=SMALL, steps=3, untimed=1, remembered=("ours",))
+    found = measure(args.models, args.sweeps, settings, args.modes)
+    if args.out is not None:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

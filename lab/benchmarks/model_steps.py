@@ -1,0 +1,413 @@
+"""Steps of one model, as functions that take them: the library's, a plain loop's and the networks'
+alone.
+
+And what is asked of them: whether the two objectives are the same, how long a step takes, alone or
+in turns with other programs, and its memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from guides import FacetGuide
+from inference import Loss, SVIRunner
+from inference.randomness import seeded, synchronize
+from inference.run import PRECISIONS
+from inference.training.cuda_graph import WARM_UP, CUDAGraphStep
+from inference.training.data_source import data_source_for
+from inference.training.nonfinite import NonFiniteTracker
+from inference.training.steps import Steps
+from lab.benchmarks.model_cases import Case, Size
+from ppl_models.data import Observed
+from ppl_models.precision import network_precision
+from ppl_models.turns import let_others_in
+
+__all__ = [
+    "CLOCKS",
+    "VARIANTS",
+    "FitSteps",
+    "PlainSteps",
+    "Step",
+    "at_precision",
+    "begin",
+    "check_same_objective",
+    "first_step",
+    "in_turns",
+    "interleaved_medians",
+    "library_step",
+    "peak_memory",
+    "ratios",
+    "spread",
+    "stepper",
+    "timed",
+]
+
+Step = Callable[[], Any]
+
+#: Seconds on the wall, or of CPU time, which adds up the threads'.
+CLOCKS = {"wall": time.perf_counter, "process": time.process_time}
+
+# Rows that objectives are compared on.
+COMPARED_ROWS = 64
+# Both objectives are computed in float64; the rest is the order of additions.
+SAME_VALUE, SAME_GRADIENT = 1e-9, 1e-6
+
+
+def steps_of_a_run(runner: SVIRunner, data: Observed, batch_size: int | None = None) -> Steps:
+    """How ``SVIRunner.fit`` takes its steps on these data, its guard's look included.
+
+    The one place that knows how the training loop is put together.
+    """
+    plan = runner.plan(data.x, 1, batch_size, **data.given)
+    parts = (plan.source, [NonFiniteTracker(runner)], plan.processes, plan.recording)
+    return plan.step_type(plan.runs, plan.weights, *parts)
+
+
+class FitSteps:
+    """The steps of ``SVIRunner.fit``'s loop, one for each call, so that other programs can take
+    theirs in between: a call gathers the next batch, in passes over the data, and takes its step.
+    Where the loop takes several steps at once, the first of their calls does so, and the others
+    have nothing left to do.
+
+    :param batch_size: which the number of rows is a multiple of.
+    """
+
+    def __init__(self, runner: SVIRunner, data: Observed, batch_size: int) -> None:
+        self.runner = runner
+        self.steps = steps_of_a_run(runner, data, batch_size)
+        self.number = torch.zeros_like(runner.model.gates[0])
+        self.total_loss = torch.zeros_like(self.number)
+        self.rest: Iterator[list[Observed]] = iter(())
+        self.ahead = 0
+        runner.loss.train()
+
+    def __call__(self) -> None:
+        if self.ahead:
+            self.ahead -= 1
+            return
+        precision = PRECISIONS[self.runner.precision]
+        with network_precision(precision), pyro.validation_enabled(False):
+            turn = next(self.rest, None) or self.next_pass()
+            self.steps.take(turn, self.number, self.total_loss)
+        self.runner.step += len(turn)
+        self.ahead = len(turn) - 1
+        let_others_in()
+
+    def next_pass(self) -> list[Observed]:
+        self.runner.epoch += 1
+        self.rest = self.steps.turns(0)
+        return next(self.rest)
+
+    def wait(self) -> None:
+        """Until the device has finished."""
+        synchronize(self.runner.device)
+
+    def settle(self) -> None:
+        """Take the steps after which none is recorded anew: XLA's program waits for the optimiser's
+        moments, which the first step makes; a CUDA graph begins a pass with them, and takes a few
+        steps without.
+
+        :raises RuntimeError: if there is no graph then.
+        """
+        if self.runner.compile == "xla":
+            self()
+        if not isinstance(self.steps, CUDAGraphStep):
+            return
+        for _ in range(self.steps.source.steps + WARM_UP + 1):
+            self()
+        if self.steps.replay is None:
+            raise RuntimeError("no step was recorded as a CUDA graph: were all batches smaller?")
+
+    @property
+    def refusal(self) -> str | None:
+        """Why steps that were to be recorded are not, if they are not."""
+        if self.runner.compile == "xla":
+            return getattr(self.steps, "refused", "JAX is not installed")
+        recorder = self.steps.recorder
+        if recorder is None or recorder.programs:
+            return None
+        return recorder.refused or "batches of groups of many sizes"
+
+
+class PlainSteps:
+    """The steps of a loop that is written by hand, one for each call, batches gathered as those of
+    :class:`FitSteps`.
+
+    :param objective: in nats per datum, given the guide, x and what is beside x.
+    """
+
+    def __init__(
+        self, objective: Callable[..., Tensor], guide: FacetGuide, data: Observed, batch_size: int
+    ) -> None:
+        self.objective, self.guide, self.device = objective, guide, data.x.device
+        self.source = data_source_for(guide, self.device, data.x, data.given, batch_size, None)
+        self.optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
+        self.epoch = 0
+        self.rest: Iterator[Observed] = iter(())
+
+    def __call__(self) -> None:
+        batch = next(self.rest, None) or self.next_pass()
+        loss = self.objective(self.guide, batch.x, **batch.given)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def next_pass(self) -> Observed:
+        self.epoch += 1
+        self.rest = self.source.batches(self.epoch)
+        return next(self.rest)
+
+    def wait(self) -> None:
+        """Until the device has finished."""
+        synchronize(self.device)
+
+
+def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
+    """The step that a run takes through Pyro, without the dealing of its batch."""
+    runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
+    take = steps_of_a_run(runner, batch, len(batch))
+    runner.loss.train()
+    number = torch.zeros_like(runner.model.gates[0])
+    (batch,) = take.batches()
+
+    def step() -> None:
+        with network_precision(PRECISIONS[precision]), pyro.validation_enabled(False):
+            take(batch, number)
+        number.add_(1)
+
+    return step
+
+
+def at_precision(loss: Loss) -> Callable[[Tensor, torch.dtype | None], Tensor]:
+    """The loss as a function of a batch and its networks' precision."""
+
+    def objective(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+        with network_precision(dtype):
+            return loss(x)
+
+    objective.parameters = loss.parameters  # type: ignore[attr-defined]
+    return objective
+
+
+def stepper(
+    objective: Callable, parameters: Callable, dtype: torch.dtype | None, x: Tensor
+) -> Callable[[], float]:
+    """The step of a plain loop on one batch, as a function that returns its seconds."""
+    optimizer = torch.optim.Adam(parameters(), lr=5e-4, fused=True)
+
+    def step() -> float:
+        started = time.perf_counter()
+        loss = objective(x, dtype)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return time.perf_counter() - started
+
+    return step
+
+
+def plain_step(objective: Callable[..., Tensor], guide: FacetGuide, batch: Observed) -> Step:
+    """The step of a plain loop, for any objective of a guide and a batch."""
+    return stepper(lambda x, _: objective(guide, x, **batch.given), guide.parameters, None, batch.x)
+
+
+def _ours(precision: str) -> Callable[[Case, FacetGuide, Observed], Step]:
+    return lambda case, guide, batch: library_step(guide, batch, precision)
+
+
+# By name, from a case with its guide and a batch.
+VARIANTS: dict[str, Callable[[Case, FacetGuide, Observed], Step]] = {
+    "ours": _ours("float32"),
+    "plain loop": lambda case, guide, batch: plain_step(case.plain, guide, batch),
+    "networks alone": lambda case, guide, batch: plain_step(case.networks, guide, batch),
+    "ours, bf16": _ours("bf16"),
+}
+
+
+def timed(step: Step, device: torch.device) -> Callable[[], float]:
+    """The same step as a function that returns its seconds."""
+
+    def measured() -> float:
+        synchronize(device)
+        started = time.perf_counter()
+        step()
+        synchronize(device)
+        return time.perf_counter() - started
+
+    return measured
+
+
+def interleaved_medians(
+    steps: dict[str, Callable[[], float]], turns: int, untimed: int
+) -> dict[str, float]:
+    """Median seconds of each step over ``turns`` rounds of all of them, after ``untimed``
+    rounds.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    with pyro.validation_enabled(False):
+        for turn in range(untimed + turns):
+            for name, step in steps.items():
+                seconds = step()
+                if turn >= untimed:
+                    times[name].append(seconds)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def first_step(step: Step) -> float:
+    """Seconds of a program's first step, by the clock on the wall: compilers have processes of
+    their own.
+    """
+    with pyro.validation_enabled(False):
+        return _turn(step, 1, time.perf_counter)
+
+
+def begin(step: Step) -> float:
+    """Seconds of a program's first step, and of those that its compiler waits for."""
+    seconds = first_step(step)
+    if isinstance(step, FitSteps):
+        started = time.perf_counter()
+        step.settle()
+        seconds += time.perf_counter() - started
+    return seconds
+
+
+def in_turns(
+    steps: Mapping[str, Step], turns: int, length: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Mean seconds of a step in each turn.
+
+    In a round, every program has a turn of ``length`` steps, as in a loop of its own; one more
+    before these is not timed, as another program's tensors are in the caches. Nor is the first
+    round.
+    """
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    with pyro.validation_enabled(False):
+        for _ in range(1 + turns):
+            for name, step in steps.items():
+                _turn(step, 1, clock)
+                found[name].append(_turn(step, length, clock) / length)
+    return {name: seconds[1:] for name, seconds in found.items()}
+
+
+def _turn(step: Step, length: int, clock: Callable[[], float]) -> float:
+    """Seconds of so many steps, until their results are there."""
+    wait = getattr(step, "wait", None)
+    started = clock()
+    for _ in range(length):
+        step()
+    if wait is not None:
+        wait()
+    return clock() - started
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) == 1:
+        return dict.fromkeys(("median", "low", "high"), values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "low": low, "high": high}
+
+
+def ratios(these: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of the ratio of two programs' turns in the same round."""
+    return spread([one / other for one, other in zip(these, others, strict=True)])
+
+
+def check_same_objective(name: str, case: Case, size: Size, device: torch.device) -> None:
+    """Compare the objective written by hand with the library's, on the same data with the same
+    noise, in float64.
+
+    :raises ValueError: if values or gradients differ by more than rounding.
+    """
+    guide = case.guide(size).to(device, torch.float64)
+    data = case.data(guide, size, device)[slice(COMPARED_ROWS)]
+    x, library = data.x.double(), Loss(guide.model, guide)
+    ours, our_gradients = _value_and_gradients(lambda: library(x, **data.given), library, device)
+    hand, gradients = _value_and_gradients(
+        lambda: case.plain(guide, x, **data.given), library, device
+    )
+    if not abs(ours - hand) <= SAME_VALUE * abs(ours):
+        raise ValueError(
+            f"{name}: the objective written by hand is {hand}, the library's {ours}, with the "
+            "same noise"
+        )
+    for parameter, gradient in our_gradients.items():
+        largest = float(gradient.abs().max())
+        if (
+            not float((gradients[parameter] - gradient).abs().max())
+            <= SAME_GRADIENT * largest + SAME_VALUE
+        ):
+            raise ValueError(
+                f"{name}: the gradient by {parameter} of the objective written by hand is not the "
+                "library's"
+            )
+
+
+def _value_and_gradients(
+    objective: Callable[[], Tensor], loss: Loss, device: torch.device
+) -> tuple[float, dict[str, Tensor]]:
+    loss.zero_grad()
+    with seeded(0, device), pyro.validation_enabled(False):
+        value = objective()
+        value.backward()
+    gradients = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for name, p in loss.named_parameters()
+    }
+    return float(value.detach()), gradients
+
+
+def peak_memory(build: Callable[[], Step], device: torch.device) -> int:
+    """Most bytes that tensors take at once while a step is built and taken three times.
+
+    Parameters, gradients, Adam's moments, the batch, and what is kept for going backwards: all that
+    PyTorch's allocator hands out, counted as it does so. Python, libraries, and buffers that
+    operators get elsewhere are not in it.
+    """
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        _take_three(build)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        _take_three(build)
+    with TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        seen.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    return _highest([event["args"] for event in events if event["name"] == "[memory]"])
+
+
+def _take_three(build: Callable[[], Step]) -> None:
+    step = build()
+    for _ in range(3):  # from the second on there are moments, and gradients of the step before
+        step()
+
+
+def _highest(events: list[dict[str, Any]]) -> int:
+    """The peak of what was handed out and not given back; what is given back but was handed out
+    before is left out.
+    """
+    held: dict[int, int] = {}
+    total = highest = 0
+    for event in sorted(events, key=lambda event: event["Ev Idx"]):
+        if event["Bytes"] > 0:
+            held[event["Addr"]] = event["Bytes"]
+            total += event["Bytes"]
+        else:
+            total -= held.pop(event["Addr"], 0)
+        highest = max(highest, total)
+    return highest

@@ -1,0 +1,298 @@
+"""How many facets and clusters are found in tables of real numbers, from linear subspaces alone.
+
+    python -m lab.benchmarks.numbers_found --seeds 5000 5200
+    python -m lab.benchmarks.numbers_found --seeds 5000 5100 --shape --none
+
+Tables are simulated by `lab.protocols.sources.labellings`: 300 to 5,000 rows, 6 to 400 columns, one
+to three labellings of two to six clusters in one to three coordinates, whose neighbours are 4 or 6
+deviations apart, with equal scales or scales of 1 and 3. Four clusters on a circle are left out:
+the sides of a square are two labellings. `--shape curved` mixes by a network with leaky ReLU,
+`--shape heavy` draws clusters from Student's t with 4 degrees of freedom. Tables without clusters
+are normal, uniform or heavy-tailed, the columns drawn apart or mixed. Labels choose nothing; told K
+means the labelling's own number for the same facet. Seeds below 4000 were seen when thresholds
+were chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import normalized_mutual_info_score as nmi
+from sklearn.mixture import GaussianMixture
+
+from facetvae.estimators.facets import number_of_facets
+from facetvae.table_rules.bic import likeliest_number
+from facetvae.table_rules.chance import principal_dimensions
+from facetvae.table_rules.counting import FacetCount
+from facetvae.table_rules.merging import merge_tree
+from facetvae.table_rules.subspaces import independent_subspaces
+from lab.protocols.sources import Labellings, labellings
+from lab.summarize import print_table
+
+BUNDLED = {
+    "wine": load_wine,
+    "breast cancer": load_breast_cancer,
+    "iris": load_iris,
+    "digits": load_digits,
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a table is drawn with."""
+
+    rows: int
+    clusters: list[int]
+    dims: list[int]
+    width: int
+    separation: float
+    scales: list[float]
+
+    def draw(self, seed: int, num_layers: int = 1) -> Labellings:
+        return labellings(
+            self.rows,
+            self.clusters,
+            self.dims,
+            self.width,
+            self.separation,
+            self.scales,
+            num_layers,
+            seed=seed,
+        )
+
+
+def _between(rng: np.random.Generator, low: float, high: float) -> int:
+    """A number whose logarithm is uniform."""
+    return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+
+def table(seed: int) -> Table:
+    rng = np.random.default_rng(seed)
+    J = int(rng.integers(1, 4))
+    dims = [int(d) for d in rng.integers(1, 4, J)]
+    clusters = [int(rng.choice([2, 3, 4, 5, 6] if d == 1 else [2, 3, 5, 6])) for d in dims]
+    rows, width = _between(rng, 300, 5000), max(sum(dims), _between(rng, 6, 400))
+    separation = float(rng.choice([6.0, 6.0, 4.0]))
+    equal = rng.random() < 0.5
+    scales = [1.0] * J if equal else [float(s) for s in rng.choice([1.0, 3.0], J)]
+    return Table(rows, clusters, dims, width, separation, scales)
+
+
+def linear(seed: int) -> Labellings:
+    return table(seed).draw(seed)
+
+
+def curved(seed: int) -> Labellings:
+    return table(seed).draw(seed, num_layers=2)
+
+
+def heavy(seed: int) -> Labellings:
+    """The same centres and mixing, with Student's t around them."""
+    spec, rng = table(seed), np.random.default_rng([seed, 3])
+    drawn, own = spec.draw(seed), []
+    for centres, label, scale in zip(drawn.centres, drawn.labels, spec.scales, strict=True):
+        shape = (spec.rows, centres.shape[1])
+        stretch = np.sqrt(rng.chisquare(4, (spec.rows, 1)) / 4)
+        own.append(scale * (centres[label] + rng.normal(size=shape) / stretch))
+    sources = np.concatenate([*own, np.zeros((spec.rows, spec.width - sum(spec.dims)))], 1)
+    x = drawn.mixing(sources) + 0.3 * rng.normal(size=sources.shape)
+    return replace(drawn, x=x, sources=sources)
+
+
+SHAPES: dict[str, Callable[[int], Labellings]] = {
+    "linear": linear,
+    "curved": curved,
+    "heavy": heavy,
+}
+
+
+def _mixed(draw: Callable, rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    return draw(rng, n, d) @ rng.normal(size=(d, d))
+
+
+def _normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    return rng.normal(size=(n, d))
+
+
+def _uniform(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    return rng.uniform(size=(n, d))
+
+
+def _student(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    return rng.standard_t(4, (n, d))
+
+
+def _elliptic(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    return rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(4, (n, 1)) / 4)
+
+
+NONE: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "normal": _normal,
+    "uniform": _uniform,
+    "t": _student,
+    "normal, mixed": lambda *given: _mixed(_normal, *given),
+    "uniform, mixed": lambda *given: _mixed(_uniform, *given),
+    "t, mixed": lambda *given: _mixed(_student, *given),
+    "multivariate t, mixed": lambda *given: _mixed(_elliptic, *given),
+}
+
+
+def without_clusters(kind: str, seed: int) -> np.ndarray:
+    rng = np.random.default_rng([seed, 7])
+    return NONE[kind](rng, _between(rng, 300, 5000), int(rng.integers(3, 30)))
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    scale = x.std(0)
+    return (x - x.mean(0)) / np.where(scale > 0, scale, 1)
+
+
+def clusters(z: np.ndarray, k: int) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return GaussianMixture(k, n_init=5, random_state=0).fit_predict(z)
+
+
+def timed_count(x: np.ndarray) -> tuple[FacetCount, list[np.ndarray], float]:
+    """The facets, their latents, and the seconds."""
+    started = time.perf_counter()
+    found = number_of_facets(x)
+    seconds = time.perf_counter() - started
+    if not found.number:
+        return found, [], seconds
+    sources = found.subspaces.sources(x)
+    return found, np.split(sources, np.cumsum(found.subspaces.dims)[:-1], 1), seconds
+
+
+def measure(shape: str, seed: int) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Of one table, and of each of its labellings."""
+    drawn = SHAPES[shape](seed)
+    x = standardised(drawn.x)
+    found, latents, seconds = timed_count(x)
+    own = [clusters(z, each.tree.hills) for z, each in zip(latents, found.facets, strict=True)]
+    rows = []
+    for label in drawn.labels:
+        K = int(label.max()) + 1
+        told = [nmi(label, clusters(z, K)) for z in latents]
+        if not told:
+            rows.append({"found": 0.0, "NMI": 0.0, "NMI told K": 0.0})
+            continue
+        j = int(np.argmax(told))
+        tree = found.facets[j].tree
+        counts = {"merged": tree.hills, "BIC": len(tree.heights) + 1}
+        row = {"found": float(told[j] >= 0.5)}
+        row["NMI"] = max(nmi(label, each) for each in own)
+        row["NMI told K"] = told[j]
+        row["NMI of merged components"] = nmi(label, tree.labels(latents[j], tree.hills))
+        if row["found"]:
+            for name, k in counts.items():
+                row[f"K exact, {name}"] = float(k == K)
+                row[f"K within 1, {name}"] = float(abs(k - K) <= 1)
+        rows.append(row)
+    J = len(drawn.labels)
+    return {
+        "J right": float(found.number == J),
+        "J too few": float(found.number < J),
+        "J too many": float(found.number > J),
+        "seconds": seconds,
+    }, rows
+
+
+def report_drawn(shape: str, seeds: range) -> None:
+    tables, facets = [], []
+    for seed in seeds:
+        one, each = measure(shape, seed)
+        tables.append(one)
+        facets += each
+    print(f"\n{shape}: {len(tables)} tables, {len(facets)} labellings", flush=True)
+    for rows in (tables, facets):
+        for name in dict.fromkeys(key for row in rows for key in row):
+            values = [row[name] for row in rows if name in row]
+            print(f"  {name}: {np.mean(values):.3f} (lowest {min(values):.3f})")
+    whole = sum(row["NMI"] for row in facets) / sum(row["NMI told K"] for row in facets)
+    print(f"  NMI / NMI told K: {whole:.3f}", flush=True)
+
+
+def report_none(seeds: range) -> None:
+    for kind in NONE:
+        counts, seconds = [], []
+        for seed in seeds:
+            found, _, took = timed_count(standardised(without_clusters(kind, seed)))
+            counts.append(found.number)
+            seconds.append(took)
+        wrong = np.mean(np.array(counts) > 0)
+        print(
+            f"{kind}: claimed in {wrong:.3f} of {len(counts)}, {np.mean(seconds):.2f} s", flush=True
+        )
+
+
+def report_one(seeds: range) -> None:
+    """How often tables with one labelling are said to have more."""
+    counts = []
+    for seed in seeds:
+        drawn = linear(seed)
+        if len(drawn.labels) == 1:
+            counts.append(number_of_facets(standardised(drawn.x)).number)
+    more, none = (np.mean(wrong) for wrong in (np.array(counts) > 1, np.array(counts) < 1))
+    print(
+        f"one labelling: a second is claimed in {more:.3f} of {len(counts)}, none in {none:.3f}",
+        flush=True,
+    )
+
+
+def report_bundled() -> None:
+    """Two facets as by default, with numbers by BIC and by merging; and how many facets."""
+    for name, load in BUNDLED.items():
+        data = load()
+        x, label = standardised(data.data), data.target
+        found, latents, seconds = timed_count(x)
+        row: dict[str, float] = {"facets": found.number, "seconds": seconds}
+        two = independent_subspaces(x, principal_dimensions(x, 2, 10), 2, 0)
+        halves = np.split(two.sources(x), np.cumsum(two.dims)[:-1], 1)
+        told = len(np.unique(label))
+        for how, count in {
+            "BIC": lambda z: likeliest_number(z, "full", 0),
+            "merged": lambda z: max(2, merge_tree(z, 0).hills),
+            "told K": lambda z, told=told: told,
+        }.items():
+            numbers = [count(z) for z in halves]
+            each = [nmi(label, clusters(z, k)) for z, k in zip(halves, numbers, strict=True)]
+            row |= {f"two facets, {how}: K of {j}": k for j, k in enumerate(numbers)}
+            row[f"two facets, {how}: NMI"] = max(each)
+        for j, (z, each) in enumerate(zip(latents, found.facets, strict=True)):
+            row[f"facet {j}: K"] = each.tree.hills
+            row[f"facet {j}: NMI"] = nmi(label, clusters(z, each.tree.hills))
+        print(f"\n{name}: {found.evidence}", flush=True)
+        print_table([row])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 20), metavar=("FIRST", "END"))
+    parser.add_argument("--shape", nargs="*", choices=SHAPES, default=["linear"])
+    parser.add_argument("--none", action="store_true", help="tables without clusters")
+    parser.add_argument("--one", action="store_true", help="tables with one labelling")
+    parser.add_argument("--bundled", action="store_true", help="scikit-learn's tables")
+    args = parser.parse_args()
+    seeds = range(*args.seeds)
+    for shape in args.shape:
+        report_drawn(shape, seeds)
+    if args.none:
+        report_none(seeds)
+    if args.one:
+        report_one(seeds)
+    if args.bundled:
+        report_bundled()
+
+
+if __name__ == "__main__":
+    main()

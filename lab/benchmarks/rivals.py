@@ -1,0 +1,442 @@
+"""MultiFacetClustering beside methods made for several clusterings of the same data, and beside
+two that find one.
+
+    OMP_NUM_THREADS=1 python -m lab.benchmarks.rivals --seeds 10 --out rivals
+
+NR-Kmeans (Mautz et al. 2018), AutoNR (Leiber et al. 2022), ENRC (Miklautz et al. 2020) and VaDE
+(Jiang et al. 2017) are ClustPy's; GaussianMixture and KMeans are scikit-learn's. What has "told" in
+its name is given the number of labellings and of each one's classes; "ours" and AutoNR are given
+nothing. VaDE, GaussianMixture and KMeans, which find one clustering, are always told; the last two
+get a fit for each number of classes, and the best of these counts. NR-Kmeans, GaussianMixture and
+KMeans have ten starts, and NR-Kmeans a noise space; all else is as the methods have it by default.
+ENRC is slow and has to be named. For drawn data "Bayes rule" is no method but what the best one
+could do: the likeliest clusters given all that the data were drawn with.
+
+Rivals see standardised columns where units differ (wine, breast cancer, iris) and others as they
+are, as in ClustPy's examples; MultiFacetClustering always sees the data as they are. A labelling's
+score is its normalised mutual information with the facet that it shares most with; two labellings
+may share a facet, and the scores with every facet are kept. Labels choose nothing else. Drawn data
+differ from seed to seed; none has four clusters on a circle, the sides of which are two labellings.
+"tables" are of 300 to 5,000 rows and 6 to 400 columns (`numbers_found`).
+
+In the folder of --out, fits.jsonl has a line for each fit, and rivals.json every seed's figures.
+Called again, fits that are there are not run again: not those that failed either, unless their
+lines are taken out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import count, islice, product
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.mixture import GaussianMixture
+from sklearn.preprocessing import StandardScaler
+
+from facetvae.datasets import torchvision_datasets
+from facetvae.estimators import MultiFacetClustering
+from lab.benchmarks.numbers_found import linear, table
+from lab.protocols.sources import Labellings, labellings
+from lab.summarize import print_table
+
+__all__ = ["DATA", "METHODS", "Data", "Method", "Source", "measure", "run"]
+
+STARTS = 10  # of the methods that only find local optima, and let one choose how many
+FOUND = 0.5  # normalised mutual information with a facet that has found a labelling
+NAMES = {"sklearn": "scikit-learn"}  # of packages, where they are not those of imports
+
+
+@dataclass(frozen=True)
+class Data:
+    """A table and what its rows are known to be.
+
+    :ivar x: ``[N, D]``.
+    :ivar labels: integers ``[N]`` of each labelling.
+    :ivar mixed_units: whether columns have units of their own, which rivals see standardised.
+    :ivar likeliest: clusters ``[N, J]`` by the Bayes rule, where data are drawn.
+    """
+
+    x: np.ndarray
+    labels: Mapping[str, np.ndarray]
+    mixed_units: bool = False
+    likeliest: np.ndarray | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of classes, one of each labelling."""
+        return [len(np.unique(each)) for each in self.labels.values()]
+
+    @property
+    def for_rivals(self) -> np.ndarray:
+        return StandardScaler().fit_transform(self.x) if self.mixed_units else self.x
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where data come from: ``load(seed)``, and the package that this takes."""
+
+    load: Callable[[int], Data]
+    package: str = "sklearn"
+
+
+@dataclass(frozen=True)
+class Method:
+    """What finds clusters.
+
+    :ivar fit: gives clusters ``[N]`` or, of several facets, ``[N, J]``, of data and a seed.
+    :ivar package: that it takes.
+    :ivar only: the data that it is for, if not all.
+    :ivar slow: whether it has to be named.
+    """
+
+    fit: Callable[[Data, int], np.ndarray]
+    package: str = "sklearn"
+    only: tuple[str, ...] | None = None
+    slow: bool = False
+
+
+def clustpy(module: str) -> ModuleType:
+    # ClustPy imports torchvision, which some installations refuse at first.
+    torchvision_datasets()
+    # It sets Python's limit of recursion to a billion, with which deep calls end the process.
+    limit = sys.getrecursionlimit()
+    try:
+        return import_module(f"clustpy.{module}")
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def drawn(clusters: Sequence[int], width: int, first_seed: int, seed: int) -> Data:
+    found = labellings(
+        1000, clusters, dims=[2] * len(clusters), width=width, seed=first_seed + seed
+    )
+    return with_bayes_rule(found, [f"of {k} clusters" for k in clusters])
+
+
+def of_any_size(first_seed: int, seed: int) -> Data:
+    """Tables with two or three labellings, of all sizes that `numbers_found` draws."""
+    several = (each for each in count(first_seed) if len(table(each).clusters) > 1)
+    found = linear(next(islice(several, seed, None)))
+    return with_bayes_rule(found, [f"labelling {j}" for j in range(len(found.labels))])
+
+
+def with_bayes_rule(found: Labellings, names: Sequence[str]) -> Data:
+    labels = dict(zip(names, found.labels, strict=True))
+    return Data(found.x, labels, likeliest=np.stack(found.likeliest(), 1))
+
+
+def of_scikit_learn(load: Callable, scale: float, mixed_units: bool, seed: int) -> Data:
+    found = load()
+    return Data(found.data / scale, {"class": found.target}, mixed_units)
+
+
+def standardised_digits(seed: int) -> Data:
+    found = load_digits()
+    return Data(StandardScaler().fit_transform(found.data), {"class": found.target})
+
+
+def of_clustpy(load: str, names: Sequence[str], seed: int) -> Data:
+    found = getattr(clustpy("data"), load)()
+    return Data(found.data, dict(zip(names, found.target.T, strict=True)))
+
+
+# ClustPy has more data sets with several labellings. They are left alone, so that they can judge
+# what is chosen in view of these.
+DATA = {
+    "two drawn": Source(partial(drawn, (3, 5), 10, 1000)),
+    "three drawn": Source(partial(drawn, (2, 3, 5), 12, 2000)),
+    "tables": Source(partial(of_any_size, 9000)),
+    "fruit": Source(partial(of_clustpy, "load_fruit", ("first", "second")), "clustpy"),
+    "nrLetters": Source(
+        partial(of_clustpy, "load_nrletters", ("letter", "colour", "corner")), "clustpy"
+    ),
+    "digits": Source(partial(of_scikit_learn, load_digits, 16.0, False)),
+    "standardised digits": Source(standardised_digits),
+    "wine": Source(partial(of_scikit_learn, load_wine, 1.0, True)),
+    "breast cancer": Source(partial(of_scikit_learn, load_breast_cancer, 1.0, True)),
+    "iris": Source(partial(of_scikit_learn, load_iris, 1.0, True)),
+}
+DRAWN = ("two drawn", "three drawn", "tables")
+
+
+def ours(data: Data, seed: int) -> np.ndarray:
+    return MultiFacetClustering(random_state=seed).fit(data.x).labels_
+
+
+def ours_told(data: Data, seed: int) -> np.ndarray:
+    numbers = data.numbers
+    found = MultiFacetClustering(len(numbers), n_clusters=numbers, random_state=seed)
+    return found.fit(data.x).labels_
+
+
+def nr_kmeans(data: Data, seed: int) -> np.ndarray:
+    # A space of a single cluster takes what belongs to no labelling.
+    found = clustpy("alternative").NrKmeans([*data.numbers, 1], n_init=STARTS, random_state=seed)
+    return found.fit(data.for_rivals).labels_
+
+
+def auto_nr(data: Data, seed: int) -> np.ndarray:
+    return clustpy("alternative").AutoNR(random_state=seed).fit(data.for_rivals).labels_
+
+
+def enrc(data: Data, seed: int) -> np.ndarray:
+    x = data.for_rivals
+    x = (x - x.mean()) / x.std()  # as in ClustPy's examples: its network wants values around 1
+    return clustpy("deep").ENRC(data.numbers, device="cpu", random_state=seed).fit(x).labels_
+
+
+def vade(data: Data, seed: int) -> np.ndarray:
+    (k,) = data.numbers
+    found = clustpy("deep").VaDE(k, device="cpu", random_state=seed)
+    return found.fit(data.for_rivals).labels_
+
+
+def one_clustering(kind: type, data: Data, seed: int) -> np.ndarray:
+    x = data.for_rivals
+    fits = [kind(k, n_init=STARTS, random_state=seed) for k in dict.fromkeys(data.numbers)]
+    return np.stack([each.fit_predict(x) for each in fits], 1)
+
+
+def bayes_rule(data: Data, seed: int) -> np.ndarray:
+    assert data.likeliest is not None, "only drawn data have it"
+    return data.likeliest
+
+
+METHODS = {
+    "ours": Method(ours),
+    "ours, told": Method(ours_told),
+    "NR-Kmeans, told": Method(nr_kmeans, "clustpy"),
+    "AutoNR": Method(auto_nr, "clustpy"),
+    # It refuses a single labelling.
+    "ENRC, told": Method(enrc, "clustpy", only=(*DRAWN, "fruit", "nrLetters"), slow=True),
+    "VaDE": Method(vade, "clustpy", only=("digits",)),
+    "GaussianMixture": Method(partial(one_clustering, GaussianMixture)),
+    "KMeans": Method(partial(one_clustering, KMeans)),
+    "Bayes rule": Method(bayes_rule, only=DRAWN),
+}
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """:raises TimeoutError: once the time is over; not within a call of compiled code."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not done within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def measure(method: Method, data: Data, seed: int, limit: float) -> dict[str, Any]:
+    """One fit: its seconds, each facet's number of clusters, and each labelling's normalised mutual
+    information with each facet; or how it failed.
+
+    :param limit: in seconds, for the fit.
+    """
+    started = time.perf_counter()
+    try:
+        with at_most(limit):
+            found = method.fit(data, seed)
+    except Exception as error:  # a rival that fails is a result, and the others go on
+        return {"failed": f"{type(error).__name__}: {error}"}
+    seconds = time.perf_counter() - started
+    facets = np.reshape(found, (len(data.x), -1)).T
+    return {
+        "seconds": seconds,
+        "clusters": [len(np.unique(facet)) for facet in facets],
+        "classes": data.numbers,
+        "nmi": {
+            name: [normalized_mutual_info_score(label, facet) for facet in facets]
+            for name, label in data.labels.items()
+        },
+    }
+
+
+def figures(fit: Mapping[str, Any]) -> dict[str, float]:
+    """What is shown of a fit."""
+    best = {name: max(each) for name, each in fit["nmi"].items()}
+    found = [
+        abs(fit["clusters"][int(np.argmax(each))] - classes) <= 1
+        for each, classes in zip(fit["nmi"].values(), fit["classes"], strict=True)
+        if max(each) >= FOUND
+    ]
+    several = sum(k > 1 for k in fit["clusters"])
+    return {
+        **best,
+        "mean of the labellings": float(np.mean([*best.values()])),
+        "facets of two clusters or more": several,
+        "as many facets as labellings": float(several == len(best)),
+        "labellings found": float(len(found)),
+        "of these, clusters within one": float(sum(found)),
+        "seconds": fit["seconds"],
+    }
+
+
+def read_fits(path: Path) -> list[dict[str, Any]]:
+    """Those of an earlier call, without a last line that was not finished."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def run(
+    methods: Mapping[str, Method],
+    sources: Mapping[str, Source],
+    seeds: Sequence[int],
+    limit: float = 3600,
+    out: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Every fit of every seed; printed as soon as a method is through.
+
+    :param limit: of each fit, in seconds.
+    :param out: folder of the fits that are there and of those that are added.
+    """
+    path = None if out is None else out / "fits.jsonl"
+    fits = [] if path is None else read_fits(path)
+    there = {(fit["data"], fit["method"], fit["seed"]): fit for fit in fits}
+    found: list[dict[str, Any]] = []
+    for source, name in ((source, name) for source in sources for name in methods):
+        method = methods[name]
+        if method.only is not None and source not in method.only:
+            continue
+        for seed in seeds:
+            fit = there.get((source, name, seed))
+            if fit is None:
+                of = {"data": source, "method": name, "seed": seed}
+                fit = {**of, **measure(method, sources[source].load(seed), seed, limit)}
+                if path is not None:
+                    append(path, fit)
+            found.append(fit)
+        show(f"{source}: {name}", found[-len(seeds) :])
+    return found
+
+
+def append(path: Path, fit: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as lines:
+        lines.write(json.dumps(fit) + "\n")
+
+
+def show(heading: str, fits: Sequence[Mapping[str, Any]]) -> None:
+    """Mean, sample deviation, worst and best over the seeds."""
+    print(f"\n{heading}", flush=True)
+    if done := common([figures(fit) for fit in fits if "failed" not in fit]):
+        print_table(done)
+    for fit in fits:
+        if "failed" in fit:
+            print(f"  seed {fit['seed']} failed: {fit['failed']}", flush=True)
+
+
+def common(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """Rows with the figures that all have: some tables have three labellings, others two."""
+    return [{name: row[name] for name in row if all(name in r for r in rows)} for row in rows]
+
+
+def by_seed(fits: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By data and method, each figure of the fits that did not fail, a list over their seeds."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    ordered = sorted(fits, key=lambda fit: fit["seed"])
+    for data, method in dict.fromkeys((fit["data"], fit["method"]) for fit in ordered):
+        own = [fit for fit in ordered if (fit["data"], fit["method"]) == (data, method)]
+        done = [fit for fit in own if "failed" not in fit]
+        lists: dict[str, Any] = {"seeds": [fit["seed"] for fit in done]}
+        rows = common([figures(fit) for fit in done])
+        lists |= {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        lists["failed"] = {str(fit["seed"]): fit["failed"] for fit in own if "failed" in fit}
+        found.setdefault(data, {})[method] = lists
+    return found
+
+
+def ahead(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """In how many data sets, of those that both fitted, "ours" scores at least as high as others,
+    and how often within a hundredth; and the Bayes rule likewise, which bounds the first.
+    """
+    score = "mean of the labellings"
+    for data, methods in found.items():
+        each = {
+            name: dict(zip(m["seeds"], m.get(score, ()), strict=True))
+            for name, m in methods.items()
+        }
+        for one, other in product(("ours", "Bayes rule"), each):
+            own, theirs = each.get(one, {}), each[other]
+            gain = np.array([own[seed] - theirs[seed] for seed in own.keys() & theirs.keys()])
+            if one != other and len(gain):
+                yield (
+                    f"{data}: {one} at least as high as {other} in {(gain >= 0).sum()} of "
+                    f"{len(gain)}, within 0.01 or higher in {(gain >= -0.01).sum()}"
+                )
+
+
+Part = TypeVar("Part", Source, Method)
+
+
+def installed(parts: Mapping[str, Part], names: Sequence[str]) -> dict[str, Part]:
+    """Those whose packages there are; of the others it says so."""
+    kept = {name: parts[name] for name in names if find_spec(parts[name].package)}
+    for name in names:
+        if name not in kept:
+            print(f"{name} is left out: {parts[name].package} is not installed, which the extra "
+                  "`benchmarks` brings")  # fmt: skip
+    return kept
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    usual = [name for name, method in METHODS.items() if not method.slow]
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=usual)
+    parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))
+    parser.add_argument("--seeds", type=int, default=10, help="how many, counted from 0")
+    parser.add_argument(
+        "--limit", type=float, default=3600, help="seconds after which a fit is given up"
+    )
+    parser.add_argument("--out", type=Path, help="folder of fits.jsonl and rivals.json")
+    args = parser.parse_args(arguments)
+    if args.seeds < 1 or args.limit <= 0:
+        parser.error("--seeds must be 1 or more and --limit above 0")
+    torch.set_num_threads(1)
+    methods, sources = installed(METHODS, args.methods), installed(DATA, args.data)
+    if "clustpy" in {part.package for part in (*methods.values(), *sources.values())}:
+        for module in ("alternative", "data", "deep"):
+            clustpy(module)  # it takes many seconds, which are no fit's
+    run(methods, sources, range(args.seeds), args.limit, args.out)
+    if args.out is not None:
+        # Of earlier calls as well, such as those of a slow method with fewer seeds.
+        found = by_seed(read_fits(args.out / "fits.jsonl"))
+        packages = {part.package for part in (*METHODS.values(), *DATA.values())}
+        about = {name: version(NAMES.get(name, name)) for name in packages if find_spec(name)}
+        content = {"about": about, **found}
+        print("", *ahead(found), sep="\n")
+        (args.out / "rivals.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

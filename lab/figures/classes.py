@@ -1,0 +1,352 @@
+"""Figures of class latents and shared latents (N-VAE, Fig. 1 to 11). Each function returns a new
+figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from guides.base import FacetGuide, check_guide
+from inference.figures.drawing import (
+    image_rows,
+    image_shape_of,
+    label_axes,
+    legend_beside,
+    new_figure,
+    styles,
+    text_width,
+)
+from inference.randomness import seeded
+from ppl_models import CVAE, NVAE
+from ppl_models.checks import check_count, check_one_of, number
+from ppl_models.modes import evaluating
+
+__all__ = [
+    "class_latents",
+    "class_samples",
+    "class_traversals",
+    "kl_by_class",
+    "kl_of_blocks",
+    "latent_scatter",
+    "shared_latents",
+    "shared_traversals",
+    "traversed",
+]
+
+# Latents are varied within three standard deviations of their prior, as in the paper's figures.
+REACH = 3.0
+
+
+def class_traversals(
+    guide: FacetGuide,
+    dimension: int | Sequence[int] = 0,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 9,
+) -> Figure:
+    """One latent of each class's own block from -3 to 3, all others at 0: one class per row (Fig.
+    1, 6).
+
+    :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: index of the latent within its block, for all classes or one for each.
+    :raises ValueError: if the latent does not exist, or the model has no blocks.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from lab.figures import class_traversals
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> figure = class_traversals(guide, dimension=1, columns=5)
+        >>> len(figure.axes[0].get_yticks())  # a row for each class
+        3
+    """
+    images = traversed(guide, class_latents(guide, dimension, columns))
+    return _class_rows(
+        guide, images, image_shape, f"a latent of each class's own, from {-REACH:g} to {REACH:g}"
+    )
+
+
+def shared_traversals(
+    guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None, columns: int = 9
+) -> Figure:
+    """One shared latent from -3 to 3, all others at 0: one class per row (Fig. 2, 7, 8).
+
+    :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
+    :param dimension: index of the shared latent.
+    :raises ValueError: if the latent does not exist, or the model has none.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from lab.figures import shared_traversals
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> figure = shared_traversals(guide, dimension=1, columns=5)
+        >>> len(figure.axes[0].get_yticks())  # a row for each class
+        3
+    """
+    images = traversed(guide, shared_latents(guide, dimension, columns))
+    return _class_rows(
+        guide, images, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}"
+    )
+
+
+def class_latents(
+    guide: FacetGuide, dimension: int | Sequence[int], columns: int
+) -> dict[str, torch.Tensor]:
+    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from lab.figures import class_latents
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> {name: tuple(z.shape) for name, z in class_latents(guide, 1, columns=5).items()}
+        {'shared': (3, 5, 2), 'class': (3, 5, 6)}
+    """
+    z, blocks = _zeros(guide, columns), _nvae(guide).blocks
+    if np.shape(dimension) not in ((), (blocks.num_components,)):
+        raise ValueError(
+            f"dimension must be one number, or one for each of {blocks.num_components} classes, "
+            f"got {dimension!r}"
+        )
+    own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
+    for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
+        own[k, :, k, check_one_of("dimension", each, range(blocks.block_dim))] = torch.linspace(
+            -REACH, REACH, columns
+        )
+    return z
+
+
+def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str, torch.Tensor]:
+    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from lab.figures import shared_latents
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> {name: tuple(z.shape) for name, z in shared_latents(guide, 1, columns=5).items()}
+        {'shared': (3, 5, 2), 'class': (3, 5, 6)}
+    """
+    z = _zeros(guide, columns)
+    check_one_of("dimension", dimension, range(z["shared"].shape[-1]))
+    z["shared"][..., dimension] = torch.linspace(-REACH, REACH, columns)
+    return z
+
+
+@torch.no_grad()
+def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """Means of p(x given y, z) for latents ``[L, columns, d]``, one class per row: ``[L, columns,
+    *x_shape]``.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from lab.figures import class_latents, traversed
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> traversed(guide, class_latents(guide, 1, columns=5)).shape
+        (3, 5, 1, 8, 8)
+    """
+    K, columns = z["shared"].shape[:2]
+    with evaluating(guide):
+        return (
+            guide.model.decode(z, label=torch.arange(K)[:, None].expand(K, columns))
+            .mean.cpu()
+            .numpy()
+        )
+
+
+def class_samples(
+    guide: FacetGuide,
+    image_shape: Sequence[int] | None = None,
+    columns: int = 10,
+    scale: float = 1.0,
+    seed: int = 0,
+) -> Figure:
+    """Draws of every class, one class per row, with latents from Normal(0, scale) (Fig. 11).
+
+    :param guide: the guide of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE`
+        or :class:`~ppl_models.cvae.CVAE`.
+    :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
+
+    Example:
+        >>> from guides import ClassifierGuide
+        >>> from lab.figures import class_samples
+        >>> from ppl_models import NVAE, SharedMLP
+        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
+        >>> guide = ClassifierGuide(model)
+        >>> figure = class_samples(guide, columns=5, scale=1.5)
+        >>> figure.get_suptitle()
+        'samples of each class, latents with standard deviation 1.5'
+    """
+    check_guide(guide)
+    check_count("columns", columns)
+    if not 0 <= number(scale) < float("inf"):
+        raise ValueError(f"scale is a standard deviation and must be at least 0, got {scale!r}")
+    model = guide.model
+    if not isinstance(model, NVAE | CVAE):
+        raise ValueError(f"{type(model).__name__}'s decoder reads no class: use an NVAE or a CVAE")
+    classes = np.arange(model.num_classes)
+    with seeded(seed, model.gates.device):
+        label = torch.as_tensor(classes.repeat(columns))
+        made = model.generate(len(label), temperature=scale, label=label).cpu().numpy()
+    images = made.reshape(len(classes), columns, *made.shape[1:])
+    return _class_rows(
+        guide,
+        images,
+        image_shape,
+        f"samples of each class, latents with standard deviation {scale:g}",
+    )
+
+
+def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
+    """Mean KL of every latent of all blocks, one row for the data of each class (Fig. 10).
+
+    :param kl: KL in nats, ``[N, L * block_dim]``.
+    :param label: classes ``[N]``.
+    :param block_dim: latents of a block.
+    :raises ValueError: if shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from lab.figures import kl_by_class
+        >>> kl, label = np.random.default_rng(0).random((20, 6)), np.arange(20) % 3
+        >>> figure = kl_by_class(kl, label, block_dim=2)
+        >>> figure.axes[0].get_ylabel()
+        'class of the data'
+    """
+    kl, label = np.asarray(kl), np.asarray(label)
+    _check_rows("kl", kl, label)
+    if kl.shape[1] % check_count("block_dim", block_dim):
+        raise ValueError(
+            f"kl has {kl.shape[1]} latents, which cannot be split into blocks of "
+            f"block_dim={block_dim}"
+        )
+    classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
+    table = np.stack([kl[label == k].mean(0) for k in classes])
+    across, down = "latents, a block for each class", "class of the data"
+    width = max(0.16 * table.shape[1], text_width([across], 8))
+    height = max(0.2 * len(classes), text_width([down], 8))
+    figure, axes = new_figure(1.5 + width, 1 + height, 1, 1)
+    ax = axes.flat[0]
+    drawn = ax.imshow(table, aspect="auto", cmap="Blues", vmin=0)
+    for edge in range(block_dim, table.shape[1], block_dim):
+        ax.axvline(edge - 0.5, color="0.8", linewidth=0.6)
+    ax.set_xticks(np.arange(0, table.shape[1], block_dim) + (block_dim - 1) / 2, map(str, blocks))
+    ax.set_yticks(range(len(classes)), [str(k) for k in classes])
+    label_axes(ax, across, down)
+    bar = figure.colorbar(drawn, ax=ax)
+    bar.set_label("KL, nats", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """KL of each latent in descending order: shared latents, those of the right class, those of
+    others (Fig. 5).
+
+    :param kl: KL in nats, by the items compared, then by kind of latent.
+
+    Example:
+        >>> from lab.figures import kl_of_blocks
+        >>> figure = kl_of_blocks({"unlabelled": {"shared": [2.0, 1.5], "right class": [0.8, 0.1]}})
+        >>> figure.axes[0].get_title()
+        'unlabelled'
+    """
+    if not kl:
+        raise ValueError(
+            "kl is empty: give latents' KL by the items compared, then by kind of latent"
+        )
+    figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
+    for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
+        ax.sharey(axes.flat[0])
+        start = 0
+        for style, (kind, values) in zip(styles(), kinds.items(), strict=False):
+            ax.bar(
+                start + np.arange(len(values)),
+                sorted(values, reverse=True),
+                color=style["color"],
+                label=kind,
+            )
+            start += len(values) + 1
+        ax.set_title(name, fontsize=8)
+        ax.set_xticks([])
+        label_axes(ax, "latents", "KL, nats per datum" if ax is axes.flat[0] else "")
+    axes.flat[-1].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int = 0) -> Figure:
+    """Posterior means of two latents, coloured by class (Fig. 3).
+
+    :param z: ``[N, d]``; the two latents with the largest variance are drawn.
+    :param label: classes ``[N]``.
+    :param rows: most data to draw, chosen at random.
+    :raises ValueError: if shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from lab.figures import latent_scatter
+        >>> z, label = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 3
+        >>> figure = latent_scatter(z, label)
+        >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        ['0', '1', '2']
+    """
+    z, label = np.asarray(z), np.asarray(label)
+    _check_rows("z", z, label)
+    chosen = np.random.default_rng(seed).permutation(len(z))[: check_count("rows", rows)]
+    first, second = np.argsort(-z.var(0))[:2] if z.shape[1] > 1 else (0, 0)
+    figure, axes = new_figure(4.0, 3.8, 1, 1)
+    ax = axes.flat[0]
+    for style, k in zip(styles(), np.unique(label), strict=False):
+        own = chosen[label[chosen] == k]
+        ax.plot(
+            z[own, first], z[own, second], linestyle="none", markersize=2, label=str(k), **style
+        )
+    label_axes(ax, f"latent {first + 1}", f"latent {second + 1}")
+    legend_beside(figure, ax, markerscale=3, title="class", title_fontsize=7)
+    return figure
+
+
+def _check_rows(name: str, values: np.ndarray, label: np.ndarray) -> None:
+    if values.ndim != 2 or not values.size or label.shape != values.shape[:1]:
+        raise ValueError(
+            f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}"
+        )
+    if values.dtype.kind not in "buif" or not np.isfinite(values).all():
+        raise ValueError(
+            f"{name} holds NaN, infinity or values that are not numbers: drop those rows"
+        )
+
+
+def _nvae(guide: FacetGuide) -> NVAE:
+    check_guide(guide)
+    if not isinstance(guide.model, NVAE):
+        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: use an NVAE")
+    return guide.model
+
+
+def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
+    model = _nvae(guide)
+    check_count("columns", columns)
+    return {
+        name: torch.zeros(model.num_classes, columns, prior.dim)
+        for name, prior in model.priors.items()
+    }
+
+
+def _class_rows(
+    guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str
+) -> Figure:
+    """Images ``[L, columns, *x_shape]``, one row for each class."""
+    rows = dict(zip(map(str, range(len(images))), images, strict=True))
+    return image_rows(rows, image_shape_of(guide, image_shape), images.shape[1], title, "class")

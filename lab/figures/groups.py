@@ -1,0 +1,197 @@
+"""Figures of content and style (ML-VAE, Fig. 4 to 6). Each function returns a new figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from guides.base import check_guide
+from guides.grouped import GroupedGuide
+from inference.figures.drawing import image_rows, image_shape_of, pixels
+from inference.randomness import seeded
+from ppl_models.checks import check_count
+from ppl_models.modes import evaluating
+
+__all__ = ["evidence_reconstructions", "group_generations", "latent_interpolation", "style_swaps"]
+
+
+def style_swaps(
+    guide: GroupedGuide,
+    style_x: ArrayLike,
+    content_x: ArrayLike,
+    content_group: ArrayLike,
+    image_shape: Sequence[int] | None = None,
+) -> Figure:
+    """All combinations of styles (rows) and contents (columns) (Fig. 4).
+
+    The first column shows the data that the styles come from; the first row shows one member of
+    each group that the contents come from.
+
+    :param style_x: data ``[R, *x_shape]``.
+    :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
+    :param content_group: their groups, ``[M]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from lab.figures import style_swaps
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = style_swaps(guide, x[:2], x, content_group=[0, 0, 1, 1, 2, 2])
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['contents of', 'style 1', 'style 2']
+    """
+    check_guide(guide, GroupedGuide)
+    style_x, content_x, group = (
+        np.asarray(style_x),
+        np.asarray(content_x),
+        np.asarray(content_group),
+    )
+    first = np.unique(group, return_index=True)[1]
+    styles = guide.embed(style_x, group=np.arange(len(style_x)))["style"]
+    contents = guide.embed(content_x, group=group)["content"][first]
+    blank = np.full_like(style_x[:1], 255 if style_x.dtype == np.uint8 else 1)
+    rows = {"contents of": np.concatenate([blank, content_x[first]])}
+    for i, style in enumerate(styles):
+        made = _decoded(guide, contents, np.repeat(style[None], len(contents), 0))
+        rows[f"style {i + 1}"] = np.concatenate([pixels(style_x[i : i + 1]), made])
+    return _rows(
+        guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content", [1]
+    )
+
+
+def latent_interpolation(
+    guide: GroupedGuide, pair: ArrayLike, image_shape: Sequence[int] | None = None, steps: int = 8
+) -> Figure:
+    """From one datum (top left) to another (bottom right): the content varies along rows, the style
+    along columns (Fig. 5b).
+
+    :param pair: data ``[2, *x_shape]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from lab.figures import latent_interpolation
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = latent_interpolation(guide, x[:2], steps=3)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['style 1', 'style 2', 'style 3']
+    """
+    check_guide(guide, GroupedGuide)
+    check_count("steps", steps)
+    if len(pair := np.atleast_1d(pair)) != 2:
+        raise ValueError(f"pair must hold two data, got shape {pair.shape}")
+    z = guide.embed(pair, group=np.arange(2))
+    t = np.linspace(0, 1, steps)[:, None]
+    content, style = (z[name][0] + t * (z[name][1] - z[name][0]) for name in ("content", "style"))
+    rows = {
+        f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], steps, 0))
+        for i, s in enumerate(style)
+    }
+    return _rows(
+        guide, rows, steps, image_shape, "content from left to right, style from top to bottom"
+    )
+
+
+def group_generations(
+    guide: GroupedGuide,
+    x: ArrayLike,
+    group: ArrayLike,
+    image_shape: Sequence[int] | None = None,
+    members: int = 4,
+    draws: int = 8,
+    seed: int = 0,
+) -> Figure:
+    """Some members of each group, then draws with its content and styles from the prior (Fig. 5a).
+
+    :param x: data ``[M, *x_shape]``; every group's evidence is accumulated.
+    :param group: ``[M]``.
+    :param seed: of the styles, which are the same in every row.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from lab.figures import group_generations
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = group_generations(guide, x, [0, 0, 0, 1, 1, 1], members=2, draws=3)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['group 0', 'group 1']
+    """
+    check_guide(guide, GroupedGuide)
+    for name, value in (("members", members), ("draws", draws)):
+        check_count(name, value)
+    x, group = np.asarray(x), np.asarray(group)
+    contents = guide.embed(x, group=group)["content"]
+    with seeded(seed, guide.model.gates.device):
+        styles = guide.model.prior("style").sample(draws).cpu().numpy()
+    rows = {}
+    for g in np.unique(group):
+        own = np.flatnonzero(group == g)
+        made = _decoded(guide, np.repeat(contents[own[:1]], draws, 0), styles)
+        shown = pixels(x[np.resize(own, members)])
+        rows[f"group {g}"] = np.concatenate([shown, made])
+    return _rows(
+        guide,
+        rows,
+        members + draws,
+        image_shape,
+        f"{members} members, then drawn in their likeness",
+        [members],
+    )
+
+
+def evidence_reconstructions(
+    guide: GroupedGuide, x: ArrayLike, image_shape: Sequence[int] | None = None
+) -> Figure:
+    """Members of one group, reconstructed from each member's evidence alone and from that of all
+    (Fig. 6a).
+
+    :param x: data ``[M, *x_shape]`` of one group.
+
+    Example:
+        >>> import numpy as np
+        >>> from guides import GroupedGuide
+        >>> from lab.figures import evidence_reconstructions
+        >>> from ppl_models import MLVAE, SharedMLP
+        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
+        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
+        >>> figure = evidence_reconstructions(guide, x)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['data', 'alone', 'with evidence']
+    """
+    check_guide(guide, GroupedGuide)
+    x = np.atleast_1d(x)
+    rows = {
+        "data": pixels(x),
+        "alone": guide.reconstruct(x, group=np.arange(len(x))),
+        "with evidence": guide.reconstruct(x, group=np.zeros(len(x), int)),
+    }
+    return _rows(
+        guide, rows, len(x), image_shape, "one group, without and with accumulated evidence"
+    )
+
+
+def _decoded(guide: GroupedGuide, content: np.ndarray, style: np.ndarray) -> np.ndarray:
+    with evaluating(guide), torch.no_grad():
+        z = {"content": torch.as_tensor(content), "style": torch.as_tensor(style)}
+        return guide.model.decode(z).mean.cpu().numpy()
+
+
+def _rows(
+    guide: GroupedGuide,
+    rows: dict[str, np.ndarray],
+    columns: int,
+    image_shape: Sequence[int] | None,
+    title: str,
+    lines: Sequence[int] = (),
+) -> Figure:
+    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "", lines)

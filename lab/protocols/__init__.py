@@ -1,0 +1,1 @@
+"""The experiments of the papers, with all of their settings as flags."""

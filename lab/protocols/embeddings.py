@@ -1,0 +1,113 @@
+"""Drawn embeddings: rows of length one with two labellings, as an encoder of texts or images would
+give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ppl_models.checks import check_count, check_counts, check_positive, check_seed, number
+
+__all__ = ["DrawnEmbeddings", "drawn_embeddings"]
+
+# Power of a direction's variance with which centres prefer it: 0 for none, 1 for as much as rows.
+PREFERENCE = 0.5
+# How unequal clusters are: the smallest and largest weight.
+WEIGHTS = (0.5, 1.5)
+# How rows scatter along a direction, each of them drawn with variance 1.
+SCATTER = (
+    lambda rng, n: rng.normal(size=n),
+    lambda rng, n: rng.laplace(scale=np.sqrt(0.5), size=n),
+    lambda rng, n: (rng.gamma(4, size=n) - 4) / 2,
+)
+
+
+@dataclass(frozen=True)
+class DrawnEmbeddings:
+    """Embeddings with several independent labellings.
+
+    :ivar x: rows of length one ``[N, D]``, float32.
+    :ivar labels: integers ``[N]`` of each labelling.
+    """
+
+    x: np.ndarray
+    labels: Sequence[np.ndarray]
+
+
+def drawn_embeddings(
+    n: int,
+    clusters: Sequence[int] = (5, 3),
+    shares: Sequence[float] = (0.2, 0.06),
+    width: int = 384,
+    common: float = 0.1,
+    decay: float = 1.0,
+    seed: int = 0,
+) -> DrawnEmbeddings:
+    """``n`` rows, each with a cluster of every labelling, chosen independently.
+
+    A row is the sum of a vector that all have in common, of the centre of its cluster in each
+    labelling, and of what is its own, divided by its length. What is its own has variances that
+    fall as a power law along random directions, some of them skewed or with heavy tails. Centres
+    are drawn at random and prefer strong directions.
+
+    :param clusters: of each labelling, at least 2.
+    :param shares: of each labelling, in the variance.
+    :param width: D.
+    :param common: share of the squared length that all rows have in common: 0.1 is like encoders of
+        sentences, 0.5 like CLIP.
+    :param decay: exponent of the power law.
+    :raises ValueError: if a number is out of range.
+
+    Example:
+        >>> from lab.protocols.embeddings import drawn_embeddings
+        >>> drawn = drawn_embeddings(100)
+        >>> drawn.x.shape, float((drawn.x**2).sum(1).mean().round(4))
+        ((100, 384), 1.0)
+    """
+    check_count("n", n)
+    check_count("width", width)
+    check_seed("seed", seed)
+    check_positive("decay", decay)
+    clusters, shares = check_counts("clusters", clusters, "(5, 3)"), tuple(shares)
+    if len(clusters) != len(shares) or min(clusters) < 2:
+        raise ValueError(
+            "clusters and shares have a number for each labelling, clusters 2 or more: got "
+            f"{clusters}, {shares}"
+        )
+    if min(shares) <= 0 or sum(shares) >= 1 or not 0 <= number(common) < 1:
+        raise ValueError(
+            "shares are above 0 and in sum below 1, and common is within [0, 1): got "
+            f"{shares} and {common!r}"
+        )
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(width, width)))[0]
+    deviation = np.arange(1, width + 1) ** (-decay / 2)
+    deviation /= np.sqrt((deviation**2).sum())
+    labels = [_labels(n, K, rng) for K in clusters]
+    x = np.sqrt(1 - sum(shares)) * deviation * _scatter(n, width, rng)
+    for label, share in zip(labels, shares, strict=True):
+        x += np.sqrt(share) * _centres(label, deviation**PREFERENCE, rng)[label]
+    every = rng.normal(size=width)
+    x = np.sqrt(1 - common) * x @ basis + np.sqrt(common) * every / np.linalg.norm(every)
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return DrawnEmbeddings(rows.astype(np.float32), labels)
+
+
+def _labels(n: int, K: int, rng: np.random.Generator) -> np.ndarray:
+    weights = rng.uniform(*WEIGHTS, K)
+    return rng.choice(K, n, p=weights / weights.sum())
+
+
+def _scatter(n: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    return np.stack([SCATTER[i](rng, n) for i in rng.integers(len(SCATTER), size=width)], 1)
+
+
+def _centres(label: np.ndarray, deviation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Centres ``[K, D]`` whose mean over rows is 0, and their mean squared length 1."""
+    centres = rng.normal(size=(int(label.max()) + 1, len(deviation))) * deviation
+    weights = np.bincount(label) / len(label)
+    centres -= weights @ centres
+    return centres / np.sqrt(weights @ (centres**2).sum(1))
