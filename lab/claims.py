@@ -127,20 +127,20 @@ def claims_page(papers: Iterable[Claims], records: Sequence[Record], introductio
     blocks = [introduction.strip(), markdown_table(("here", "claims", "meaning"), counts)]
     for paper in papers:
         rows = [(c.where, c.says, c.verdict, _found(c, of)) for c in paper.claims]
-        about = _elsewhere(paper.about.strip(), of)
+        about = fill_elsewhere(paper.about.strip(), of)
         blocks += [f"## {paper.title}", about, markdown_table(COLUMNS, rows)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _found(claim: Claim, of: dict[str, Record]) -> str:
     """What was found, and the title of the record that has its figures."""
-    found = _elsewhere(claim.found, of)
+    found = fill_elsewhere(claim.found, of)
     if not claim.record:
         return found
     record = of[claim.record]
     return f"{fill(found, record)} (*{record.title}*)"
 
 
-def _elsewhere(text: str, of: dict[str, Record]) -> str:
+def fill_elsewhere(text: str, of: dict[str, Record]) -> str:
     """The text with figures that it names with their records."""
     return ELSEWHERE.sub(lambda at: fill(f"{{{at['figure']}}}", of[at["record"]]), text)

@@ -227,11 +227,14 @@ class Table:
 class Summary:
     """A row of the short table: texts in which figures stand by name.
 
+    :ivar baseline: what the start or a simpler method reaches alone; a figure of another record is
+        named as ``{record.figure}``.
     :ivar readme: README.md has the row too.
     """
 
     what: str
     measured: str
+    baseline: str = ""
     paper: str = ""
     readme: bool = False
 

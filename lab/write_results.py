@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.claims import claims_page, load_claims
+from lab.claims import claims_page, fill_elsewhere, load_claims
 from lab.records import (
     ROOT,
     Figure,
@@ -34,7 +34,7 @@ __all__ = ["documents", "main"]
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 MADE = "<!-- Written by `python -m lab.write_results` from lab/results/: change those files. -->"
-SHORT_COLUMNS = ("what", "measured", "in the paper")
+SHORT_COLUMNS = ("what", "measured", "start or baseline alone", "in the paper")
 # How the blanks of a command are shown to a reader.
 SHOWN = {"{seed}": "S", "{data_root}": "DATA"}
 
@@ -190,8 +190,13 @@ def cell_text(cell: Any, record: Record) -> str:
 
 def short_table(records: Iterable[Record], readme: bool = False) -> str:
     """The rows that sum records up; for README.md those that it has."""
+    records = list(records)
+    of = {record.name: record for record in records}
     rows = [
-        [fill(text, record) for text in (row.what, row.measured, row.paper)]
+        [
+            fill(fill_elsewhere(text, of), record)
+            for text in (row.what, row.measured, row.baseline, row.paper)
+        ]
         for record in records
         for row in record.summaries
         if row.readme or not readme

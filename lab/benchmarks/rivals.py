@@ -53,7 +53,7 @@ from sklearn.preprocessing import StandardScaler
 
 from facetvae.datasets import torchvision_datasets
 from facetvae.estimators import MultiFacetClustering
-from lab.benchmarks.numbers_found import linear, table
+from lab.benchmarks.numbers_found import linear, standardised, table, timed_count
 from lab.protocols.sources import Labellings, labellings
 from lab.summarize import print_table
 
@@ -181,6 +181,15 @@ def ours(data: Data, seed: int) -> np.ndarray:
     return MultiFacetClustering(random_state=seed).fit(data.x).labels_
 
 
+def start_alone(data: Data, seed: int) -> np.ndarray:
+    """Clusters of the linear subspaces that our networks start from, without any network."""
+    found, latents, _ = timed_count(standardised(data.x))
+    if not found.number:
+        return np.zeros(len(data.x), int)
+    parts = zip(found.facets, latents, found.numbers, strict=True)
+    return np.stack([facet.tree.labels(z, number) for facet, z, number in parts], 1)
+
+
 def ours_told(data: Data, seed: int) -> np.ndarray:
     numbers = data.numbers
     found = MultiFacetClustering(len(numbers), n_clusters=numbers, random_state=seed)
@@ -223,6 +232,7 @@ def bayes_rule(data: Data, seed: int) -> np.ndarray:
 METHODS = {
     "ours": Method(ours),
     "ours, told": Method(ours_told),
+    "start alone": Method(start_alone),
     "NR-Kmeans, told": Method(nr_kmeans, "clustpy"),
     "AutoNR": Method(auto_nr, "clustpy"),
     # It refuses a single labelling.
