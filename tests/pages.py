@@ -24,7 +24,9 @@ CUTS = {
     r"\((?!.*epochs=)": r"\1(epochs=2, ",
 }
 # What a reader types to run a module of ours, up to the end of the line or of the inline code.
-MODULE = re.compile(r"-m ((?:benchmarks|examples|tests)\.\w+)([^\n`]*)")
+MODULE = re.compile(r"-m ((?:lab|examples|tests|facetvae)[.\w]+)([^\n`]*)")
+# The command line, which is a module too.
+COMMAND = re.compile(r"(?<![\w/.])facetvae (?=(?:demo|explore|describe)\b)")
 
 
 def documents() -> list[Path]:
@@ -59,7 +61,8 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
     reads.
     """
     found = []
-    for module, rest in MODULE.findall(page.read_text()):
+    text = COMMAND.sub("-m facetvae.command ", page.read_text())
+    for module, rest in MODULE.findall(text):
         arguments = re.split(r"\s#|[;|&]|, ", rest)[0].split()
         found.append((module, arguments))
     return found

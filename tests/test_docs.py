@@ -74,9 +74,14 @@ def test_commands_exist_with_their_flags(
     if module.endswith(".NAME"):
         return
     flags = [argument for argument in arguments if argument.startswith("--")]
-    known = parser_of(module, monkeypatch)._option_string_actions if flags else {}
+    known: Container[str] = ()
+    if flags:
+        parser = parser_of(module, monkeypatch)
+        if module == "facetvae.command":
+            parser = parser._subparsers._group_actions[0].choices[arguments[0]]
+        known = parser._option_string_actions
     assert (ROOT / f"{module.replace('.', '/')}.py").exists()
-    assert set(flags) <= set(known)
+    assert all(flag in known for flag in flags)
 
 
 def test_links_of_the_documents_exist() -> None:

@@ -1,6 +1,6 @@
 """k-means on pixels, with as many clusters as a facet has: what a model has to be ahead of.
 
-    OMP_NUM_THREADS=1 python -m lab.benchmarks.kmeans_images --data-root DATA --seed 0 --out runs/kmeans
+    OMP_NUM_THREADS=1 python -m lab.benchmarks.kmeans_images --data-root DATA --out runs/kmeans
 
 Centres are found in the training images. Test images get the nearest one, and a cluster's label is
 the most common one of its test images, as in the facets' accuracies.
