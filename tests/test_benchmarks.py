@@ -27,7 +27,6 @@ from lab import summarize
 from lab.benchmarks import (
     draw_curves,
     few_labels,
-    memory_over_time,
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
@@ -366,15 +365,6 @@ def test_scores_are_summarized_in_their_units(
     (tmp_path / "run-1" / "scores.json").write_text("{}")
     with pytest.raises(SystemExit, match="not all runs have 'digit digit accuracy_train'"):
         summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
-
-
-def test_memory_over_time_is_not_measured_in_the_folder_of_another_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "checkpoints-1").mkdir()
-    with pytest.raises(SystemExit, match="2"):
-        memory_over_time.main(["--out", str(tmp_path)])
-    assert "has the checkpoints of a run: remove it, or give another" in capsys.readouterr().err
 
 
 def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
