@@ -14,7 +14,7 @@ $(LIBRARY): pyproject.toml constraints.txt
 	touch $@
 
 $(INSTALLED): $(LIBRARY)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[cluster,data,dev,docs,explore,flows,neighbors,parallel,tensorboard,xla]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[data,dev,docs,explore,flows,neighbors,parallel,tensorboard,xla]'
 	touch $@
 
 demo: $(LIBRARY)

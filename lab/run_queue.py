@@ -7,7 +7,7 @@ A line of FILE is a command of an example with its own --out, such as
     python -m lab.protocols.mfcvae --dataset mnist --seed {seed} --out runs/mnist-{seed}
 
 Empty lines and those that begin with # are left out; a line with {seed} stands for one command for
-each of --seeds. Each command has one thread, --resume, and a log, log.txt in its run folder; the
+each of --seeds, and one with {lr} for each value of --set lr=5e-4,1e-3. Each command has one thread, --resume, and a log, log.txt in its run folder; the
 command itself is noted beside it, in command.txt. A run that has its scores.json, or where an
 example trains several its results.json, is finished and is not started again. Where the queue is
 stopped, by Ctrl-C or SIGTERM, its runs write checkpoints and stop, and the same call goes on with
@@ -22,7 +22,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +76,8 @@ class Job:
         return process
 
 
-def read_jobs(text: str, seeds: Sequence[int]) -> list[Job]:
-    """The commands of a list.
+def read_jobs(text: str, values: Mapping[str, Sequence[str]]) -> list[Job]:
+    """The commands of a list, each blank such as {seed} filled with all of its values.
 
     :raises SystemExit: if a line is no command with --out, or two have one run folder.
     """
@@ -85,11 +85,21 @@ def read_jobs(text: str, seeds: Sequence[int]) -> list[Job]:
     commands = [line for line in lines if line and not line.startswith("#")]
     jobs: dict[Path, Job] = {}
     for command in commands:
-        for seed in seeds if "{seed}" in command else (0,):
-            job = _job(command.replace("{seed}", str(seed)))
+        for filled in _filled(command, values):
+            job = _job(filled)
             if jobs.setdefault(job.folder, job) is not job:
                 raise SystemExit(f"two commands have --out {job.folder}: give each its own")
     return [*jobs.values()]
+
+
+def _filled(command: str, values: Mapping[str, Sequence[str]]) -> list[str]:
+    """The command for every combination of the values of its blanks."""
+    filled = [command]
+    for name, choices in values.items():
+        blank = f"{{{name}}}"
+        if blank in command:
+            filled = [each.replace(blank, choice) for each in filled for choice in choices]
+    return filled
 
 
 def _job(command: str) -> Job:
@@ -153,12 +163,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[0], help="that {seed} stands for (default: 0)"
     )
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUES", help="that {NAME} stands for"
+    )
     args = parser.parse_args(argv)
+    values = {name: listed.split(",") for name, _, listed in (e.partition("=") for e in args.set)}
     if args.workers < 1:
         parser.error(f"--workers must be at least 1, got {args.workers}")
     if not args.file.is_file():
         parser.error(f"there is no file {args.file}")
-    jobs = read_jobs(args.file.read_text(), args.seeds)
+    jobs = read_jobs(args.file.read_text(), {"seed": [*map(str, args.seeds)], **values})
     for job in jobs:
         job.check()
     print(f"{len(jobs)} runs, {sum(job.finished for job in jobs)} of them finished before")

@@ -10,8 +10,9 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = ["print_table", "read_scores"]
 
@@ -31,13 +32,20 @@ def print_table(rows: Sequence[Mapping[str, float]]) -> None:
         )
 
 
+def flat(scores: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of nested scores, named by the way to it."""
+    if isinstance(scores, int | float):
+        yield name, float(scores)
+    elif isinstance(scores, dict | list):
+        for key, value in scores.items() if isinstance(scores, dict) else enumerate(scores):
+            yield from flat(value, f"{name} {key}".strip())
+
+
 def read_scores(run: Path) -> dict[str, float]:
     """Every number of a run's scores, by its name.
 
     :raises SystemExit: if there are none.
     """
-    from lab.protocols.sweep import flat  # print_table's users need no examples
-
     path = run / "scores.json"
     try:
         return dict(flat(json.loads(path.read_text())))

@@ -114,10 +114,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, program: Path) -> None:
         ("python a --out x", None),
     ):
         if words is None:
-            assert read_jobs(text, [0])[0].folder == Path("x")
+            assert read_jobs(text, {"seed": ["0"]})[0].folder == Path("x")
             continue
         with pytest.raises(SystemExit, match=words):
-            read_jobs(text, [0])
+            read_jobs(text, {"seed": ["0"]})
     (tmp_path / "list.txt").write_text(f"python {program} --out {tmp_path}/run")
     assert work(tmp_path).returncode == 0
     (tmp_path / "list.txt").write_text(f"python {program} --more --out {tmp_path}/run")
@@ -127,3 +127,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, program: Path) -> None:
     (tmp_path / "run" / "command.txt").unlink()
     assert "has a finished run that no queue has made" in work(tmp_path).stderr
     assert work(tmp_path, "--workers", "0").returncode == 2
+
+
+def test_blanks_stand_for_every_combination_of_their_values() -> None:
+    jobs = read_jobs("p --seed {seed} --lr {lr} --out r/{seed}-{lr}", {"seed": "01", "lr": ["5"]})
+    assert [job.command for job in jobs] == [
+        "p --seed 0 --lr 5 --out r/0-5",
+        "p --seed 1 --lr 5 --out r/1-5",
+    ]
