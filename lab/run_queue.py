@@ -7,11 +7,12 @@ A line of FILE is a command of an example with its own --out, such as
     python -m lab.protocols.mfcvae --dataset mnist --seed {seed} --out runs/mnist-{seed}
 
 Empty lines and those that begin with # are left out; a line with {seed} stands for one command for
-each of --seeds, and one with {lr} for each value of --set lr=5e-4,1e-3. Each command has one thread, --resume, and a log, log.txt in its run folder; the
-command itself is noted beside it, in command.txt. A run that has its scores.json, or where an
-example trains several its results.json, is finished and is not started again. Where the queue is
-stopped, by Ctrl-C or SIGTERM, its runs write checkpoints and stop, and the same call goes on with
-them. It ends with 1 if a command failed, after all others.
+each of --seeds, and one with {lr} for each value of --set lr=5e-4,1e-3. Each command has one
+thread, --resume, and a log, log.txt in its run folder; the command itself is noted beside it, in
+command.txt. A run that has its scores.json, or where an example trains several its results.json, is
+finished and is not started again. Where the queue is stopped, by Ctrl-C or SIGTERM, its runs write
+checkpoints and stop, and the same call goes on with them. It ends with 1 if a command failed, after
+all others.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
