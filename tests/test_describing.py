@@ -26,7 +26,7 @@ from facetvae.describing.effects import (
     variance_explained,
 )
 from facetvae.describing.figure import describe_figure
-from facetvae.describing.text import number_text
+from facetvae.describing.description import number_text
 from facetvae.estimators import MultiFacetClustering
 from ppl_models import Categorical, Columns, NegativeBinomial, Normal, Ordinal
 
