@@ -18,6 +18,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
 from facetvae.describing.columns import columns_of, kinds_of
+from facetvae.describing.description import number_text
 from facetvae.describing.effects import (
     associated,
     mean_difference,
@@ -26,7 +27,6 @@ from facetvae.describing.effects import (
     variance_explained,
 )
 from facetvae.describing.figure import describe_figure
-from facetvae.describing.description import number_text
 from facetvae.estimators import MultiFacetClustering
 from ppl_models import Categorical, Columns, NegativeBinomial, Normal, Ordinal
 
