@@ -21,10 +21,9 @@ import torch
 from facetvae import command
 from facetvae.datasets import digits
 from facetvae.explorer import data
-from facetvae.explorer.data import Asked
 from facetvae.explorer.explorer import Explorer
 from facetvae.explorer.pictures import Pictures
-from guides import ConditionalGuide, FacetGuide, PointGuide, TableGuide, VaDEGuide
+from guides import ConditionalGuide, FacetGuide, TableGuide, VaDEGuide
 from inference import SVIRunner, warm_start
 from ppl_models import (
     CVAE,
@@ -34,7 +33,6 @@ from ppl_models import (
     Autoencoder,
     Categorical,
     Columns,
-    ConvGrid,
     GaussianMixture,
     Normal,
     SharedMLP,
@@ -93,18 +91,17 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
             )
         )
         assert isinstance(told, str) == isinstance(model, Autoencoder)
-        told = answer(lambda facet=facet: explorer.clusters(facet))
+        told = answer(lambda facet=facet: explorer.about(facet))
         assert isinstance(told, str) != (
             facet in model.inferred and model.priors[facet].num_components > 1
         )
-    views = [explore_views.gallery(explorer, f) for f in explorer.facets]
-    views += [explore_views.about_view(explorer, f, explorer.about) for f in explorer.facets]
+    views = [explore_views.clusters_view(explorer, f, explorer.about) for f in explorer.facets]
     views += [
         explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0)
         for f in explorer.facets
     ]
     views += [
-        explore_views.swap_table(explorer, 0, 1),
+        explore_views.swap_table(explorer, 0, 1, explorer.parts),
         explore_views.slider_list(explorer, explorer.facets[0], 0, None),
     ]
     assert all(view is not None for view in views)
@@ -118,18 +115,6 @@ def answer(question: Callable[[], Any]) -> Any:
         return str(error)
 
 
-def test_clusters_are_those_that_the_guide_predicts_the_surest_first() -> None:
-    explorer = explorer_of(two_facets())
-    proba = explorer.guide.predict_proba(explorer.x)["digit"]
-    found = explorer.clusters("digit", columns=3)
-    assert sum(cluster.count for cluster in found) == N
-    assert [c.certainty for c in found] == sorted((c.certainty for c in found), reverse=True)
-    for cluster in found:
-        assert set(proba[cluster.rows].argmax(-1)) == {cluster.number}
-        own = proba.max(-1)[proba.argmax(-1) == cluster.number]
-        np.testing.assert_array_equal(proba.max(-1)[cluster.rows], np.sort(own)[::-1][:3])
-
-
 def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     explorer = explorer_of(two_facets(), columns=[f"pixel {j}" for j in range(6)])
     told = explorer.about("digit")
@@ -140,7 +125,7 @@ def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     assert {each["column"] for each in told.columns} == set(explorer.columns or ())
     (label,) = told.metadata
     assert (label["column"], set(label["shares"])) == ("half", {"0", "1"})
-    page = str(explore_views.about_view(explorer, "digit", explorer.about))
+    page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
     assert "pixel 3" in page
     assert "And of the known labels" in page
 
@@ -162,7 +147,7 @@ def test_labels_that_are_numbers_are_categories() -> None:
     assert set(told.metadata[0]["shares"]) == {"0", "1", "2"}
 
 
-def test_images_have_mean_pictures_in_place_of_columns() -> None:
+def test_images_have_mean_pictures_instead_of_columns() -> None:
     model = MFCVAE((1, 8, 8), {"digit": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
     x = (255 * np.random.default_rng(0).random((30, 1, 8, 8))).astype(np.uint8)
     explorer = Explorer(VaDEGuide(model), x)
@@ -172,7 +157,7 @@ def test_images_have_mean_pictures_in_place_of_columns() -> None:
     for each, picture in zip(told.clusters, pictures, strict=True):
         mean = x[found == each["cluster"]].mean(0)[0]
         np.testing.assert_allclose(picture, mean, atol=1)
-    page = str(explore_views.about_view(explorer, "digit", explorer.about))
+    page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
     assert "What the clusters explain" not in page
 
 
@@ -238,25 +223,6 @@ def test_a_label_that_the_decoder_reads_is_a_part_and_a_choice() -> None:
     )
 
 
-def test_a_probe_reads_what_the_latents_say_and_not_what_they_do_not() -> None:
-    guide = PointGuide(Autoencoder((1, 8, 8), 3, Normal(0.3), ConvGrid((4, 5))))
-    x = np.random.default_rng(0).random((1500, 1, 8, 8), np.float32)
-    z = guide.embed(x)["code"]
-    said, unsaid = (
-        (z[:, 0] > np.median(z[:, 0])).astype(int),
-        np.random.default_rng(1).integers(2, size=1500),
-    )
-    explorer = Explorer(guide, x, labels={"said": said, "unsaid": unsaid, "constant": 0 * said})
-    found = {label: explorer.knowledge("code", label) for label in ("said", "unsaid")}
-    assert found["said"].probe > 0.75
-    assert 0.35 < found["unsaid"].probe < 0.65
-    assert found["said"].clustering == {}
-    assert 0.35 < found["said"].chance < 0.65
-    table = str(explore_views.knowledge_table(explorer, explorer.knowledge))
-    assert "has one value only" in table
-    assert "no clusters are inferred" in table
-
-
 @pytest.mark.parametrize("build", [ivae, cvae], ids=["ivae", "cvae"])
 def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     build: Callable[[], FacetGuide],
@@ -265,7 +231,10 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     assert "needs label= besides x" in str(explorer.refusal)
     facet = explorer.facets[0]
     assert explorer.samples(facet, 1, 4).shape == (4, 6)
-    for view in (explore_views.gallery(explorer, facet), explore_views.swap_table(explorer, 0, 1)):
+    for view in (
+        explore_views.clusters_view(explorer, facet, explorer.about),
+        explore_views.swap_table(explorer, 0, 1, explorer.parts),
+    ):
         assert view.className == "note"
         assert view.children == explorer.refusal
     assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
@@ -313,20 +282,14 @@ def test_data_that_are_no_images_are_drawn_as_bars() -> None:
     np.testing.assert_array_equal(Pictures.of(grey)(grey), grey)
 
 
-def test_curves_are_the_histories() -> None:
+def test_the_history_is_drawn() -> None:
     history = [
         {"epoch": e, "objective": 9.0 - e, "elbo": e - 9.5, "kl_z_a": 1.0, "kl_c_a": e / 2}
         for e in (1, 2, 3)
     ]
-    figure = explore_views.curves(history, ["a", "b"]).figure
-    lines = {trace.name: list(trace.y) for trace in figure.data}
-    assert lines == {
-        "objective (negated)": [-8, -7, -6],
-        "ELBO": [-8.5, -7.5, -6.5],
-        "z, a": [1, 1, 1],
-        "c, a": [0.5, 1, 1.5],
-    }
-    assert explore_views.curves([], ["a"]).className == "note"
+    drawn = explore_views.training_view(history, ["a", "b"])
+    assert drawn.src.startswith("data:image/png;base64,")
+    assert explore_views.training_view([], ["a"]).className == "note"
 
 
 # The command
@@ -430,15 +393,13 @@ def test_flags_that_do_not_fit(argv: list[str]) -> None:
         asked(*argv)
 
 
-def asked(*argv: str) -> Asked:
+def asked(*argv: str) -> dict[str, Any]:
     args = vars(command.parser().parse_args(["describe", *argv]))
-    return Asked(**{name: value for name, value in args.items() if name != "do"})
+    return {name: value for name, value in args.items() if name != "do"}
 
 
 def shown(run: Path, *flags: str) -> Explorer:
-    wanted = asked(str(run), *flags)
-    runner = data.load_run(wanted.run, wanted.device)
-    return data.explorer_of(runner, data.shown_data(wanted, runner.model.x_shape), wanted)
+    return data.open_run(**asked(str(run), *flags)).explorer
 
 
 def test_the_runs_own_data_are_found_and_cut(run: Path) -> None:
@@ -515,7 +476,7 @@ def test_the_demo_leaves_a_run_that_can_be_described(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    with serve.serving(asked(str(run), "--rows", "200"), 0) as server:
+    with serve.serving(data.open_run(**asked(str(run), "--rows", "200")), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield serve.address_of(server)
@@ -552,14 +513,8 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     assert page.wait("#Clusters .strip", set(range(2, 13)))
     assert page.drawn("#Clusters .strip")
 
-    page.choose("view", "About")
-    assert page.wait("#About .about table", 2)  # clusters, and the label that is known
-    assert "digit" in page.text("#About")
-
-    page.choose("view", "Knowledge")
-    page.click("#measure")
-    assert page.wait(".known tbody tr", 2, seconds=60)
-    assert "%" in page.text(".known tbody")
+    assert page.wait("#Clusters .known tbody tr", 1), "the label that is known"
+    assert "digit" in page.text("#Clusters .known")
 
     page.choose("view", "Swaps")
     assert page.wait(".swap", 4)
@@ -598,8 +553,8 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     assert page.wait("#drawn .strip", {9, 11})
 
     page.choose("view", "Training")
-    assert page.wait("#Training .scatterlayer .trace", {4})  # objective, ELBO, and KL of two facets
-    assert "ELBO" in page.text("#Training .legendtext")
+    assert page.wait("#Training .curves", 1)
+    assert page.drawn("#Training .curves")
     page.stays_quiet()
 
 
@@ -627,14 +582,13 @@ def test_other_models_in_a_browser(
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((40, *guide.model.x_shape)))
     np.save(tmp_path / "label.npy", np.arange(40) % 3)
     flags = ["--data", str(tmp_path / "x.npy"), "--label", str(tmp_path / "label.npy")]
-    with serve.serving(asked(str(run), *flags), 0) as server:
+    with serve.serving(data.open_run(**asked(str(run), *flags)), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         page = chromium.Page(browser, serve.address_of(server))
         for view in explore_page.VIEWS:
             page.choose("view", view)
-            if view != "Knowledge":
-                assert page.wait(f"#{view} img, #{view} .note", None)
+            assert page.wait(f"#{view} img, #{view} .note", None)
         page.stays_quiet()
         server.shutdown()
         thread.join()
@@ -647,7 +601,7 @@ def test_a_browser_chooses_which_of_many_facets_to_swap(browser: Any, tmp_path: 
     run = SVIRunner(guide.model, guide).save(tmp_path / "run")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((20, 6)))
     flags = [str(run), "--data", str(tmp_path / "x.npy")]
-    with serve.serving(asked(*flags), 0) as server:
+    with serve.serving(data.open_run(**asked(*flags)), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         page = chromium.Page(browser, serve.address_of(server))

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from facetvae.explorer import serve as explore
+from facetvae.explorer.data import open_run
 from facetvae.explorer.explorer import MAX_SWAPPED, Explorer
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner
@@ -29,6 +29,7 @@ from tests.catalogue import BUILDERS, autoencoder, cvae, given, nvae, two_facets
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page
 from facetvae.explorer import requests as explore_requests
+from facetvae.explorer import serve
 from facetvae.explorer import views as explore_views
 
 N = 12
@@ -123,9 +124,7 @@ def valid() -> list[dict[str, Any]]:
     of_facet = "..choices.options...choices.value...choices-of.children...choose-clusters.hidden.."
     return [
         ask(f"..{'...'.join(SHOWN)}..", [VIEW, FACET, held]),
-        ask("Clusters.children", [VIEW, FACET]),
-        ask("told.children", [view("About"), FACET]),
-        ask("known.children", [control("measure", "n_clicks", 1)]),
+        ask("told.children", [VIEW, FACET]),
         ask("Training.children", [view("Training")]),
         ask("thumbnails.children", [control("others", "n_clicks", 2)]),
         ask("picture-A.src", [ROW_A]),
@@ -237,8 +236,8 @@ def test_every_property_that_the_page_sends_is_validated() -> None:
         (swapped(first=-1), "input-A.value must be the number of an input, from 0 to 11"),
         (swapped(parts=["style", "hue"]), "swapped.value must be a list of at most 2"),
         (swapped(parts=["style"] * 9), "swapped.value must be a list of at most 2"),
-        (moved({0: float("nan")}), "latent must be a finite number, got nan"),
-        (moved({0: "inf"}), "latent must be a finite number, got 'inf'"),
+        (moved({0: float("nan")}), "latent.value must be a finite number, got nan"),
+        (moved({0: "inf"}), "latent.value must be a finite number, got 'inf'"),
         (moved({99: 0.0}), "latent place was expected"),
         (moved({0: 0.0}, facet="hue"), "facet.value must be one of style, digit, got 'hue'"),
         (moved({0: 0.0}, row=-1), "input-A.value must be the number of an input"),
@@ -349,11 +348,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, guide = tmp_path_factory.mktemp("served"), two_facets()
     run = SVIRunner(guide.model, guide).save(folder / "run")
     np.save(folder / "x.npy", np.random.default_rng(0).random((N, *guide.model.x_shape)))
-    flags = [str(run), "--data", str(folder / "x.npy"), "--port", "0"]
-    with explore.serving(explore.parse(flags)) as server:
+    with serve.serving(open_run(run, data=folder / "x.npy"), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield explore.address_of(server).rstrip("/")
+        yield serve.address_of(server).rstrip("/")
         server.shutdown()
         thread.join()
 

@@ -175,7 +175,6 @@ ASKING: dict[str, Callable[[], Prepared]] = {
     "Explorer.swaps": of_explorer(lambda own: own.swaps(0, 1)),
     "Explorer.moved": of_explorer(lambda own: own.moved("digit", 0, {0: 0.1})),
     "Explorer.samples": of_explorer(lambda own: own.samples("digit", 0, held=1)),
-    "Explorer.knowledge": of_explorer(lambda own: own.knowledge("digit", "half")),
 }
 CALLS = TRAINING | ASKING
 # What draws from the caller's stream, and why.

@@ -21,10 +21,7 @@ from facetvae.explorer.requests import (
     validate_requests,
 )
 from facetvae.explorer.views import (
-    about_view,
-    curves,
-    gallery,
-    knowledge_table,
+    clusters_view,
     moved_picture,
     note,
     png,
@@ -32,22 +29,21 @@ from facetvae.explorer.views import (
     slider_list,
     swap_table,
     tile_size,
+    training_view,
 )
 
 # The views by name, as the rail lists them, and what each says of itself.
 VIEWS = {
-    "Clusters": "The data that each cluster is surest of; the surest clusters come first.",
-    "About": "What tells a facet's clusters apart: in the data's columns, or in mean pictures. The "
-    "line in each bar is a 95 % interval. It describes: clusters were found in such data.",
-    "Knowledge": "How well each known label is read from a facet: from its latents alone, and "
-    "from its clusters.",
+    "Clusters": "The most typical data of each cluster, the surest first, and what tells the "
+    "clusters apart. The line in each bar is a 95 % interval. It describes: clusters were found in "
+    "such data.",
     "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
     "from the other.",
     "Latents": "Start from input A and move its latents one by one; the other facets stay.",
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
     "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
 }
-OF_ONE_FACET = ("Clusters", "About", "Latents", "Samples")
+OF_ONE_FACET = ("Clusters", "Latents", "Samples")
 WITH_INPUTS = ("Swaps", "Latents", "Samples")
 SHOWN_CHOICES = 10
 
@@ -116,19 +112,17 @@ def radio(name: str, options: Sequence[Any], value: Any, className: str) -> dcc.
 
 
 def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div:
-    first = explorer.facets[-1]  # the deepest
+    deepest = explorer.facets[-1]
+    facets = [html.H2("Facet"), radio("facet", explorer.facets, deepest, "menu")]
+    known = [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
     rail = html.Aside(
         [
             html.P("FacetVAE explorer", className="mark"),
             html.H1(title),
-            html.Dl(
-                [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
-            ),
+            html.Dl(known),
             html.H2("View"),
             radio("view", list(VIEWS), "Clusters", "menu"),
-            html.Div(
-                [html.H2("Facet"), radio("facet", explorer.facets, first, "menu")], id="facets"
-            ),
+            html.Div(facets, id="facets"),
         ],
         className="rail",
     )
@@ -136,43 +130,27 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
         [
             html.Header([html.H2(id="heading"), html.P(id="lead")]),
             inputs(explorer),
-            html.Section(id="Clusters"),
-            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="About"),
-            html.Section(
-                [
-                    html.Button("Measure", id="measure"),
-                    dcc.Loading(html.Div(id="known"), type="dot"),
-                ],
-                id="Knowledge",
-            ),
+            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="Clusters"),
             swaps(explorer),
             latents(explorer),
             samples(),
             html.Section(id="Training"),
         ]
     )
-    # Browsers fetch what draws curves with the first graph: let that be here, and not at a click.
-    early = html.Div(dcc.Graph(figure={}), hidden=True)
-    return html.Div([rail, body, early], className="page", style=tile_size(explorer))
+    return html.Div([rail, body], className="page", style=tile_size(explorer))
 
 
 def inputs(explorer: Explorer) -> html.Section:
     """Where the two inputs are chosen that swaps, latents and samples start from."""
-    last = len(explorer.x) - 1
-    slots = [
-        html.Div(
-            [
-                html.Span(letter, className="letter"),
-                html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
-                dcc.Input(
-                    id=f"input-{letter}", type="number", min=0, max=last, step=1, value=min(j, last)
-                ),
-            ],
-            id=f"slot-{letter}",
-            className="slot",
-        )
-        for j, letter in enumerate(SLOTS)
-    ]
+    last, slots = len(explorer.x) - 1, []
+    for j, letter in enumerate(SLOTS):
+        place: dict[str, Any] = {"min": 0, "max": last, "step": 1, "value": min(j, last)}
+        slot = [
+            html.Span(letter, className="letter"),
+            html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
+            dcc.Input(id=f"input-{letter}", type="number", **place),
+        ]
+        slots.append(html.Div(slot, id=f"slot-{letter}", className="slot"))
     choose = html.Div(
         [html.Span("A click chooses", id="choosing"), radio("slot", SLOTS, "A", "pair")],
         id="choose",
@@ -197,67 +175,40 @@ def swaps(explorer: Explorer) -> html.Section:
 
 def latents(explorer: Explorer) -> html.Section:
     labels = [{"label": f"decoded as {k}", "value": k} for k in range(explorer.num_classes)]
-    shown = html.Div(
-        [
-            html.Figure(
-                [
-                    html.Img(id="moved", className="large", alt="decoded"),
-                    html.Figcaption(id="moved-says"),
-                ]
-            ),
-            html.Button("Back to the input", id="back", className="quiet"),
-            dcc.Dropdown(
-                labels,
-                id="label",
-                placeholder="decoded as its own class",
-                className="narrow" if labels else "absent",
-            ),
-        ],
-        className="shown",
-    )
-    return html.Section(
-        [shown, html.Div(id="sliders", className="sliders")], id="Latents", className="side-by-side"
-    )
+    picture = html.Img(id="moved", className="large", alt="decoded")
+    label = dcc.Dropdown(labels, id="label", placeholder="decoded as its own class")
+    label.className = "narrow" if labels else "absent"
+    shown = [
+        html.Figure([picture, html.Figcaption(id="moved-says")]),
+        html.Button("Back to the input", id="back", className="quiet"),
+        label,
+    ]
+    sliders = html.Div(id="sliders", className="sliders")
+    parts = [html.Div(shown, className="shown"), sliders]
+    return html.Section(parts, id="Latents", className="side-by-side")
 
 
 def samples() -> html.Section:
-    others = [
-        {"label": label, "value": value}
-        for value, label in zip(
-            HELD, ("other facets drawn", "other facets held as in A"), strict=True
-        )
-    ]
-    marks = {0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"}
-    controls = html.Div(
-        [
-            html.Div(
-                [
-                    html.Span(id="choices-of"),
-                    dcc.Checklist([], [], id="choices", className="chips", inline=True),
-                ],
-                id="choose-clusters",
-            ),
-            html.Div(
-                [
-                    html.Span("Temperature"),
-                    dcc.Slider(
-                        0,
-                        MAX_TEMPERATURE,
-                        0.05,
-                        value=1,
-                        marks=marks,
-                        id="temperature",
-                        allow_direct_input=False,
-                    ),
-                ],
-                className="control",
-            ),
-            radio("held", others, "drawn", "pair"),
-            html.Button("Draw anew", id="anew", className="quiet"),
-        ],
-        className="controls",
+    says = ("other facets drawn", "other facets held as in A")
+    others = [{"label": each, "value": value} for value, each in zip(HELD, says, strict=True)]
+    chips = dcc.Checklist([], [], id="choices", className="chips", inline=True)
+    slider = dcc.Slider(
+        0,
+        MAX_TEMPERATURE,
+        0.05,
+        value=1,
+        marks={0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"},
+        id="temperature",
+        allow_direct_input=False,
     )
-    return html.Section([controls, html.Div(id="drawn")], id="Samples")
+    controls = [
+        html.Div([html.Span(id="choices-of"), chips], id="choose-clusters"),
+        html.Div([html.Span("Temperature"), slider], className="control"),
+        radio("held", others, "drawn", "pair"),
+        html.Button("Draw anew", id="anew", className="quiet"),
+    ]
+    drawn = html.Div(id="drawn")
+    return html.Section([html.Div(controls, className="controls"), drawn], id="Samples")
 
 
 # What clicks ask
@@ -291,15 +242,11 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
     )
     def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
         of_one, alone = view in OF_ONE_FACET, view != "Swaps"
-        needed = (
-            view in WITH_INPUTS
-            and explorer.refusal is None
-            and (view != "Samples" or held == "held")
-        )
+        needed = view in WITH_INPUTS and (view != "Samples" or held == "held")
         heading = [facet, html.Small(view.lower())] if of_one else view
         return (
-            *[each != view for each in VIEWS],
-            not needed,
+            *(each != view for each in VIEWS),
+            not needed or explorer.refusal is not None,
             not of_one,
             heading,
             VIEWS[view],
@@ -307,27 +254,15 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
             alone,
         )
 
-    @app.callback(Output("Clusters", "children"), Input("view", "value"), Input("facet", "value"))
-    def clusters(view: str, facet: str) -> Any:
-        return gallery(explorer, facet) if view == "Clusters" else no_update
-
-    described = once(explorer.about)
+    described, trained = once(explorer.about), once(lambda: training_view(history, explorer.facets))
 
     @app.callback(Output("told", "children"), Input("view", "value"), Input("facet", "value"))
-    def about(view: str, facet: str) -> Any:
-        return about_view(explorer, facet, described) if view == "About" else no_update
-
-    measured = once(explorer.knowledge)
-
-    @app.callback(
-        Output("known", "children"), Input("measure", "n_clicks"), prevent_initial_call=True
-    )
-    def knowledge(clicks: int) -> Any:
-        return knowledge_table(explorer, measured)
+    def clusters(view: str, facet: str) -> Any:
+        return clusters_view(explorer, facet, described) if view == "Clusters" else no_update
 
     @app.callback(Output("Training", "children"), Input("view", "value"))
     def training(view: str) -> Any:
-        return curves(history, explorer.facets) if view == "Training" else no_update
+        return trained() if view == "Training" else no_update
 
 
 def answer_inputs(app: Dash, explorer: Explorer) -> None:
@@ -389,9 +324,7 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Input("label", "value"),
         Input("back", "n_clicks"),
     )
-    def sliders(
-        view: str, facet: str, row: int | None, label: int | None, clicks: int | None
-    ) -> Any:
+    def sliders(view: str, facet: str, row: int | None, label: int | None, clicks: Any) -> Any:
         return slider_list(explorer, facet, row, label) if view == "Latents" else no_update
 
     @app.callback(
@@ -436,16 +369,9 @@ def answer_samples(app: Dash, explorer: Explorer) -> None:
         State("facet", "value"),
     )
     def drawn(
-        view: str,
-        chosen: list[int],
-        t: float,
-        held: str,
-        row: int | None,
-        clicks: int | None,
-        facet: str,
+        view: str, chosen: Any, t: float, held: str, row: int | None, clicks: Any, facet: str
     ) -> Any:
         if view != "Samples":
             return no_update
-        return sample_rows(
-            explorer, facet, sorted(set(chosen)), t, row if held == "held" else None, clicks or 0
-        )
+        kept = row if held == "held" else None
+        return sample_rows(explorer, facet, sorted(set(chosen)), t, kept, clicks or 0)

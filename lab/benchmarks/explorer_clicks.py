@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -28,6 +29,7 @@ import torch
 from facetvae.datasets import mnist
 from facetvae.explorer import serve as explore
 from facetvae.explorer import views as explore_views
+from facetvae.explorer.data import open_run
 from facetvae.explorer.explorer import Explorer
 from guides import VaDEGuide
 from inference import SVIRunner, warm_start
@@ -70,7 +72,7 @@ def fitted(root: Path | None, folder: Path) -> Path:
 
 def at_the_server(explorer: Explorer, clicks: int) -> dict[str, list[float]]:
     """Milliseconds of each kind of answer."""
-    facets, number = explorer.facets, count()
+    facets, number, described = explorer.facets, count(), cache(explorer.about)
 
     def moved() -> None:
         place = next(number)
@@ -84,8 +86,12 @@ def at_the_server(explorer: Explorer, clicks: int) -> dict[str, list[float]]:
         )
 
     answers: dict[str, Callable[[], Any]] = {
-        "Clusters": lambda: explore_views.gallery(explorer, facets[next(number) % 2]),
-        "Swaps": lambda: explore_views.swap_table(explorer, next(number), next(number)),
+        "Clusters": lambda: explore_views.clusters_view(
+            explorer, facets[next(number) % 2], described
+        ),
+        "Swaps": lambda: explore_views.swap_table(
+            explorer, next(number), next(number), explorer.parts
+        ),
         "Latents": moved,
         "Samples": samples,
     }
@@ -119,7 +125,7 @@ def in_the_browser(page: chromium.Page, clicks: int) -> dict[str, list[float]]:
         ),
         "Latents": ("Latents", lambda i: slide, "#moved"),
         "Samples": ("Samples", lambda i: pressed("#anew"), "#drawn .strip"),
-        "Training": ("Clusters", lambda i: option("view", 6), "#Training .main-svg"),
+        "Training": ("Clusters", lambda i: option("view", 5), "#Training .curves"),
     }
     found: dict[str, list[float]] = {}
     for name, (view, act, watched) in kinds.items():
@@ -156,13 +162,10 @@ def take_pictures(page: chromium.Page, folder: Path) -> None:
 
 @contextmanager
 def opened(args: argparse.Namespace, run: Path) -> Iterator[chromium.Page]:
-    flags = [
-        str(run),
-        "--port",
-        "0",
-        *(["--data-root", str(args.data_root)] if args.data_root else []),
-    ]
-    with explore.serving(explore.parse(flags)) as server, chromium.started() as driver:
+    with (
+        explore.serving(open_run(run, data_root=args.data_root), 0) as server,
+        chromium.started() as driver,
+    ):
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         driver.set_script_timeout(60)
@@ -202,23 +205,13 @@ def main() -> None:
             with opened(args, run) as page:
                 take_pictures(page, args.pictures)
             return
-        asked = explore.parse(
-            [str(run), *(["--data-root", str(args.data_root)] if args.data_root else [])]
-        )
-        runner = explore.load_run(run, "cpu")
-        explorer = explore.explorer_of(
-            runner, explore.shown_data(asked, runner.model.x_shape), asked
-        )
+        explorer = open_run(run, data_root=args.data_root).explorer
         print(
             f"{torch.get_num_threads()} threads, {len(explorer.x)} data, {args.clicks} clicks "
             "each; milliseconds"
         )
         print(f"{'where':12s}{'view':12s}{'median':>8s}{'worst':>8s}")
         report("server", at_the_server(explorer, args.clicks))
-        print(
-            "knowledge of a facet (a classifier is trained): "
-            f"{timed(lambda: explorer.knowledge('digit', 'digit')):.0f}"
-        )
         with opened(args, run) as page:
             report("browser", in_the_browser(page, args.clicks))
 

@@ -173,22 +173,6 @@ FIGURES = [
         ),
     ),
     *of(
-        "Explorer.clusters",
-        ("unknown: facet", lambda: explorer().clusters("hue"), "unknown facet 'hue'"),
-        (
-            "misfit: no clusters",
-            lambda: Explorer(vae(), X).clusters("layer_1"),
-            "layer_1 has no clusters",
-        ),
-        ("range: columns", lambda: explorer().clusters("digit", 0), f"columns {COUNT}, got 0"),
-    ),
-    *of(
-        "Explorer.knowledge",
-        ("unknown: facet", lambda: explorer().knowledge("hue", "u"), "unknown facet 'hue'"),
-        ("unknown: label", lambda: explorer().knowledge("digit", "v"), "label must be one of"),
-        ("misfit: one value", lambda: explorer().knowledge("digit", "one"), "has one value only"),
-    ),
-    *of(
         "Explorer.swaps",
         ("range: row", lambda: explorer().swaps(0, len(X)), "there are the inputs 0 to"),
     ),
