@@ -510,7 +510,7 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.choose("facet", "style")
     assert page.text("#heading").startswith("style")
     page.choose("facet", "digit")
-    assert page.wait("#Clusters .strip", set(range(2, 13)))
+    assert page.wait("#Clusters .row", set(range(2, 13)))
     assert page.drawn("#Clusters .strip")
 
     assert page.wait("#Clusters .known tbody tr", 1), "the label that is known"

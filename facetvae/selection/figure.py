@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,74 +42,54 @@ def selection_overview(selection: Selection) -> Figure:
         4
     """
     check_kind("selection", selection, Selection, "a Selection, of facetvae.selection.select_model")
-    names = list(selection.runs)
+    names, chosen = list(selection.runs), list(selection.runs).index(selection.chosen)
     figure, axes = new_figure(11, 0.9 + 0.3 * len(names), 1, 4)
-    looks = _looks(selection)
-    _differences(axes.flat[0], selection)
-    what = [
-        ("agreement of seeds (ARI)", [{name: selection.stability(name) for name in names}]),
-        (
-            "clusters in use (open: effective number)",
-            [_by_facet(selection, each) for each in ("in_use", "effective")],
-        ),
-        ("I(x; c), nats", [_by_facet(selection, "mutual_information")]),
-    ]
-    for ax, (label, values) in zip(axes.flat[1:], what, strict=True):
-        for table, filled in zip(values, (True, False), strict=False):
-            _facets(ax, table, looks, filled)
-        label_axes(ax, label, "")
+    most = max(len(runs[0].partitions) for runs in selection.runs.values())
+    looks = list(islice(styles(), most))  # by a facet's place, counted from the last one
+    first, seeds, in_use, information = axes.flat
+    _differences(first, selection)
+    _facets(seeds, {name: selection.stability(name) for name in names}, looks)
+    for filled, what in ((True, "in_use"), (False, "effective")):
+        _facets(in_use, {name: selection.by_facet(name, what) for name in names}, looks, filled)
+    known = {name: selection.by_facet(name, "mutual_information") for name in names}
+    _facets(information, known, looks)
+    label_axes(seeds, "agreement of seeds (ARI)", "")
+    label_axes(in_use, "clusters in use (open: effective number)", "")
+    label_axes(information, "I(x; c), nats", "")
     for ax in axes.flat:
-        chosen = names.index(selection.chosen)
         ax.axhspan(chosen - 0.5, chosen + 0.5, color="tab:orange", alpha=0.2, linewidth=0)
-        ax.set_yticks(range(len(names)), names if ax is axes.flat[0] else [""] * len(names))
+        ax.set_yticks(range(len(names)), names if ax is first else [""] * len(names))
         ax.set_ylim(len(names) - 0.5, -0.5)
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="y", color="0.9", linewidth=0.5)
         ax.set_axisbelow(True)
     if len(looks) > 1:
-        _legend(figure, looks)
+        facets = ["deepest facet", *(f"{place} above it" for place in range(1, len(looks)))]
+        lines = [Line2D([], [], linestyle="none", markersize=4, **look) for look in looks]
+        place: dict[str, Any] = {"loc": "outside upper right", "ncols": len(looks)}
+        figure.legend(lines, facets, fontsize=7, frameon=False, **place)
     return figure
 
 
-def _looks(selection: Selection) -> dict[int, dict[str, Any]]:
-    """Colour and marker of each facet, by its position counted from the last one."""
-    most = max(len(runs[0].partitions) for runs in selection.runs.values())
-    return dict(zip(range(most), styles(), strict=False))
-
-
 def _differences(ax: Axes, selection: Selection) -> None:
-    values = np.array(list(selection.differences.values()))
+    values, errors = np.array(list(selection.differences.values())).T
+    rows = range(len(values))
     ax.axvline(0, color="0.6", linewidth=0.8)
-    ax.errorbar(
-        values[:, 0],
-        range(len(values)),
-        xerr=values[:, 1],
-        fmt="o",
-        color="0.2",
-        markersize=4,
-        capsize=2.5,
-    )
+    ax.errorbar(values, rows, xerr=errors, fmt="o", color="0.2", markersize=4, capsize=2.5)
     low, high = ax.get_xlim()
-    ax.set_xlim(
-        low, high + 0.45 * (high - low)
-    )  # room for the numbers, as one poor candidate hides the others' differences
-    for row, (difference, error) in enumerate(values):
-        text = f"{difference:.2f} ({error:.2f})"
-        ax.text(
-            0.99, row, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7
-        )
+    # Room for the numbers, as one poor candidate hides the others' differences.
+    ax.set_xlim(low, high + 0.45 * (high - low))
+    place = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
+    for row in rows:
+        ax.text(0.99, row, f"{values[row]:.2f} ({errors[row]:.2f})", **place, fontsize=7)
     label_axes(ax, "held-out ELBO less the best, nats per datum", "")
-
-
-def _by_facet(selection: Selection, what: str) -> dict[str, dict[str, tuple[float, float]]]:
-    return {name: selection.by_facet(name, what) for name in selection.runs}
 
 
 def _facets(
     ax: Axes,
     table: Mapping[str, Mapping[str, tuple[float, float]]],
-    looks: Mapping[int, Mapping[str, Any]],
-    filled: bool,
+    looks: Sequence[Mapping[str, Any]],
+    filled: bool = True,
 ) -> None:
     """Draw each candidate's facets, side by side within its row."""
     for row, facets in enumerate(table.values()):
@@ -119,11 +100,3 @@ def _facets(
             look = {**looks[place], "markerfacecolor": face, "markersize": 4}
             ax.errorbar(mean, y, xerr=error, **look, capsize=2, linewidth=1)
     ax.set_xlim(left=min(0, ax.get_xlim()[0]))
-
-
-def _legend(figure: Figure, looks: Mapping[int, Mapping[str, Any]]) -> None:
-    names = ["deepest facet", *(f"{place} above it" for place in range(1, len(looks)))]
-    handles = [Line2D([], [], linestyle="none", markersize=4, **look) for look in looks.values()]
-    figure.legend(
-        handles, names, fontsize=7, frameon=False, loc="outside upper right", ncols=len(handles)
-    )
