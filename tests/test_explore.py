@@ -522,9 +522,9 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.click(".thumbnails button:nth-child(9)")
     page.changes(".swap", before)
     before = page.sources(".swap")
-    page.click(".thumbnails button:nth-child(12)")  # the second click chooses B
+    page.click(".thumbnails button:nth-child(12)")  # what was A becomes B
     page.changes(".swap", before)
-    assert [page.value("#input-A"), page.value("#input-B")] == ["8", "11"]
+    assert [page.value("#input-A"), page.value("#input-B")] == ["11", "8"]
     thumbnails = page.sources(".thumbnails img")
     page.click("#others")
     page.changes(".thumbnails img", thumbnails)

@@ -63,7 +63,7 @@ ROW_A, ROW_B = control("input-A", "value", 3), control("input-B", "value", 5)
 LABEL = control("label", "value", None)
 SHOWN = [f"{view}.hidden" for view in explore_page.VIEWS]
 SHOWN += ["inputs.hidden", "facets.hidden", "heading.children", "lead.children"]
-SHOWN += ["slot-B.hidden", "choose.hidden"]
+SHOWN += ["slot-B.hidden"]
 
 
 def ask(output: str, inputs: list[Any], state: list[Any] | None = None) -> dict[str, Any]:
@@ -113,8 +113,7 @@ def swapped(first: Any = 0, second: Any = 1, parts: Any = ("style", "digit")) ->
 
 def chosen() -> dict[str, Any]:
     thumbnails = [control({"row": j, "type": "thumbnail"}, "n_clicks", 1) for j in range(4)]
-    state = [control("slot", "value", "A"), view("Swaps")]
-    return ask("..input-A.value...input-B.value...slot.value..", [thumbnails], state)
+    return ask("..input-A.value...input-B.value..", [thumbnails], [ROW_A])
 
 
 def valid() -> list[dict[str, Any]]:
@@ -292,7 +291,6 @@ def plausible(explorer: Explorer, chance: random.Random) -> dict[str, Any]:
         "facet.value": explorer.facets,
         "input-A.value": [None, 0, N - 1],
         "input-B.value": [None, 0, N - 1],
-        "slot.value": ["A", "B"],
         # One of them twice, where a list of two is allowed at all.
         "swapped.value": [[], explorer.parts, explorer.parts[:1], twice],
         "label.value": [None, *range(explorer.num_classes)],

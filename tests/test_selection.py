@@ -23,7 +23,6 @@ from facetvae.selection.agreement import (
     stability,
 )
 from facetvae.selection.candidates import FittedRun, Selection
-from facetvae.selection.figure import selection_overview
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, warm_start
 from inference.evaluation import bounds
@@ -326,19 +325,6 @@ def test_one_seed_has_no_stability_and_no_error_over_seeds() -> None:
     assert np.isnan(selection.stability("a")["a"]).all()
     assert np.isnan(selection.redundancy("a")).all()
     assert "nan" not in str(selection)
-
-
-def test_the_figure_has_a_row_for_each_candidate_and_shades_the_chosen_one() -> None:
-    selection = made_up(
-        {name: np.full((2, 10), value) for name, value in (("1 x 2", -3.0), ("1 x 4", -1.0))}
-    )
-    figure = selection_overview(selection)
-    first = figure.axes[0]
-    assert [label.get_text() for label in first.get_yticklabels()] == ["1 x 2", "1 x 4"]
-    assert len(figure.axes) == 4
-    for ax in figure.axes:
-        (band,) = ax.patches
-        assert (band.get_y(), band.get_y() + band.get_height()) == (0.5, 1.5)
 
 
 # Planted clusters.

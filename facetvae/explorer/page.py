@@ -38,7 +38,7 @@ VIEWS = {
     "clusters apart. The line in each bar is a 95 % interval. It describes: clusters were found in "
     "such data.",
     "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
-    "from the other.",
+    "from the other. The last two inputs that were clicked are A and B.",
     "Latents": "Start from input A and move its latents one by one; the other facets stay.",
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
     "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
@@ -141,7 +141,9 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
 
 
 def inputs(explorer: Explorer) -> html.Section:
-    """Where the two inputs are chosen that swaps, latents and samples start from."""
+    """Where inputs are chosen that swaps, latents and samples start from: a click makes A, and what
+    was A becomes B.
+    """
     last, slots = len(explorer.x) - 1, []
     for j, letter in enumerate(SLOTS):
         place: dict[str, Any] = {"min": 0, "max": last, "step": 1, "value": min(j, last)}
@@ -151,13 +153,8 @@ def inputs(explorer: Explorer) -> html.Section:
             dcc.Input(id=f"input-{letter}", type="number", **place),
         ]
         slots.append(html.Div(slot, id=f"slot-{letter}", className="slot"))
-    choose = html.Div(
-        [html.Span("A click chooses", id="choosing"), radio("slot", SLOTS, "A", "pair")],
-        id="choose",
-        className="line",
-    )
     others = html.Button("Other inputs", id="others", className="quiet")
-    side = html.Div([*slots, choose, others], className="slots")
+    side = html.Div([*slots, others], className="slots")
     return html.Section([side, html.Div(id="thumbnails", className="thumbnails")], id="inputs")
 
 
@@ -235,13 +232,12 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
         Output("heading", "children"),
         Output("lead", "children"),
         Output("slot-B", "hidden"),
-        Output("choose", "hidden"),
         Input("view", "value"),
         Input("facet", "value"),
         Input("held", "value"),
     )
     def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
-        of_one, alone = view in OF_ONE_FACET, view != "Swaps"
+        of_one = view in OF_ONE_FACET
         needed = view in WITH_INPUTS and (view != "Samples" or held == "held")
         heading = [facet, html.Small(view.lower())] if of_one else view
         return (
@@ -250,8 +246,7 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
             not of_one,
             heading,
             VIEWS[view],
-            alone,
-            alone,
+            view != "Swaps",
         )
 
     described, trained = once(explorer.about), once(lambda: training_view(history, explorer.facets))
@@ -284,19 +279,14 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
     @app.callback(
         Output("input-A", "value"),
         Output("input-B", "value"),
-        Output("slot", "value"),
         Input({"type": "thumbnail", "row": ALL}, "n_clicks"),
-        State("slot", "value"),
-        State("view", "value"),
+        State("input-A", "value"),
         prevent_initial_call=True,
     )
-    def choose(clicks: list[int | None], slot: str, view: str) -> tuple[Any, Any, Any]:
+    def choose(clicks: list[int | None], before: int | None) -> tuple[Any, Any]:
         if not any(clicks) or not ctx.triggered_id:  # thumbnails that have just been drawn
-            return no_update, no_update, no_update
-        row = ctx.triggered_id["row"]
-        if view != "Swaps":
-            return row, no_update, no_update
-        return (row, no_update, "B") if slot == "A" else (no_update, row, "A")
+            return no_update, no_update
+        return ctx.triggered_id["row"], before
 
     for letter in SLOTS:
 

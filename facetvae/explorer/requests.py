@@ -73,7 +73,6 @@ def fields(explorer: Explorer, views: Sequence[str]) -> dict[str, Allowed]:
         "facet.value": one_of(explorer.facets),
         "input-A.value": row,
         "input-B.value": row,
-        "slot.value": one_of(SLOTS),
         "swapped.value": some_of(one_of(parts).test, len(parts), "of the swapped parts"),
         "label.value": index_below(explorer.num_classes, "a label"),
         "choices.value": some_of(lambda value: is_index(value, most), most, "choices"),

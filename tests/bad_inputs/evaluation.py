@@ -16,7 +16,6 @@ from facetvae.selection.agreement import (
     redundancy,
     stability,
 )
-from facetvae.selection.figure import selection_overview
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -258,14 +257,6 @@ SELECTION = [
             "shape: rows",
             lambda: stability([CLUSTERS, {"a": X}]),
             r"of the same data .* got shapes \[\(5,\), \(5, 6\)\]",
-        ),
-    ),
-    *of(
-        "selection_overview",
-        (
-            "type: runs",
-            lambda: selection_overview({}),
-            "must be a Selection, of facetvae.selection.select_model, got dict",
         ),
     ),
 ]
