@@ -11,7 +11,7 @@ import scipy.io
 from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
-from facetvae.datasets import Dataset, digits, some_rows, torchvision_datasets
+from facetvae.datasets import Dataset, digits, mnist, some_rows, torchvision_datasets
 from lab.protocols import shapes
 from lab.protocols.datasets import coloured, load, shapes3d
 
@@ -197,6 +197,31 @@ def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert isinstance(data, Dataset)
     assert (data.train.shape, data.test.shape) == ((5, 3, 32, 32), (3, 3, 32, 32))
     np.testing.assert_array_equal(data.train_labels["digit"], [0, 1, 9, 2, 5])
+
+
+def test_mnist_is_read_as_torchvision_reads_it(tmp_path: Path) -> None:
+    raw, rng = tmp_path / "MNIST" / "raw", np.random.default_rng(0)
+    raw.mkdir(parents=True)
+    for split, n in (("train", 5), ("t10k", 3)):
+        x, y = rng.integers(256, size=(n, 28, 28)), rng.integers(10, size=n)
+        for what, values in (("images-idx3", x), ("labels-idx1", y)):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            file = raw / f"{split}-{what}-ubyte"
+            file.write_bytes(head + values.astype(np.uint8).tobytes())
+    data = mnist(tmp_path)
+    for train, x, y in (
+        (True, data.train, data.train_labels["digit"]),
+        (False, data.test, data.test_labels["digit"]),
+    ):
+        theirs = torchvision_datasets().MNIST(tmp_path, train=train)
+        np.testing.assert_array_equal(x, theirs.data.flatten(1).numpy())
+        np.testing.assert_array_equal(y, theirs.targets.numpy())
+        assert (x.dtype, y.dtype) == (np.uint8, np.int64)
+    (raw / "t10k-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x01\x07")
+    with pytest.raises(
+        ValueError, match=r"get all four anew: images \(3, 784\) and labels \(1, 1\)"
+    ):
+        mnist(tmp_path)
 
 
 def written_cifar(folder: Path, rows: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 
 from facetvae.describing.effects import (
     Effect,
+    Estimate,
     associated,
     mean_difference,
     rate_ratio,
@@ -66,9 +67,10 @@ class Column(ABC):
 
 @dataclass(frozen=True)
 class Numbers(Column):
-    """Numbers, in their own units."""
+    """Numbers, in their own units; a group's mean is compared by difference."""
 
     kind: ClassVar[str] = "numbers"
+    compared: ClassVar[tuple[str, Callable[..., Estimate]]] = ("difference", mean_difference)
 
     def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
         rows = self.observed & (group >= 0)
@@ -77,34 +79,26 @@ class Numbers(Column):
     def overall(self, rows: np.ndarray) -> dict[str, Any]:
         there = self.values[rows & self.observed]
         spread = float(there.std(ddof=1)) if len(there) > 1 else None
-        return {"mean": _mean(there), "deviation": spread}
+        return {"mean": float(there.mean()) if len(there) else None, "deviation": spread}
 
     def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
         here, there = (self.values[rows & self.observed] for rows in (ours, others))
-        told = {"observed": len(here), "mean": _mean(here)}
-        return told | self._beside(here, there, confidence)
-
-    def _beside(self, here: np.ndarray, there: np.ndarray, confidence: float) -> dict[str, Any]:
-        value, interval = mean_difference(here, there, confidence)
-        both = np.concatenate([here, there])
-        spread = float(both.std(ddof=1)) if len(both) > 1 else None
-        in_deviations = value / spread if value is not None and spread else None
+        name, compare = self.compared
+        value, interval = compare(here, there, confidence)
         return {
-            "difference": value,
+            "observed": len(here),
+            "mean": float(here.mean()) if len(here) else None,
+            name: value,
             "interval": None if interval is None else list(interval),
-            "in_deviations": in_deviations,
         }
 
 
 @dataclass(frozen=True)
 class Counts(Numbers):
-    """Counts, whose means are rates."""
+    """Counts, whose means are rates and are compared by ratio."""
 
     kind: ClassVar[str] = "counts"
-
-    def _beside(self, here: np.ndarray, there: np.ndarray, confidence: float) -> dict[str, Any]:
-        value, interval = rate_ratio(here, there, confidence)
-        return {"ratio": value, "interval": None if interval is None else list(interval)}
+    compared: ClassVar[tuple[str, Callable[..., Estimate]]] = ("ratio", rate_ratio)
 
 
 @dataclass(frozen=True)
@@ -187,10 +181,6 @@ def are_counts(values: np.ndarray) -> bool:
 def are_names(distinct: int, rows: int) -> bool:
     """Whether so many different values in so many rows are names rather than categories."""
     return distinct > max(FEW_VALUES, rows / ROWS_PER_CATEGORY)
-
-
-def _mean(values: np.ndarray) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) -> list[Column]:

@@ -19,8 +19,6 @@ __all__ = ["FacetClusters", "FacetDescription", "describe_clusters"]
 
 #: A row whose largest probability is below this is not sure.
 SURE = 0.8
-# Quantiles of the largest probability that are told.
-QUANTILES = (0.05, 0.25, 0.5)
 # Most categories of a column that are told of a cluster: those that differ most from the others.
 MOST_LEVELS = 2
 
@@ -82,8 +80,8 @@ class FacetDescription:
     :ivar columns: the columns that the clusters explain most of, the most first.
     :ivar columns_left_out: number of further columns.
     :ivar metadata: the same of each column that the model has not seen, all of them.
-    :ivar certainty: ``mean`` and ``quantiles`` of the largest probability, and ``unsure``, the
-        share of rows where it is below ``SURE``.
+    :ivar certainty: ``mean`` of the largest probability, and ``unsure``, the share of rows where it
+        is below ``SURE``.
     :ivar stability: adjusted Rand index with other starts; ``None`` if there was one start.
     """
 
@@ -163,9 +161,8 @@ def describe_clusters(
     ``raw``, the measure as it is in these rows: eta squared, or Cramer's V. ``effect`` is ``None``
     where there are fewer than two groups.
 
-    - Numbers have ``mean`` and ``deviation``, and for each cluster ``mean``, ``difference`` from
-      the mean of all other rows with Welch's ``interval``, in the column's units, and the same
-      ``in_deviations`` of the column.
+    - Numbers have ``mean`` and ``deviation``, and for each cluster ``mean`` and ``difference`` from
+      the mean of all other rows with Welch's ``interval``, in the column's units.
     - Counts have the ``ratio`` of the cluster's mean count to that of all other rows.
     - Categories have ``shares``, and for each cluster ``shares`` with Wilson's ``intervals``.
       Metadata of categories also have ``adjusted_mutual_information``, ``adjusted_rand`` and the
@@ -377,12 +374,8 @@ def _means(X: np.ndarray, group: np.ndarray) -> dict[int, dict[str, list[Any]]]:
 
 def _certainty(largest: np.ndarray) -> dict[str, Any]:
     if not len(largest):
-        return {"mean": None, "quantiles": {}, "unsure": None}
-    return {
-        "mean": float(largest.mean()),
-        "quantiles": {str(q): float(np.quantile(largest, q)) for q in QUANTILES},
-        "unsure": float((largest < SURE).mean()),
-    }
+        return {"mean": None, "unsure": None}
+    return {"mean": float(largest.mean()), "unsure": float((largest < SURE).mean())}
 
 
 # As a page to read
