@@ -75,16 +75,15 @@ def explorer_of(guide: FacetGuide, **options: Any) -> Explorer:
 def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], FacetGuide]) -> None:
     explorer = explorer_of(build())
     assert explorer.refusal is None
-    model, parts = explorer.model, explorer.parts
-    combinations, data = explorer.swaps(1, 0)
-    assert combinations == list(product((1, 0), repeat=len(parts)))
-    assert data.shape == (2 ** len(parts), *model.x_shape)
-    assert np.isfinite(data).all()
+    model = explorer.model
     for facet in explorer.facets:
+        data = explorer.swaps(facet, 1, 0)
+        assert data.shape == (2, 2, *model.x_shape)
+        assert np.isfinite(data).all()
         axes = explorer.axes(facet, 3)
         assert all(axis.low < axis.value < axis.high for axis in axes)
         still = explorer.moved(facet, 3, {axis.index: axis.value for axis in axes}).datum
-        np.testing.assert_allclose(still, explorer.swaps(3, 3)[1][0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(still, explorer.swaps(facet, 3, 3)[0, 0], rtol=1e-4, atol=1e-6)
         told = answer(
             lambda facet=facet: explorer.samples(
                 facet, next(iter(explorer.choices(facet)), None), 3
@@ -101,8 +100,8 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
         for f in explorer.facets
     ]
     views += [
-        explore_views.swap_table(explorer, 0, 1, explorer.parts),
-        explore_views.slider_list(explorer, explorer.facets[0], 0, None),
+        explore_views.swap_table(explorer, explorer.facets[0], 0, 1),
+        explore_views.slider_list(explorer, explorer.facets[0], 0),
     ]
     assert all(view is not None for view in views)
     assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
@@ -153,7 +152,7 @@ def test_images_have_mean_pictures_instead_of_columns() -> None:
     explorer = Explorer(VaDEGuide(model), x)
     told = explorer.about("digit")
     found = explorer.guide.predict(x)["digit"]
-    pictures = explorer.mean_pictures(told)
+    pictures = explore_views.mean_pictures(explorer, told)
     for each, picture in zip(told.clusters, pictures, strict=True):
         mean = x[found == each["cluster"]].mean(0)[0]
         np.testing.assert_allclose(picture, mean, atol=1)
@@ -164,13 +163,16 @@ def test_images_have_mean_pictures_instead_of_columns() -> None:
 def test_a_swap_takes_each_facet_from_the_input_that_it_names() -> None:
     explorer = explorer_of(two_facets())
     z = {name: torch.as_tensor(means) for name, means in explorer.guide.embed(explorer.x).items()}
-    combinations, data = explorer.swaps(4, 7)
-    for (style, digit), datum in zip(combinations, data, strict=True):
+    data = explorer.swaps("digit", 4, 7).reshape(4, -1)
+    for (digit, style), datum in zip(product((4, 7), repeat=2), data, strict=True):
         with torch.no_grad():
             expected = explorer.model.decode(
                 {"style": z["style"][style], "digit": z["digit"][digit]}
             ).mean
         np.testing.assert_allclose(datum, expected.numpy(), rtol=1e-5)
+    page = str(explore_views.swap_table(explorer, "digit", 4, 7))
+    assert page.count("className='swap'") == 4
+    assert "Choose an input" in str(explore_views.swap_table(explorer, "digit", 4, None))
 
 
 def test_a_moved_latent_moves_alone() -> None:
@@ -207,20 +209,21 @@ def test_held_samples_differ_in_their_facet_alone() -> None:
     )
 
 
-def test_a_label_that_the_decoder_reads_is_a_part_and_a_choice() -> None:
+def test_a_label_that_the_decoder_reads_is_swapped_and_a_choice() -> None:
     explorer = explorer_of(cvae())
-    assert (explorer.parts, explorer.choices("z"), explorer.kind_of_choices("z")) == (
-        ["z", "label"],
-        [0, 1, 2],
-        "Labels",
-    )
-    moved = [explorer.moved("z", 0, {}, label).datum for label in range(3)]
-    np.testing.assert_allclose(explorer.swaps(0, 1)[1][1], moved[1], rtol=1e-5)  # row 1 has label 1
-    assert not np.allclose(moved[0], moved[2])
+    assert explorer.choices("z") == [0, 1, 2]
+    z = torch.as_tensor(explorer.guide.embed(explorer.x, **given(explorer.guide, N))["z"])
+    explorer.model.eval()
+    with torch.no_grad():  # row 1 has label 1
+        expected = explorer.model.decode({"z": z[[0]]}, label=torch.tensor([1])).mean
+    np.testing.assert_allclose(explorer.swaps("z", 0, 1)[0, 1], expected[0].numpy(), rtol=1e-5)
     classes = explorer_of(nvae())
-    assert [axis.index for axis in classes.axes("class", 0, label=2)] == [4, 5], (
-        "the latents of that class alone"
-    )
+    own = given(classes.guide, N)["label"]
+    for row in range(3):
+        assert [axis.index for axis in classes.axes("class", row)] == [
+            2 * int(own[row]),
+            2 * int(own[row]) + 1,
+        ], "the latents of that class alone"
 
 
 @pytest.mark.parametrize("build", [ivae, cvae], ids=["ivae", "cvae"])
@@ -233,7 +236,7 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     assert explorer.samples(facet, 1, 4).shape == (4, 6)
     for view in (
         explore_views.clusters_view(explorer, facet, explorer.about),
-        explore_views.swap_table(explorer, 0, 1, explorer.parts),
+        explore_views.swap_table(explorer, facet, 0, 1),
     ):
         assert view.className == "note"
         assert view.children == explorer.refusal
@@ -243,12 +246,7 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda explorer: explorer.swaps(0, 1, "z"), "parts must be a list"),
-        (lambda explorer: explorer.swaps(0, 1, ["hue"]), "part must be one of"),
-        (lambda explorer: explorer.swaps(0, 1, ["class"] * 2), "Choose 1 to 6 different parts"),
-        (lambda explorer: explorer.axes("class", 0, label=3), "label must be one of"),
-        (lambda explorer: explorer.axes("class", 0, label=-1), "label must be one of"),
-        (lambda explorer: explorer.moved("class", 0, {}, label=1.0), "label must be one of"),
+        (lambda explorer: explorer.swaps("hue", 0, 1), "unknown facet 'hue'"),
         (lambda explorer: explorer.moved("class", 0, {0: 1e308}), "got 0 at 1e\\+308"),
         (lambda explorer: explorer.samples("class", 0, temperature=1e308), "temperature is a"),
         (lambda explorer: explorer.samples("class", 0, seed=-1), "seed must be an integer"),
@@ -589,29 +587,6 @@ def test_other_models_in_a_browser(
         for view in explore_page.VIEWS:
             page.choose("view", view)
             assert page.wait(f"#{view} img, #{view} .note", None)
-        page.stays_quiet()
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.slow(5)
-def test_a_browser_chooses_which_of_many_facets_to_swap(browser: Any, tmp_path: Path) -> None:
-    facets = {f"facet{j}": GaussianMixture(2, 2) for j in range(8)}
-    guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
-    run = SVIRunner(guide.model, guide).save(tmp_path / "run")
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((20, 6)))
-    flags = [str(run), "--data", str(tmp_path / "x.npy")]
-    with serve.serving(data.open_run(**asked(*flags)), 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        page = chromium.Page(browser, serve.address_of(server))
-        page.choose("view", "Swaps")
-        assert page.wait(".swap", 64)
-        page.click("#swapped label:nth-child(8)")
-        assert page.wait("#swap-table .note", None)
-        for place in range(1, 6):
-            page.click(f"#swapped label:nth-child({place})")
-        assert page.wait(".swap", 4)
         page.stays_quiet()
         server.shutdown()
         thread.join()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import product
 from threading import RLock
 from typing import Any
 
@@ -23,7 +22,7 @@ from facetvae.explorer.pictures import Pictures
 from guides.base import FacetGuide, check_guide
 from inference.evaluation.clusters import latents_of_cluster
 from inference.randomness import seeded
-from ppl_models.checks import check_count, check_kind, check_one_of, check_seed, is_index, number
+from ppl_models.checks import check_count, check_one_of, check_seed, is_index, number
 from ppl_models.columns import Columns
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, Flat
@@ -32,8 +31,6 @@ __all__ = ["Axis", "Explorer", "Moved"]
 
 # Most latents to vary at once.
 MAX_AXES = 16
-# Most parts to swap at once, which takes 2 to this power decoded data.
-MAX_SWAPPED = 6
 # The largest number of the models' precision.
 MAX_FLOAT = float(np.finfo(np.float32).max)
 # How far latents can be varied beyond the data's range, as a share of that range.
@@ -141,11 +138,6 @@ class Explorer:
         """Names of the facets, shallow to deep."""
         return list(self.model.priors)
 
-    @property
-    def parts(self) -> list[str]:
-        """The inputs of the decoder: facets, and other inputs such as labels."""
-        return [*self.facets, *self.model.decodes]
-
     def choices(self, facet: str) -> list[int]:
         """The choices for a facet's draws: its clusters, the largest first; if it has none, the
         labels that the decoder reads; or nothing.
@@ -155,10 +147,6 @@ class Explorer:
             counts = np.bincount(self._proba[facet].argmax(-1), minlength=components)
             return np.argsort(-counts, kind="stable").tolist()
         return list(range(components if self._has_components(facet) else self.num_classes))
-
-    def kind_of_choices(self, facet: str) -> str:
-        """The kind of :meth:`choices`, in one word."""
-        return "Clusters" if self._has_components(facet) else "Labels"
 
     @property
     def num_classes(self) -> int:
@@ -215,50 +203,33 @@ class Explorer:
         named = zip(likelihood.names, self.columns, strict=True)
         return {shown: kinds[own] for own, shown in named if own in kinds}
 
-    def mean_pictures(self, told: FacetDescription) -> np.ndarray:
-        """A picture of the mean of each cluster that :meth:`about` describes; none if the entries
-        of a datum have names.
-        """
-        means = [each["mean"] for each in told.clusters if "mean" in each]
-        x = np.array(means, float).reshape(-1, *self.x.shape[1:])
-        return self.pictures(x / 255 if self.x.dtype == np.uint8 else x) if means else x
+    def swaps(self, facet: str, first: int, second: int) -> np.ndarray:
+        """Two data with one facet exchanged, decoded.
 
-    def swaps(
-        self, first: int, second: int, parts: Sequence[str] | None = None
-    ) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """Every combination of some :attr:`parts` of two data, decoded; all other parts are the
-        first's.
-
-        :param parts: the parts to swap, at most :data:`MAX_SWAPPED`; by default as many, from the
-            first on.
-        :returns: for each combination the row that each swapped part comes from, and data
-            ``[2 ** len(parts), *x_shape]``.
-        :raises ValueError: if a row or part does not exist, or if there are too many parts.
+        :returns: ``[2, 2, *x_shape]``: the facet is that of the first or the second datum by row,
+            and all else by column.
+        :raises ValueError: if the facet is unknown, or a row does not exist.
         """
         self._check_posterior()
-        pair = [self._check_row(row) for row in (first, second)]
-        swapped = self._check_swapped(self.parts[:MAX_SWAPPED] if parts is None else parts)
-        combinations = list(product(pair, repeat=len(swapped)))
-        chosen = dict.fromkeys(self.parts, torch.full((len(combinations),), first))
-        chosen |= dict(zip(swapped, torch.tensor(combinations).T, strict=True))
-        z = {name: self._means[name][chosen[name]] for name in self.facets}
-        return combinations, self._decode(
-            z, {name: self._beside[name][chosen[name]] for name in self.model.decodes}
-        )
+        self.model.prior(facet)
+        pair = torch.tensor([self._check_row(row) for row in (first, second)])
+        own, others = pair.repeat_interleave(2), pair.repeat(2)
+        z = {name: means[own if name == facet else others] for name, means in self._means.items()}
+        data = self._decode(z, {name: self._beside[name][others] for name in self.model.decodes})
+        return data.reshape(2, 2, *data.shape[1:])
 
-    def axes(self, facet: str, row: int, label: int | None = None) -> list[Axis]:
-        """The latents of a facet that can be varied for a datum; if there are many, those with the
-        largest variance.
+    def axes(self, facet: str, row: int) -> list[Axis]:
+        """The latents of a facet that can be varied for a datum (for N-VAE, those of its class); if
+        there are many, those with the largest variance.
 
-        :param label: the label to decode with; for N-VAE, only the latents of this class are used.
-        :raises ValueError: if the facet is unknown, or the row or label does not exist.
+        :raises ValueError: if the facet is unknown, or the row does not exist.
         """
         self._check_posterior()
         self._check_row(row)
         prior, z = self.model.prior(facet), self._means[facet].numpy()
         candidates = np.arange(prior.dim)
         if isinstance(prior, ClassBlocks):
-            own = int(self._beside["label"][row]) if label is None else self._check_label(label)
+            own = int(self._beside["label"][row])
             candidates = candidates.reshape(prior.num_components, prior.block_dim)[own]
         telling = candidates[np.argsort(-z[:, candidates].var(0), kind="stable")[:MAX_AXES]]
         low, high = z.min(0), z.max(0)
@@ -268,32 +239,26 @@ class Explorer:
             for j in np.sort(telling).tolist()
         ]
 
-    def moved(
-        self, facet: str, row: int, values: Mapping[int, float], label: int | None = None
-    ) -> Moved:
+    def moved(self, facet: str, row: int, values: Mapping[int, float]) -> Moved:
         """A datum decoded with some latents of a facet set to ``values``, by index.
 
-        :param label: the label to decode with instead of the datum's, if the decoder reads one.
-        :raises ValueError: if the facet, row, latent or label does not exist, or a value is not a
-            finite number in single precision.
+        :raises ValueError: if the facet, row or latent does not exist, or a value is not a finite
+            number in single precision.
         """
         self._check_posterior()
-        dim = self.model.prior(facet).dim
+        prior = self.model.prior(facet)
         z = {name: means[self._check_row(row)][None].clone() for name, means in self._means.items()}
         for j, value in values.items():
-            if not is_index(j, dim) or not abs(number(value)) <= MAX_FLOAT:
+            if not is_index(j, prior.dim) or not abs(number(value)) <= MAX_FLOAT:
                 raise ValueError(
-                    f"facet {facet!r} has the latents 0 to {dim - 1}, got {j!r} at {value!r}"
+                    f"facet {facet!r} has the latents 0 to {prior.dim - 1}, got {j!r} at {value!r}"
                 )
             z[facet][0, j] = number(value)
-        beside = {name: each[row : row + 1] for name, each in self._beside.items()}
-        if label is not None and "label" in beside:
-            beside["label"] = torch.tensor([self._check_label(label)])
-        datum = self._decode(z, beside)[0]
-        if facet not in self.model.inferred or isinstance(self.model.prior(facet), ClassBlocks):
+        datum = self._decode(z, {name: each[[row]] for name, each in self._beside.items()})[0]
+        if facet not in self.model.inferred or isinstance(prior, ClassBlocks):
             return Moved(datum, None, None)
         with self._asking():
-            proba = self.model.prior(facet).log_joint(z[facet]).softmax(-1)[0]
+            proba = prior.log_joint(z[facet]).softmax(-1)[0]
         return Moved(datum, int(proba.argmax()), float(proba.max()))
 
     def samples(
@@ -327,19 +292,15 @@ class Explorer:
         if choice is not None:
             check_one_of("choice", choice, self.choices(facet))
         cluster = choice if self._has_components(facet) else None
-        given = {}
-        if choice is not None and cluster is None:
-            given = {"label": torch.full((n,), choice)}
-        elif held is not None and self.num_classes and cluster is None:
-            self._check_posterior()
-            given = {"label": self._beside["label"][[self._check_row(held)] * n]}
-        others = None
+        given, others = {}, None
         if held is not None:
             self._check_posterior()
-            others = {
-                name: means[[self._check_row(held)]].to(self.model.gates)
-                for name, means in self._means.items()
-            }
+            row = [self._check_row(held)]
+            others = {name: z[row].to(self.model.gates) for name, z in self._means.items()}
+            if self.num_classes and cluster is None:
+                given = {"label": self._beside["label"][row * n]}
+        if choice is not None and cluster is None:
+            given = {"label": torch.full((n,), choice)}
         with self._asking(seed):
             z = latents_of_cluster(self.model, facet, cluster, n, temperature, others)
             return self._decode(z, self.model.draw_given(n, facet, cluster, given))
@@ -378,20 +339,3 @@ class Explorer:
         if not is_index(row, len(self.x)):
             raise ValueError(f"there are the inputs 0 to {len(self.x) - 1}, got {row!r}")
         return row
-
-    def _check_label(self, label: int) -> int:
-        if not is_index(label, self.num_classes):
-            raise ValueError(
-                f"label must be one of {tuple(range(self.num_classes))}, got {label!r}"
-            )
-        return label
-
-    def _check_swapped(self, parts: Sequence[str]) -> Sequence[str]:
-        for part in check_kind("parts", parts, (list, tuple), f"a list of some of {self.parts}"):
-            check_one_of("part", part, self.parts)
-        if not 1 <= len(set(parts)) == len(parts) <= MAX_SWAPPED:
-            raise ValueError(
-                f"Choose 1 to {MAX_SWAPPED} different parts to swap: each doubles the number of "
-                f"pictures, got {len(parts)}."
-            )
-        return parts

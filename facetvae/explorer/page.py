@@ -12,7 +12,7 @@ import numpy as np
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Response, abort, request
 
-from facetvae.explorer.explorer import MAX_SWAPPED, Explorer
+from facetvae.explorer.explorer import Explorer
 from facetvae.explorer.requests import (
     HELD,
     MAX_TEMPERATURE,
@@ -23,7 +23,6 @@ from facetvae.explorer.requests import (
 from facetvae.explorer.views import (
     clusters_view,
     moved_picture,
-    note,
     png,
     sample_rows,
     slider_list,
@@ -37,13 +36,12 @@ VIEWS = {
     "Clusters": "The most typical data of each cluster, the surest first, and what tells the "
     "clusters apart. The line in each bar is a 95 % interval. It describes: clusters were found in "
     "such data.",
-    "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
-    "from the other. The last two inputs that were clicked are A and B.",
+    "Swaps": "Two inputs, and what can be made of them: the facet is taken from one of them, all "
+    "else from one of them. The last two inputs that were clicked are A and B.",
     "Latents": "Start from input A and move its latents one by one; the other facets stay.",
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
     "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
 }
-OF_ONE_FACET = ("Clusters", "Latents", "Samples")
 WITH_INPUTS = ("Swaps", "Latents", "Samples")
 SHOWN_CHOICES = 10
 
@@ -131,8 +129,8 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
             html.Header([html.H2(id="heading"), html.P(id="lead")]),
             inputs(explorer),
             html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="Clusters"),
-            swaps(explorer),
-            latents(explorer),
+            html.Section(id="Swaps"),
+            latents(),
             samples(),
             html.Section(id="Training"),
         ]
@@ -158,27 +156,11 @@ def inputs(explorer: Explorer) -> html.Section:
     return html.Section([side, html.Div(id="thumbnails", className="thumbnails")], id="inputs")
 
 
-def swaps(explorer: Explorer) -> html.Section:
-    """Which parts are swapped is asked only where all at once would be too many."""
-    first = explorer.parts[:MAX_SWAPPED]
-    says = (
-        f"At most {MAX_SWAPPED} of the {len(explorer.parts)} parts are swapped at once; the others "
-        "are those of A."
-    )
-    parts = dcc.Checklist(explorer.parts, first, id="swapped", className="parts", inline=True)
-    choose = html.Div([note(says), parts], hidden=len(first) == len(explorer.parts))
-    return html.Section([choose, html.Div(id="swap-table")], id="Swaps")
-
-
-def latents(explorer: Explorer) -> html.Section:
-    labels = [{"label": f"decoded as {k}", "value": k} for k in range(explorer.num_classes)]
+def latents() -> html.Section:
     picture = html.Img(id="moved", className="large", alt="decoded")
-    label = dcc.Dropdown(labels, id="label", placeholder="decoded as its own class")
-    label.className = "narrow" if labels else "absent"
     shown = [
         html.Figure([picture, html.Figcaption(id="moved-says")]),
         html.Button("Back to the input", id="back", className="quiet"),
-        label,
     ]
     sliders = html.Div(id="sliders", className="sliders")
     parts = [html.Div(shown, className="shown"), sliders]
@@ -199,7 +181,7 @@ def samples() -> html.Section:
         allow_direct_input=False,
     )
     controls = [
-        html.Div([html.Span(id="choices-of"), chips], id="choose-clusters"),
+        html.Div([html.Span("Clusters, or labels"), chips], id="choose-clusters"),
         html.Div([html.Span("Temperature"), slider], className="control"),
         radio("held", others, "drawn", "pair"),
         html.Button("Draw anew", id="anew", className="quiet"),
@@ -237,7 +219,7 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
         Input("held", "value"),
     )
     def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
-        of_one = view in OF_ONE_FACET
+        of_one = view != "Training"
         needed = view in WITH_INPUTS and (view != "Samples" or held == "held")
         heading = [facet, html.Small(view.lower())] if of_one else view
         return (
@@ -295,14 +277,14 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
             return png(explorer.pictures(explorer.x[[row]])[0]) if row is not None else no_update
 
     @app.callback(
-        Output("swap-table", "children"),
+        Output("Swaps", "children"),
         Input("view", "value"),
+        Input("facet", "value"),
         Input("input-A", "value"),
         Input("input-B", "value"),
-        Input("swapped", "value"),
     )
-    def swaps(view: str, first: int | None, second: int | None, parts: list[str]) -> Any:
-        return swap_table(explorer, first, second, parts) if view == "Swaps" else no_update
+    def swaps(view: str, facet: str, first: int | None, second: int | None) -> Any:
+        return swap_table(explorer, facet, first, second) if view == "Swaps" else no_update
 
 
 def answer_latents(app: Dash, explorer: Explorer) -> None:
@@ -311,11 +293,10 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Input("view", "value"),
         Input("facet", "value"),
         Input("input-A", "value"),
-        Input("label", "value"),
         Input("back", "n_clicks"),
     )
-    def sliders(view: str, facet: str, row: int | None, label: int | None, clicks: Any) -> Any:
-        return slider_list(explorer, facet, row, label) if view == "Latents" else no_update
+    def sliders(view: str, facet: str, row: int | None, clicks: Any) -> Any:
+        return slider_list(explorer, facet, row) if view == "Latents" else no_update
 
     @app.callback(
         Output("moved", "src"),
@@ -323,14 +304,13 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Input({"type": "latent", "place": ALL}, "value"),
         State("facet", "value"),
         State("input-A", "value"),
-        State("label", "value"),
     )
-    def moved(values: list[float], facet: str, row: int | None, label: int | None) -> Any:
+    def moved(values: list[float], facet: str, row: int | None) -> Any:
         if not values or row is None:
             return no_update, no_update
         places = {each["id"]["place"]: each["value"] for each in ctx.inputs_list[0]}
         try:
-            return moved_picture(explorer, facet, row, places, label)
+            return moved_picture(explorer, facet, row, places)
         except ValueError as error:  # such as sliders of the facet that was shown before
             return no_update, str(error)
 
@@ -339,14 +319,13 @@ def answer_samples(app: Dash, explorer: Explorer) -> None:
     @app.callback(
         Output("choices", "options"),
         Output("choices", "value"),
-        Output("choices-of", "children"),
         Output("choose-clusters", "hidden"),
         Input("facet", "value"),
     )
-    def choices(facet: str) -> tuple[list[Any], list[int], str, bool]:
+    def choices(facet: str) -> tuple[list[Any], list[int], bool]:
         there = explorer.choices(facet)
         options = [{"label": str(k), "value": k} for k in sorted(there)]
-        return options, sorted(there[:SHOWN_CHOICES]), explorer.kind_of_choices(facet), not there
+        return options, sorted(there[:SHOWN_CHOICES]), not there
 
     @app.callback(
         Output("drawn", "children"),

@@ -43,26 +43,17 @@ def one_of(values: Sequence[str]) -> Allowed:
     return Allowed(words, lambda value: isinstance(value, str) and value in values)
 
 
-def index_below(n: int, what: str) -> Allowed:
-    """A number of one of ``n`` things, or nothing."""
-    words = f"the number of {what}, from 0 to {n - 1}, or empty" if n else f"empty: there is {what}"
-    return Allowed(words, lambda value: value is None or is_index(value, n))
-
-
-def some_of(test: Callable[[Any], bool], most: int, what: str) -> Allowed:
-    def check(values: Any) -> bool:
-        return isinstance(values, list) and len(values) <= most and all(map(test, values))
-
-    return Allowed(f"a list of at most {most} {what}", check)
-
-
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and isfinite(number(value))
 
 
 def fields(explorer: Explorer, views: Sequence[str]) -> dict[str, Allowed]:
     """What each property that the page sends can be."""
-    row, parts = index_below(len(explorer.x), "an input"), explorer.parts
+    last = len(explorer.x) - 1
+    row = Allowed(
+        f"the number of an input, from 0 to {last}, or empty",
+        lambda value: value is None or is_index(value, last + 1),
+    )
     clicks = Allowed(
         f"a number of clicks, at most {MAX_CLICKS}, or empty",
         lambda value: value is None or is_index(value, MAX_CLICKS + 1),
@@ -73,9 +64,14 @@ def fields(explorer: Explorer, views: Sequence[str]) -> dict[str, Allowed]:
         "facet.value": one_of(explorer.facets),
         "input-A.value": row,
         "input-B.value": row,
-        "swapped.value": some_of(one_of(parts).test, len(parts), "of the swapped parts"),
-        "label.value": index_below(explorer.num_classes, "a label"),
-        "choices.value": some_of(lambda value: is_index(value, most), most, "choices"),
+        "choices.value": Allowed(
+            f"a list of at most {most} choices",
+            lambda values: (
+                isinstance(values, list)
+                and len(values) <= most
+                and all(is_index(value, most) for value in values)
+            ),
+        ),
         "temperature.value": Allowed(
             f"a number from 0 to {MAX_TEMPERATURE}",
             lambda value: is_number(value) and 0 <= value <= MAX_TEMPERATURE,

@@ -15,7 +15,7 @@ from PIL import Image
 from facetvae.describing import FacetDescription
 from facetvae.describing.description import told_of
 from facetvae.explorer.explorer import Explorer
-from facetvae.explorer.requests import MAX_CHOICES
+from facetvae.explorer.requests import MAX_CHOICES, SLOTS
 from inference.figures.training import training_curves
 
 # Pictures in a row, and rows of draws where nothing is chosen.
@@ -95,8 +95,7 @@ def clusters_view(
 
 def gallery(explorer: Explorer, found: FacetDescription) -> html.Div:
     """Each cluster's mean, if the data's entries have no names, and its typical data."""
-    means = explorer.mean_pictures(found)
-    rows = []
+    means, rows = mean_pictures(explorer, found), []
     for place in np.argsort([-each["certainty"] for each in found.clusters], kind="stable"):
         each = found.clusters[place]
         says = f"{each['size']:,} data, {100 * each['certainty']:.0f} % sure"
@@ -106,6 +105,13 @@ def gallery(explorer: Explorer, found: FacetDescription) -> html.Div:
         mean = [strip(means[[place]], 1)] if len(means) else []
         rows.append(html.Div([caption, *mean, typical], className="row"))
     return html.Div(rows, className="gallery")
+
+
+def mean_pictures(explorer: Explorer, found: FacetDescription) -> np.ndarray:
+    """A picture of the mean of each cluster; none if the entries of a datum have names."""
+    means = [each["mean"] for each in found.clusters if "mean" in each]
+    x = np.array(means, float).reshape(-1, *explorer.x.shape[1:])
+    return explorer.pictures(x / 255 if explorer.x.dtype == np.uint8 else x) if means else x
 
 
 def columns_table(title: str, columns: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -137,38 +143,25 @@ def training_view(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -
 
 
 @told
-def swap_table(
-    explorer: Explorer, first: int | None, second: int | None, parts: Sequence[str]
-) -> html.Div:
-    parts = [part for part in explorer.parts if part in parts]  # shallow to deep
-    _, data = explorer.swaps(*whole(explorer, first, second), parts)
-    half = max(1, len(parts) // 2)
-    left, over = parts[:half], parts[half:]
-    pictures = [
-        html.Td(html.Img(src=png(each), className="swap")) for each in explorer.pictures(data)
-    ]
-    columns = 2 ** len(over)
-    heads = [html.Th(of_letters(over, k)) for k in range(columns)] if over else []
-    rows = [
-        html.Tr([html.Th(of_letters(left, i)), *pictures[i * columns : (i + 1) * columns]])
-        for i in range(2 ** len(left))
-    ]
-    table = html.Table(
-        [html.Thead(html.Tr([html.Th(), *heads])), html.Tbody(rows)],
-        className="swaps",
-        style={"--swap-height": f"{min(170, 480 // len(rows))}px"},
-    )
-    says = f"{parts[0]} is all that is decoded: these are reconstructions, with nothing to swap."
-    return html.Div([table] if len(explorer.parts) > 1 else [table, note(says)])
+def swap_table(explorer: Explorer, facet: str, first: int | None, second: int | None) -> html.Div:
+    """A facet of input A or B by row, and all else of A or B by column."""
+    data = explorer.swaps(facet, *whole(explorer, first, second))
+    others = [each for each in (*explorer.facets, *explorer.model.decodes) if each != facet]
+    rest = others[0] if len(others) == 1 else "all else"
+    heads = [html.Th(source(rest, letter)) for letter in SLOTS] if others else []
+    rows = []
+    for letter, row in zip(SLOTS, data if others else data[:, :1], strict=True):
+        pictures = [html.Img(src=png(each), className="swap") for each in explorer.pictures(row)]
+        rows.append(html.Tr([html.Th(source(facet, letter)), *map(html.Td, pictures)]))
+    top = html.Thead(html.Tr([html.Th(), *heads]))
+    table = html.Table([top, html.Tbody(rows)], className="swaps")
+    says = f"{facet} is all that is decoded: these are reconstructions, with nothing to swap."
+    return html.Div([table] if others else [table, note(says)])
 
 
-def of_letters(parts: Sequence[str], number: int) -> list[Any]:
-    """Which input each part is of, in the order of combinations: the last part changes first."""
-    letters = ["AB"[number >> place & 1] for place in range(len(parts))][::-1]
-    return [
-        html.Span([part, html.Span(letter, className=f"letter {letter}")], className="source")
-        for part, letter in zip(parts, letters, strict=True)
-    ]
+def source(part: str, letter: str) -> html.Span:
+    """Which input a part is of."""
+    return html.Span([part, html.Span(letter, className=f"letter {letter}")], className="source")
 
 
 def whole(explorer: Explorer, *rows: int | None) -> list[int]:
@@ -179,8 +172,8 @@ def whole(explorer: Explorer, *rows: int | None) -> list[int]:
 
 
 @told
-def slider_list(explorer: Explorer, facet: str, row: int | None, label: int | None) -> list[Any]:
-    axes = explorer.axes(facet, *whole(explorer, row), label)
+def slider_list(explorer: Explorer, facet: str, row: int | None) -> list[Any]:
+    axes = explorer.axes(facet, *whole(explorer, row))
     dim = explorer.model.prior(facet).dim
     says = f"{len(axes)} of the {dim} latents of {facet}: those that can tell most."
     return [note(says)] * (len(axes) < dim) + [
@@ -206,18 +199,18 @@ def slider_list(explorer: Explorer, facet: str, row: int | None, label: int | No
 
 
 def moved_picture(
-    explorer: Explorer, facet: str, row: int, values: Mapping[int, float], label: int | None
+    explorer: Explorer, facet: str, row: int, values: Mapping[int, float]
 ) -> tuple[str, str]:
     """The picture of a moved datum, and its cluster; values beyond their sliders count as the
     sliders' ends.
 
-    :raises ValueError: if the facet has no such latents, or the row or label does not exist.
+    :raises ValueError: if the facet has no such latents, or the row does not exist.
     """
-    axes = {axis.index: axis for axis in explorer.axes(facet, row, label)}
+    axes = {axis.index: axis for axis in explorer.axes(facet, row)}
     if not values.keys() <= axes.keys():
         raise ValueError(f"These sliders are not those of {facet}: choose the facet again.")
     within = {j: min(max(each, axes[j].low), axes[j].high) for j, each in values.items()}
-    found = explorer.moved(facet, row, within, label)
+    found = explorer.moved(facet, row, within)
     picture = png(explorer.pictures(found.datum[None])[0])
     if found.cluster is None:
         return picture, ""

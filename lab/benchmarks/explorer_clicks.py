@@ -90,7 +90,7 @@ def at_the_server(explorer: Explorer, clicks: int) -> dict[str, list[float]]:
             explorer, facets[next(number) % 2], described
         ),
         "Swaps": lambda: explore_views.swap_table(
-            explorer, next(number), next(number), explorer.parts
+            explorer, facets[next(number) % 2], next(number), next(number)
         ),
         "Latents": moved,
         "Samples": samples,

@@ -53,7 +53,6 @@ from tests.bad_inputs.shared import (
     explorer,
     guide,
     holed,
-    labelled,
     mlvae,
     nvae,
     of,
@@ -174,7 +173,7 @@ FIGURES = [
     ),
     *of(
         "Explorer.swaps",
-        ("range: row", lambda: explorer().swaps(0, len(X)), "there are the inputs 0 to"),
+        ("range: row", lambda: explorer().swaps("digit", 0, len(X)), "there are the inputs 0 to"),
     ),
     *of(
         "Explorer.axes",
@@ -195,7 +194,6 @@ FIGURES = [
             lambda: explorer().moved("digit", 0, {0: NAN}),
             "has the latents 0 to 1, got 0 at nan",
         ),
-        ("range: label", lambda: labelled().moved("z", 0, {}, 3), "label must be one of"),
     ),
     *of(
         "Explorer.samples",
