@@ -23,8 +23,8 @@ __all__ = ["Opened", "Refused", "open_run"]
 # How far above a run's folder the description may lie that names its data: examples of many runs
 # have one for all.
 LEVELS_UP = 2
-# Text of others is repeated up to this length, and this many characters of names are read.
-LONGEST, LARGEST_NAMES = 200, 1_000_000
+# Text of others is repeated up to this length.
+LONGEST = 200
 
 Loaders = Mapping[str, Callable[[Path | None], Dataset]]
 
@@ -164,13 +164,19 @@ def label_of(model: FacetModel, labels: Mapping[str, np.ndarray]) -> np.ndarray 
     return next(fitting, None)
 
 
+def existing(path: Path, what: str) -> Path:
+    """:raises ValueError: if it is no file, such as a device that never ends."""
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no file {shortened(str(path))}: give one {what}")
+    return path
+
+
 def read_array(path: Path) -> np.ndarray:
     """An array in its file, whose numbers are read when they are used; never code.
 
     :raises ValueError: if there is none, or it is a single number.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"there is no file {shortened(str(path))}: give one that numpy.save wrote")
+    existing(path, "that numpy.save wrote")
     try:
         with np.errstate(all="raise"):
             array = open_memmap(path, mode="r")
@@ -190,12 +196,9 @@ def read_names(path: Path) -> list[str]:
 
     :raises ValueError: if there is no such file, or it is not text.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"there is no file {shortened(str(path))}: give one with a name a line")
     try:
-        with path.open(encoding="utf-8") as file:
-            lines = file.read(LARGEST_NAMES).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = existing(path, "with a name a line").read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read as text: {one_line(error)}") from None
     return [line.strip() for line in lines if line.strip()]
 

@@ -1,10 +1,8 @@
 """How many facets and clusters: comparison of candidates on held-out data, without labels.
 
-Four measures are compared. The held-out ELBO says how well a candidate describes data that it was
-not trained on. Its partitions should be found again with other seeds (stability), its clusters
-should be in use, and its facets should not repeat one another (redundancy). The ELBO chooses, by a
-rule that prefers a smaller candidate if the difference may be chance; the others say whether the
-choice can be trusted.
+The held-out ELBO chooses, by a rule that prefers a smaller candidate if the difference may be
+chance. Agreement of seeds, clusters in use and redundant facets say whether the choice can be
+trusted.
 """
 
 from __future__ import annotations
