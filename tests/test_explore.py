@@ -126,7 +126,7 @@ def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     assert (label["column"], set(label["shares"])) == ("half", {"0", "1"})
     page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
     assert "pixel 3" in page
-    assert "And of the known labels" in page
+    assert "What the clusters explain of the known labels" in page
 
 
 def test_columns_of_a_table_may_be_shown_by_other_names() -> None:
@@ -157,7 +157,7 @@ def test_images_have_mean_pictures_instead_of_columns() -> None:
         mean = x[found == each["cluster"]].mean(0)[0]
         np.testing.assert_allclose(picture, mean, atol=1)
     page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
-    assert "What the clusters explain" not in page
+    assert "of each column" not in page
 
 
 def test_a_swap_takes_each_facet_from_the_input_that_it_names() -> None:

@@ -19,7 +19,7 @@ from facetvae.explorer.requests import MAX_CHOICES, SLOTS
 from inference.figures.training import training_curves
 
 # Pictures in a row, and rows of draws where nothing is chosen.
-GALLERY_COLUMNS, SAMPLE_COLUMNS, SAMPLE_ROWS = 10, 20, 8
+GALLERY_COLUMNS, SAMPLE_COLUMNS, SAMPLE_ROWS = 7, 20, 8
 # Columns that are told of, and clusters of which each column is told.
 TOLD_COLUMNS, TOLD_CLUSTERS = 12, 12
 
@@ -89,7 +89,7 @@ def clusters_view(
     if explorer.pictures.shape is None or explorer.columns is not None:
         parts += columns_table("What the clusters explain of each column", found.columns)
     if found.metadata:
-        parts += columns_table("And of the known labels", found.metadata)
+        parts += columns_table("What the clusters explain of the known labels", found.metadata)
     return html.Div(parts, className="about")
 
 
