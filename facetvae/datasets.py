@@ -108,7 +108,7 @@ def _idx_split(raw: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         found.append(values.reshape(shape[0], -1).copy())
     images, labels = found
     if data[:3] != b"\0\0\x08" or labels.shape != (len(images), 1) or images.shape[1] != 784:
-        raise ValueError(f"images {images.shape} and labels {labels.shape} as bytes in {split}")
+        raise ValueError(f"{len(images)} images and {len(labels)} labels")
     return images, labels[:, 0].astype(int)
 
 
