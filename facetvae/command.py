@@ -56,7 +56,7 @@ def demo(out: Path, seed: int) -> None:
         raise Refused(f"no run can be saved in {out}: {error.strerror}") from None
     data = digits()
     images = data.train.reshape(-1, *data.image_shape)
-    found = MultiFacetClustering(facets=("style", "digit"), random_state=seed, verbose=1)
+    found = MultiFacetClustering(facets=("style", "digit"), random_state=seed, verbose=True)
     found.fit(images)
     found.runner_.save(out)
     (out / "run.json").write_text(json.dumps({"data": data.name}))

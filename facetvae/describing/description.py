@@ -220,7 +220,7 @@ def describe_clusters(
         key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
     rows = [row.tobytes() for row in np.stack([each.values for each in own], 1)]
-    unknown = found.stability is None or np.isnan(found.stability)
+    stability = np.nan if found.stability is None else float(found.stability)
     means = _means(plain_array(X, "X"), group) if named_columns(X) is None else {}
     return FacetDescription(
         facet=found.facet,
@@ -232,7 +232,7 @@ def describe_clusters(
         columns_left_out=max(0, len(own) - columns),
         metadata=[_beside(each, group, confidence) for each in beside],
         certainty=_certainty(found.certainty[group >= 0]),
-        stability=None if unknown else float(found.stability),
+        stability=None if np.isnan(stability) else stability,
     )
 
 

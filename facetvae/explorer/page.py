@@ -58,7 +58,7 @@ def build_app(
     app = Dash(
         __name__,
         title=f"{title} - FacetVAE",
-        update_title=None,
+        update_title="",
         assets_folder=str(Path(__file__).parent / "assets"),
         use_pages=False,
         serve_locally=True,

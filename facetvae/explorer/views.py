@@ -99,8 +99,8 @@ def gallery(explorer: Explorer, found: FacetDescription) -> html.Div:
     for place in np.argsort([-each["certainty"] for each in found.clusters], kind="stable"):
         each = found.clusters[place]
         says = f"{each['size']:,} data, {100 * each['certainty']:.0f} % sure"
-        caption = html.Div([html.Strong(f"{each['cluster']}"), html.Span(says)])
-        caption.className = "caption"
+        told_of_it = [html.Strong(f"{each['cluster']}"), html.Span(says)]
+        caption = html.Div(told_of_it, className="caption")
         typical = strip(explorer.pictures(explorer.x[each["exemplars"]]), GALLERY_COLUMNS)
         mean = [strip(means[[place]], 1)] if len(means) else []
         rows.append(html.Div([caption, *mean, typical], className="row"))
@@ -230,8 +230,9 @@ def sample_rows(
         return html.Div(note("Choose a cluster."))
     if len(chosen) > MAX_CHOICES:
         return html.Div(note(f"Choose at most {MAX_CHOICES} at once, of {len(chosen)}."))
-    rows = []
-    for choice in chosen or [None] * SAMPLE_ROWS:
+    rows: list[html.Div] = []
+    choices: Sequence[int | None] = chosen or [None] * SAMPLE_ROWS
+    for choice in choices:
         # Each row has draws of its own, the same again whatever else is chosen.
         own = 1000 * seed + (len(rows) if choice is None else choice)
         data = explorer.samples(facet, choice, SAMPLE_COLUMNS, temperature, held, own)
