@@ -14,27 +14,29 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from facetvae.explorer.data import Asked, Refused, explorer_of, load_run, shown_data
-from ppl_models.checks import check_count, check_device, check_seed, is_index
-
 __all__ = ["main"]
 
+# Seeds are below this: NumPy takes no others.
+SEEDS = 2**32
 
-def main(argv: list[str] | None = None, **asked: Any) -> None:
+
+def main(argv: list[str] | None = None, **options: Any) -> None:
     """Run a command.
 
-    :param asked: further arguments of :class:`~facetvae.explorer.data.Asked`, such as
-        ``datasets``.
+    :param options: further ones of :func:`~facetvae.explorer.data.open_run`, such as ``datasets``,
+        for runs that are looked at.
     :raises SystemExit: if it is refused, with status 2.
     """
     args = vars(parser().parse_args(argv))
+    from facetvae.explorer.data import Refused  # PyTorch is imported only where it is needed
+
     do = args.pop("do")
     try:
-        do(**args) if do is demo else do(args, **asked)
+        do(**args) if do is demo else do(**args, **options)
     except Refused as error:
         print(f"facetvae: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -46,10 +48,15 @@ def demo(out: Path, seed: int) -> None:
 
     from facetvae.datasets import digits
     from facetvae.estimators import MultiFacetClustering
+    from facetvae.explorer.data import Refused
 
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"no run can be saved in {out}: {error.strerror}") from None
     data = digits()
     images = data.train.reshape(-1, *data.image_shape)
-    found = MultiFacetClustering(facets=("style", "digit"), random_state=seed, verbose=1)
+    found = MultiFacetClustering(facets=("style", "digit"), random_state=seed, verbose=True)
     found.fit(images)
     found.runner_.save(out)
     (out / "run.json").write_text(json.dumps({"data": data.name}))
@@ -60,19 +67,22 @@ def demo(out: Path, seed: int) -> None:
     print(f"look at it: facetvae explore {out}")
 
 
-def explore(args: dict[str, Any], **asked: Any) -> None:
+def explore(port: int, no_browser: bool, **asked: Any) -> None:
     """Serve the explorer's page until Ctrl-C."""
-    from facetvae.explorer.serve import serve
+    from facetvae.explorer.data import Refused, open_run
 
-    port, browser = args.pop("port"), not args.pop("no_browser")
-    serve(Asked(**args, **asked), port, browser)
+    try:
+        from facetvae.explorer.serve import serve
+    except ImportError as error:
+        raise Refused(f"the page takes {error.name}: pip install 'facetvae[explore]'") from None
+    serve(open_run(**asked), port, browser=not no_browser)
 
 
-def describe(args: dict[str, Any], **asked: Any) -> None:
+def describe(**asked: Any) -> None:
     """Print what each facet with clusters is about."""
-    wanted = Asked(**args, **asked)
-    runner = load_run(wanted.run, wanted.device)
-    explorer = explorer_of(runner, shown_data(wanted, runner.model.x_shape), wanted)
+    from facetvae.explorer.data import open_run
+
+    explorer = open_run(**asked).explorer
     for facet in explorer.facets:
         try:
             print(explorer.about(facet).to_markdown())
@@ -91,59 +101,44 @@ def parser() -> argparse.ArgumentParser:
             do.__name__, help=do.__doc__, description=do.__doc__, allow_abbrev=False
         )
         one.set_defaults(do=do)
-        seed = reader("seed", int, check_seed)
+        seed = integer(0, SEEDS - 1)
         one.add_argument("--seed", type=seed, default=0, help="of what is random (default: 0)")
-        (_add_out if do is demo else _add_data)(one)
+        if do is demo:
+            runs = Path("runs/demo")
+            one.add_argument("--out", type=Path, default=runs, help=f"default: {runs}")
+            continue
+        _add_data(one)
         if do is explore:
-            port = reader("port", int, check_port)
+            port = integer(0, 2**16 - 1)
             one.add_argument("--port", type=port, default=8050, help="0: any (default: 8050)")
             one.add_argument("--no-browser", action="store_true", help="do not open a browser")
     return whole
 
 
-def _add_out(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--out", type=Path, default=Path("runs/demo"), help="default: runs/demo")
-
-
 def _add_data(one: argparse.ArgumentParser) -> None:
-    """The flags that :class:`~facetvae.explorer.data.Asked` describes."""
-    one.add_argument("run", type=Path, help="folder of a run, as SVIRunner.save writes it")
-    flags: Mapping[str, dict[str, Any]] = {
-        "data": {"type": Path, "metavar": "FILE.npy", "help": "your own data"},
-        "label": {"metavar": "NAME|FILE.npy", "help": "what the model takes as label="},
-        "group": {"metavar": "NAME|FILE.npy", "help": "as group= (default: one for each row)"},
-        "columns": {"type": Path, "metavar": "FILE.txt", "help": "names of columns, one a line"},
-        "image-shape": {
-            "type": reader("image-shape", int, check_count),
-            "nargs": "+",
-            "metavar": "N",
-            "help": "[channels] height width of your data",
-        },
-        "rows": {"type": reader("rows", int, check_count), "default": 3000, "help": "most rows"},
-        "data-root": {"type": Path, "help": "where data sets are (default: $FACETVAE_DATA)"},
-        "device": {"type": reader("device", str, check_device), "default": "cpu"},
-    }
-    for name, options in flags.items():
-        one.add_argument(f"--{name}", **options)
+    """The flags that :func:`~facetvae.explorer.data.open_run` describes."""
+    shape: dict[str, Any] = {"type": integer(1), "nargs": "+", "metavar": "N"}
+    add = one.add_argument
+    add("run", type=Path, help="folder of a run, as SVIRunner.save writes it")
+    add("--data", type=Path, metavar="FILE.npy", help="your own data")
+    add("--label", metavar="NAME|FILE.npy", help="what the model takes as label=")
+    add("--group", metavar="NAME|FILE.npy", help="as group= (default: one for each row)")
+    add("--columns", type=Path, metavar="FILE.txt", help="names of columns, one a line")
+    add("--image-shape", **shape, help="[channels] height width of your data")
+    add("--rows", type=integer(1), default=3000, help="most rows (default: 3000)")
+    add("--data-root", type=Path, help="where data sets are (default: $FACETVAE_DATA)")
+    add("--device", default="cpu", help="to compute on (default: cpu)")
 
 
-def reader(name: str, kind: type, check: Callable[[str, Any], Any]) -> Callable[[str], Any]:
-    """What argparse reads a flag with: its value as ``kind``, if it passes ``check``."""
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """What argparse reads a whole number with that is in this range."""
 
-    def read(text: str) -> Any:
-        value = kind(text)
-        try:
-            check(name, value)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+    def read(text: str) -> int:
+        value = int(text)
+        if value < low or (high is not None and value > high):
+            range_ = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise argparse.ArgumentTypeError(f"must be {range_}, got {value}")
         return value
 
-    read.__name__ = kind.__name__  # which argparse names where the text is none of that kind
+    read.__name__ = "integer"  # which argparse names where the text is none
     return read
-
-
-def check_port(name: str, value: Any) -> int:
-    """:raises ValueError: if there is no such port."""
-    if not is_index(value, 2**16):
-        raise ValueError(f"{name} must be from 0 to 65535, got {value}")
-    return value

@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from ppl_models.checks import check_count, check_one_of
+from ppl_models.checks import check_count
 
 __all__ = [
     "DATASETS",
@@ -22,7 +22,6 @@ __all__ = [
     "data_root",
     "digits",
     "fashion_mnist",
-    "load",
     "mnist",
     "some_rows",
     "torchvision_datasets",
@@ -68,52 +67,49 @@ def mnist(root: str | Path | None = None) -> Dataset:
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
     """
-    return _of_torchvision("MNIST", "digit", root)
+    return _idx_files("MNIST", "digit", root)
 
 
 def fashion_mnist(root: str | Path | None = None) -> Dataset:
     """Fashion-MNIST, as :func:`mnist`."""
-    return _of_torchvision("FashionMNIST", "article", root)
+    return _idx_files("FashionMNIST", "article", root)
 
 
-def _of_torchvision(name: str, label: str, root: str | Path | None) -> Dataset:
-    folder = data_root(root)
-    if not (folder / name / "raw").is_dir():
+def _idx_files(name: str, label: str, root: str | Path | None) -> Dataset:
+    raw = data_root(root) / name / "raw"
+    if not raw.is_dir():
         raise FileNotFoundError(
-            f"no {name} in {folder}: the folder {name}/raw with the four idx files, in "
-            "torchvision's layout, is needed"
-            f"\n  Try one of:\n  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where {name} is\n"
+            f"no {name} in {data_root(root)}: the folder {name}/raw with the four idx files, in "
+            f"torchvision's layout, is needed\n  Try one of:\n"
+            f"  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where {name} is\n"
             f"  - torchvision.datasets.{name}(FOLDER, download=True), once, where there is a "
             "network\n"
             "  - --dataset digits, which needs no files"
         )
-    kind = getattr(torchvision_datasets(), name)
     try:
-        train, test = kind(folder, train=True), kind(folder, train=False)
-        for part in (train, test):
-            if len(part.data) != len(part.targets):
-                raise ValueError(f"{len(part.data)} images and {len(part.targets)} labels")
-    except (
-        RuntimeError,
-        ValueError,
-        AssertionError,
-        TypeError,
-        KeyError,
-        IndexError,
-        EOFError,
-    ) as error:
-        raw = folder / name / "raw"
+        (train, y), (test, test_y) = (_idx_split(raw, split) for split in ("train", "t10k"))
+    except (OSError, ValueError, IndexError) as error:
         raise ValueError(
             f"a file in {raw} is not what it should be, get all four anew: {error}"
         ) from error
-    return Dataset(
-        name.replace("MNIST", "-MNIST").lower().removeprefix("-"),
-        train.data.flatten(1).numpy(),
-        test.data.flatten(1).numpy(),
-        {label: train.targets.numpy()},
-        {label: test.targets.numpy()},
-        (28, 28),
-    )
+    short = name.replace("MNIST", "-MNIST").lower().removeprefix("-")
+    return Dataset(short, train, test, {label: y}, {label: test_y}, (28, 28))
+
+
+def _idx_split(raw: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images ``[N, 784]`` and labels ``[N]`` in idx files: two zeros, the type (8 for bytes), the
+    number of axes, their lengths, and the values.
+    """
+    found = []
+    for what in ("images-idx3", "labels-idx1"):
+        data = (raw / f"{split}-{what}-ubyte").read_bytes()
+        shape = np.frombuffer(data, ">u4", data[3], 4)
+        values = np.frombuffer(data, np.uint8, offset=4 + 4 * data[3])
+        found.append(values.reshape(shape[0], -1).copy())
+    images, labels = found
+    if data[:3] != b"\0\0\x08" or labels.shape != (len(images), 1) or images.shape[1] != 784:
+        raise ValueError(f"{len(images)} images and {len(labels)} labels")
+    return images, labels[:, 0].astype(int)
 
 
 DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
@@ -121,14 +117,6 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
 }
-
-
-def load(name: str, root: str | Path | None = None) -> Dataset:
-    """A data set by its name in ``DATASETS``.
-
-    :raises ValueError: for another name.
-    """
-    return DATASETS[check_one_of("name", name, DATASETS)](root)
 
 
 def some_rows(data: Dataset, rows: int, test_rows: int | None = None) -> Dataset:

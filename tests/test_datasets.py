@@ -11,7 +11,7 @@ import scipy.io
 from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
-from facetvae.datasets import Dataset, digits, some_rows, torchvision_datasets
+from facetvae.datasets import Dataset, digits, mnist, some_rows, torchvision_datasets
 from lab.protocols import shapes
 from lab.protocols.datasets import coloured, load, shapes3d
 
@@ -197,6 +197,24 @@ def test_svhn_is_read_where_it_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert isinstance(data, Dataset)
     assert (data.train.shape, data.test.shape) == ((5, 3, 32, 32), (3, 3, 32, 32))
     np.testing.assert_array_equal(data.train_labels["digit"], [0, 1, 9, 2, 5])
+
+
+def test_mnist_is_read_as_torchvision_reads_it(tmp_path: Path) -> None:
+    raw, rng = tmp_path / "MNIST" / "raw", np.random.default_rng(0)
+    raw.mkdir(parents=True)
+    for split, n in (("train", 5), ("t10k", 3)):
+        x, y = (rng.integers(10, size=shape, dtype=np.uint8) for shape in ((n, 28, 28), n))
+        write_idx(raw / f"{split}-images-idx3-ubyte", x)
+        write_idx(raw / f"{split}-labels-idx1-ubyte", y)
+    data = mnist(tmp_path)
+    for train, x, labels in (
+        (True, data.train, data.train_labels),
+        (False, data.test, data.test_labels),
+    ):
+        theirs = torchvision_datasets().MNIST(tmp_path, train=train)
+        np.testing.assert_array_equal(x, theirs.data.flatten(1).numpy())
+        np.testing.assert_array_equal(labels["digit"], theirs.targets.numpy())
+        assert (x.dtype, labels["digit"].dtype) == (np.uint8, np.int64)
 
 
 def written_cifar(folder: Path, rows: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -347,7 +347,6 @@ def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(
             "a line in each of two tables"
         )
     assert f"chosen: {results['chosen']}, the smallest within one standard error" in done.stdout
-    assert (tmp_path / "run" / "figures" / "selection.png").stat().st_size > 20_000
 
 
 NVAE_RUNS = [

@@ -21,10 +21,9 @@ import torch
 from facetvae import command
 from facetvae.datasets import digits
 from facetvae.explorer import data
-from facetvae.explorer.data import Asked
 from facetvae.explorer.explorer import Explorer
 from facetvae.explorer.pictures import Pictures
-from guides import ConditionalGuide, FacetGuide, PointGuide, TableGuide, VaDEGuide
+from guides import ConditionalGuide, FacetGuide, TableGuide, VaDEGuide
 from inference import SVIRunner, warm_start
 from ppl_models import (
     CVAE,
@@ -34,7 +33,6 @@ from ppl_models import (
     Autoencoder,
     Categorical,
     Columns,
-    ConvGrid,
     GaussianMixture,
     Normal,
     SharedMLP,
@@ -77,35 +75,33 @@ def explorer_of(guide: FacetGuide, **options: Any) -> Explorer:
 def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], FacetGuide]) -> None:
     explorer = explorer_of(build())
     assert explorer.refusal is None
-    model, parts = explorer.model, explorer.parts
-    combinations, data = explorer.swaps(1, 0)
-    assert combinations == list(product((1, 0), repeat=len(parts)))
-    assert data.shape == (2 ** len(parts), *model.x_shape)
-    assert np.isfinite(data).all()
+    model = explorer.model
     for facet in explorer.facets:
+        data = explorer.swaps(facet, 1, 0)
+        assert data.shape == (2, 2, *model.x_shape)
+        assert np.isfinite(data).all()
         axes = explorer.axes(facet, 3)
         assert all(axis.low < axis.value < axis.high for axis in axes)
         still = explorer.moved(facet, 3, {axis.index: axis.value for axis in axes}).datum
-        np.testing.assert_allclose(still, explorer.swaps(3, 3)[1][0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(still, explorer.swaps(facet, 3, 3)[0, 0], rtol=1e-4, atol=1e-6)
         told = answer(
             lambda facet=facet: explorer.samples(
                 facet, next(iter(explorer.choices(facet)), None), 3
             )
         )
         assert isinstance(told, str) == isinstance(model, Autoencoder)
-        told = answer(lambda facet=facet: explorer.clusters(facet))
+        told = answer(lambda facet=facet: explorer.about(facet))
         assert isinstance(told, str) != (
             facet in model.inferred and model.priors[facet].num_components > 1
         )
-    views = [explore_views.gallery(explorer, f) for f in explorer.facets]
-    views += [explore_views.about_view(explorer, f, explorer.about) for f in explorer.facets]
+    views = [explore_views.clusters_view(explorer, f, explorer.about) for f in explorer.facets]
     views += [
         explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0)
         for f in explorer.facets
     ]
     views += [
-        explore_views.swap_table(explorer, 0, 1),
-        explore_views.slider_list(explorer, explorer.facets[0], 0, None),
+        explore_views.swap_table(explorer, explorer.facets[0], 0, 1),
+        explore_views.slider_list(explorer, explorer.facets[0], 0),
     ]
     assert all(view is not None for view in views)
     assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
@@ -118,18 +114,6 @@ def answer(question: Callable[[], Any]) -> Any:
         return str(error)
 
 
-def test_clusters_are_those_that_the_guide_predicts_the_surest_first() -> None:
-    explorer = explorer_of(two_facets())
-    proba = explorer.guide.predict_proba(explorer.x)["digit"]
-    found = explorer.clusters("digit", columns=3)
-    assert sum(cluster.count for cluster in found) == N
-    assert [c.certainty for c in found] == sorted((c.certainty for c in found), reverse=True)
-    for cluster in found:
-        assert set(proba[cluster.rows].argmax(-1)) == {cluster.number}
-        own = proba.max(-1)[proba.argmax(-1) == cluster.number]
-        np.testing.assert_array_equal(proba.max(-1)[cluster.rows], np.sort(own)[::-1][:3])
-
-
 def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     explorer = explorer_of(two_facets(), columns=[f"pixel {j}" for j in range(6)])
     told = explorer.about("digit")
@@ -140,9 +124,9 @@ def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     assert {each["column"] for each in told.columns} == set(explorer.columns or ())
     (label,) = told.metadata
     assert (label["column"], set(label["shares"])) == ("half", {"0", "1"})
-    page = str(explore_views.about_view(explorer, "digit", explorer.about))
+    page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
     assert "pixel 3" in page
-    assert "And of the known labels" in page
+    assert "What the clusters explain of the known labels" in page
 
 
 def test_columns_of_a_table_may_be_shown_by_other_names() -> None:
@@ -162,30 +146,33 @@ def test_labels_that_are_numbers_are_categories() -> None:
     assert set(told.metadata[0]["shares"]) == {"0", "1", "2"}
 
 
-def test_images_have_mean_pictures_in_place_of_columns() -> None:
+def test_images_have_mean_pictures_instead_of_columns() -> None:
     model = MFCVAE((1, 8, 8), {"digit": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
     x = (255 * np.random.default_rng(0).random((30, 1, 8, 8))).astype(np.uint8)
     explorer = Explorer(VaDEGuide(model), x)
     told = explorer.about("digit")
     found = explorer.guide.predict(x)["digit"]
-    pictures = explorer.mean_pictures(told)
+    pictures = explore_views.mean_pictures(explorer, told)
     for each, picture in zip(told.clusters, pictures, strict=True):
         mean = x[found == each["cluster"]].mean(0)[0]
         np.testing.assert_allclose(picture, mean, atol=1)
-    page = str(explore_views.about_view(explorer, "digit", explorer.about))
-    assert "What the clusters explain" not in page
+    page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
+    assert "of each column" not in page
 
 
 def test_a_swap_takes_each_facet_from_the_input_that_it_names() -> None:
     explorer = explorer_of(two_facets())
     z = {name: torch.as_tensor(means) for name, means in explorer.guide.embed(explorer.x).items()}
-    combinations, data = explorer.swaps(4, 7)
-    for (style, digit), datum in zip(combinations, data, strict=True):
+    data = explorer.swaps("digit", 4, 7).reshape(4, -1)
+    for (digit, style), datum in zip(product((4, 7), repeat=2), data, strict=True):
         with torch.no_grad():
             expected = explorer.model.decode(
                 {"style": z["style"][style], "digit": z["digit"][digit]}
             ).mean
         np.testing.assert_allclose(datum, expected.numpy(), rtol=1e-5)
+    page = str(explore_views.swap_table(explorer, "digit", 4, 7))
+    assert page.count("className='swap'") == 4
+    assert "Choose an input" in str(explore_views.swap_table(explorer, "digit", 4, None))
 
 
 def test_a_moved_latent_moves_alone() -> None:
@@ -222,39 +209,21 @@ def test_held_samples_differ_in_their_facet_alone() -> None:
     )
 
 
-def test_a_label_that_the_decoder_reads_is_a_part_and_a_choice() -> None:
+def test_a_label_that_the_decoder_reads_is_swapped_and_a_choice() -> None:
     explorer = explorer_of(cvae())
-    assert (explorer.parts, explorer.choices("z"), explorer.kind_of_choices("z")) == (
-        ["z", "label"],
-        [0, 1, 2],
-        "Labels",
-    )
-    moved = [explorer.moved("z", 0, {}, label).datum for label in range(3)]
-    np.testing.assert_allclose(explorer.swaps(0, 1)[1][1], moved[1], rtol=1e-5)  # row 1 has label 1
-    assert not np.allclose(moved[0], moved[2])
+    assert explorer.choices("z") == [0, 1, 2]
+    z = torch.as_tensor(explorer.guide.embed(explorer.x, **given(explorer.guide, N))["z"])
+    explorer.model.eval()
+    with torch.no_grad():  # row 1 has label 1
+        expected = explorer.model.decode({"z": z[[0]]}, label=torch.tensor([1])).mean
+    np.testing.assert_allclose(explorer.swaps("z", 0, 1)[0, 1], expected[0].numpy(), rtol=1e-5)
     classes = explorer_of(nvae())
-    assert [axis.index for axis in classes.axes("class", 0, label=2)] == [4, 5], (
-        "the latents of that class alone"
-    )
-
-
-def test_a_probe_reads_what_the_latents_say_and_not_what_they_do_not() -> None:
-    guide = PointGuide(Autoencoder((1, 8, 8), 3, Normal(0.3), ConvGrid((4, 5))))
-    x = np.random.default_rng(0).random((1500, 1, 8, 8), np.float32)
-    z = guide.embed(x)["code"]
-    said, unsaid = (
-        (z[:, 0] > np.median(z[:, 0])).astype(int),
-        np.random.default_rng(1).integers(2, size=1500),
-    )
-    explorer = Explorer(guide, x, labels={"said": said, "unsaid": unsaid, "constant": 0 * said})
-    found = {label: explorer.knowledge("code", label) for label in ("said", "unsaid")}
-    assert found["said"].probe > 0.75
-    assert 0.35 < found["unsaid"].probe < 0.65
-    assert found["said"].clustering == {}
-    assert 0.35 < found["said"].chance < 0.65
-    table = str(explore_views.knowledge_table(explorer, explorer.knowledge))
-    assert "has one value only" in table
-    assert "no clusters are inferred" in table
+    own = given(classes.guide, N)["label"]
+    for row in range(3):
+        assert [axis.index for axis in classes.axes("class", row)] == [
+            2 * int(own[row]),
+            2 * int(own[row]) + 1,
+        ], "the latents of that class alone"
 
 
 @pytest.mark.parametrize("build", [ivae, cvae], ids=["ivae", "cvae"])
@@ -265,7 +234,10 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     assert "needs label= besides x" in str(explorer.refusal)
     facet = explorer.facets[0]
     assert explorer.samples(facet, 1, 4).shape == (4, 6)
-    for view in (explore_views.gallery(explorer, facet), explore_views.swap_table(explorer, 0, 1)):
+    for view in (
+        explore_views.clusters_view(explorer, facet, explorer.about),
+        explore_views.swap_table(explorer, facet, 0, 1),
+    ):
         assert view.className == "note"
         assert view.children == explorer.refusal
     assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
@@ -274,12 +246,7 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda explorer: explorer.swaps(0, 1, "z"), "parts must be a list"),
-        (lambda explorer: explorer.swaps(0, 1, ["hue"]), "part must be one of"),
-        (lambda explorer: explorer.swaps(0, 1, ["class"] * 2), "Choose 1 to 6 different parts"),
-        (lambda explorer: explorer.axes("class", 0, label=3), "label must be one of"),
-        (lambda explorer: explorer.axes("class", 0, label=-1), "label must be one of"),
-        (lambda explorer: explorer.moved("class", 0, {}, label=1.0), "label must be one of"),
+        (lambda explorer: explorer.swaps("hue", 0, 1), "unknown facet 'hue'"),
         (lambda explorer: explorer.moved("class", 0, {0: 1e308}), "got 0 at 1e\\+308"),
         (lambda explorer: explorer.samples("class", 0, temperature=1e308), "temperature is a"),
         (lambda explorer: explorer.samples("class", 0, seed=-1), "seed must be an integer"),
@@ -313,20 +280,14 @@ def test_data_that_are_no_images_are_drawn_as_bars() -> None:
     np.testing.assert_array_equal(Pictures.of(grey)(grey), grey)
 
 
-def test_curves_are_the_histories() -> None:
+def test_the_history_is_drawn() -> None:
     history = [
         {"epoch": e, "objective": 9.0 - e, "elbo": e - 9.5, "kl_z_a": 1.0, "kl_c_a": e / 2}
         for e in (1, 2, 3)
     ]
-    figure = explore_views.curves(history, ["a", "b"]).figure
-    lines = {trace.name: list(trace.y) for trace in figure.data}
-    assert lines == {
-        "objective (negated)": [-8, -7, -6],
-        "ELBO": [-8.5, -7.5, -6.5],
-        "z, a": [1, 1, 1],
-        "c, a": [0.5, 1, 1.5],
-    }
-    assert explore_views.curves([], ["a"]).className == "note"
+    drawn = explore_views.training_view(history, ["a", "b"])
+    assert drawn.src.startswith("data:image/png;base64,")
+    assert explore_views.training_view([], ["a"]).className == "note"
 
 
 # The command
@@ -430,15 +391,13 @@ def test_flags_that_do_not_fit(argv: list[str]) -> None:
         asked(*argv)
 
 
-def asked(*argv: str) -> Asked:
+def asked(*argv: str) -> dict[str, Any]:
     args = vars(command.parser().parse_args(["describe", *argv]))
-    return Asked(**{name: value for name, value in args.items() if name != "do"})
+    return {name: value for name, value in args.items() if name != "do"}
 
 
 def shown(run: Path, *flags: str) -> Explorer:
-    wanted = asked(str(run), *flags)
-    runner = data.load_run(wanted.run, wanted.device)
-    return data.explorer_of(runner, data.shown_data(wanted, runner.model.x_shape), wanted)
+    return data.open_run(**asked(str(run), *flags)).explorer
 
 
 def test_the_runs_own_data_are_found_and_cut(run: Path) -> None:
@@ -515,7 +474,7 @@ def test_the_demo_leaves_a_run_that_can_be_described(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    with serve.serving(asked(str(run), "--rows", "200"), 0) as server:
+    with serve.serving(data.open_run(**asked(str(run), "--rows", "200")), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield serve.address_of(server)
@@ -549,17 +508,11 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.choose("facet", "style")
     assert page.text("#heading").startswith("style")
     page.choose("facet", "digit")
-    assert page.wait("#Clusters .strip", set(range(2, 13)))
+    assert page.wait("#Clusters .row", set(range(2, 13)))
     assert page.drawn("#Clusters .strip")
 
-    page.choose("view", "About")
-    assert page.wait("#About .about table", 2)  # clusters, and the label that is known
-    assert "digit" in page.text("#About")
-
-    page.choose("view", "Knowledge")
-    page.click("#measure")
-    assert page.wait(".known tbody tr", 2, seconds=60)
-    assert "%" in page.text(".known tbody")
+    assert page.wait("#Clusters .known tbody tr", 1), "the label that is known"
+    assert "digit" in page.text("#Clusters .known")
 
     page.choose("view", "Swaps")
     assert page.wait(".swap", 4)
@@ -567,9 +520,9 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.click(".thumbnails button:nth-child(9)")
     page.changes(".swap", before)
     before = page.sources(".swap")
-    page.click(".thumbnails button:nth-child(12)")  # the second click chooses B
+    page.click(".thumbnails button:nth-child(12)")  # what was A becomes B
     page.changes(".swap", before)
-    assert [page.value("#input-A"), page.value("#input-B")] == ["8", "11"]
+    assert [page.value("#input-A"), page.value("#input-B")] == ["11", "8"]
     thumbnails = page.sources(".thumbnails img")
     page.click("#others")
     page.changes(".thumbnails img", thumbnails)
@@ -598,8 +551,8 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     assert page.wait("#drawn .strip", {9, 11})
 
     page.choose("view", "Training")
-    assert page.wait("#Training .scatterlayer .trace", {4})  # objective, ELBO, and KL of two facets
-    assert "ELBO" in page.text("#Training .legendtext")
+    assert page.wait("#Training .curves", 1)
+    assert page.drawn("#Training .curves")
     page.stays_quiet()
 
 
@@ -627,37 +580,13 @@ def test_other_models_in_a_browser(
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((40, *guide.model.x_shape)))
     np.save(tmp_path / "label.npy", np.arange(40) % 3)
     flags = ["--data", str(tmp_path / "x.npy"), "--label", str(tmp_path / "label.npy")]
-    with serve.serving(asked(str(run), *flags), 0) as server:
+    with serve.serving(data.open_run(**asked(str(run), *flags)), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         page = chromium.Page(browser, serve.address_of(server))
         for view in explore_page.VIEWS:
             page.choose("view", view)
-            if view != "Knowledge":
-                assert page.wait(f"#{view} img, #{view} .note", None)
-        page.stays_quiet()
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.slow(5)
-def test_a_browser_chooses_which_of_many_facets_to_swap(browser: Any, tmp_path: Path) -> None:
-    facets = {f"facet{j}": GaussianMixture(2, 2) for j in range(8)}
-    guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
-    run = SVIRunner(guide.model, guide).save(tmp_path / "run")
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((20, 6)))
-    flags = [str(run), "--data", str(tmp_path / "x.npy")]
-    with serve.serving(asked(*flags), 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        page = chromium.Page(browser, serve.address_of(server))
-        page.choose("view", "Swaps")
-        assert page.wait(".swap", 64)
-        page.click("#swapped label:nth-child(8)")
-        assert page.wait("#swap-table .note", None)
-        for place in range(1, 6):
-            page.click(f"#swapped label:nth-child({place})")
-        assert page.wait(".swap", 4)
+            assert page.wait(f"#{view} img, #{view} .note", None)
         page.stays_quiet()
         server.shutdown()
         thread.join()

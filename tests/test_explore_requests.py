@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -19,16 +18,16 @@ import numpy as np
 import pytest
 import torch
 
-from facetvae.explorer import serve as explore
-from facetvae.explorer.explorer import MAX_SWAPPED, Explorer
-from guides import FacetGuide, VaDEGuide
+from facetvae.explorer.data import open_run
+from facetvae.explorer.explorer import Explorer
+from guides import FacetGuide
 from inference import SVIRunner
-from ppl_models import MFCVAE, GaussianMixture, SharedMLP
 from tests.catalogue import BUILDERS, autoencoder, cvae, given, nvae, two_facets, vae
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page
 from facetvae.explorer import requests as explore_requests
+from facetvae.explorer import serve
 from facetvae.explorer import views as explore_views
 
 N = 12
@@ -43,12 +42,6 @@ def explorer_of(guide: FacetGuide) -> Explorer:
     return Explorer(guide, x.numpy(), beside)
 
 
-def many_facets(count: int) -> Explorer:
-    facets = {f"f{j:02d}": GaussianMixture(2, 2) for j in range(count)}
-    guide = VaDEGuide(MFCVAE((6,), facets, network=SharedMLP((8,))))
-    return Explorer(guide, np.random.default_rng(0).random((N, 6)))
-
-
 # Requests as a browser sends them
 
 
@@ -59,10 +52,9 @@ def control(name: Any, what: str, value: Any) -> dict[str, Any]:
 VIEW = control("view", "value", "Clusters")
 FACET = control("facet", "value", "digit")
 ROW_A, ROW_B = control("input-A", "value", 3), control("input-B", "value", 5)
-LABEL = control("label", "value", None)
 SHOWN = [f"{view}.hidden" for view in explore_page.VIEWS]
 SHOWN += ["inputs.hidden", "facets.hidden", "heading.children", "lead.children"]
-SHOWN += ["slot-B.hidden", "choose.hidden"]
+SHOWN += ["slot-B.hidden"]
 
 
 def ask(output: str, inputs: list[Any], state: list[Any] | None = None) -> dict[str, Any]:
@@ -100,37 +92,33 @@ def drawn(choices: Any = (1, 0), temperature: Any = 1.0, clicks: Any = None) -> 
 
 def moved(values: dict[Any, Any], facet: Any = "digit", row: Any = 3) -> dict[str, Any]:
     sliders = [control({"place": j, "type": "latent"}, "value", z) for j, z in values.items()]
-    beside = [FACET | {"value": facet}, ROW_A | {"value": row}, LABEL]
+    beside = [FACET | {"value": facet}, ROW_A | {"value": row}]
     return ask("..moved.src...moved-says.children..", [sliders], beside)
 
 
-def swapped(first: Any = 0, second: Any = 1, parts: Any = ("style", "digit")) -> dict[str, Any]:
-    sent = [view("Swaps"), ROW_A | {"value": first}, ROW_B | {"value": second}]
-    parts = list(parts) if isinstance(parts, tuple) else parts
-    return ask("swap-table.children", [*sent, control("swapped", "value", parts)])
+def swapped(first: Any = 0, second: Any = 1) -> dict[str, Any]:
+    sent = [view("Swaps"), FACET, ROW_A | {"value": first}, ROW_B | {"value": second}]
+    return ask("Swaps.children", sent)
 
 
 def chosen() -> dict[str, Any]:
     thumbnails = [control({"row": j, "type": "thumbnail"}, "n_clicks", 1) for j in range(4)]
-    state = [control("slot", "value", "A"), view("Swaps")]
-    return ask("..input-A.value...input-B.value...slot.value..", [thumbnails], state)
+    return ask("..input-A.value...input-B.value..", [thumbnails], [ROW_A])
 
 
 def valid() -> list[dict[str, Any]]:
     """A request for each of the page's callbacks."""
     held = control("held", "value", "drawn")
     back = control("back", "n_clicks", None)
-    of_facet = "..choices.options...choices.value...choices-of.children...choose-clusters.hidden.."
+    of_facet = "..choices.options...choices.value...choose-clusters.hidden.."
     return [
         ask(f"..{'...'.join(SHOWN)}..", [VIEW, FACET, held]),
-        ask("Clusters.children", [VIEW, FACET]),
-        ask("told.children", [view("About"), FACET]),
-        ask("known.children", [control("measure", "n_clicks", 1)]),
+        ask("told.children", [VIEW, FACET]),
         ask("Training.children", [view("Training")]),
         ask("thumbnails.children", [control("others", "n_clicks", 2)]),
         ask("picture-A.src", [ROW_A]),
         ask("picture-B.src", [ROW_B]),
-        ask("sliders.children", [view("Latents"), FACET, ROW_A, LABEL, back]),
+        ask("sliders.children", [view("Latents"), FACET, ROW_A, back]),
         ask(of_facet, [FACET]),
         chosen(),
         swapped(),
@@ -235,10 +223,8 @@ def test_every_property_that_the_page_sends_is_validated() -> None:
     ("body", "says"),
     [
         (swapped(first=-1), "input-A.value must be the number of an input, from 0 to 11"),
-        (swapped(parts=["style", "hue"]), "swapped.value must be a list of at most 2"),
-        (swapped(parts=["style"] * 9), "swapped.value must be a list of at most 2"),
-        (moved({0: float("nan")}), "latent must be a finite number, got nan"),
-        (moved({0: "inf"}), "latent must be a finite number, got 'inf'"),
+        (moved({0: float("nan")}), "latent.value must be a finite number, got nan"),
+        (moved({0: "inf"}), "latent.value must be a finite number, got 'inf'"),
         (moved({99: 0.0}), "latent place was expected"),
         (moved({0: 0.0}, facet="hue"), "facet.value must be one of style, digit, got 'hue'"),
         (moved({0: 0.0}, row=-1), "input-A.value must be the number of an input"),
@@ -287,16 +273,11 @@ def test_forged_requests_to_other_models(build: Callable[[], FacetGuide]) -> Non
 
 def plausible(explorer: Explorer, chance: random.Random) -> dict[str, Any]:
     """A request of values that are each allowed, whether or not they fit one another."""
-    twice = (explorer.parts[:1] * 2)[: len(explorer.parts)]
     values = {
         "view.value": list(explore_page.VIEWS),
         "facet.value": explorer.facets,
         "input-A.value": [None, 0, N - 1],
         "input-B.value": [None, 0, N - 1],
-        "slot.value": ["A", "B"],
-        # One of them twice, where a list of two is allowed at all.
-        "swapped.value": [[], explorer.parts, explorer.parts[:1], twice],
-        "label.value": [None, *range(explorer.num_classes)],
         "choices.value": [[], *map(explorer.choices, explorer.facets)],
         "temperature.value": [0, 0.3, 1.5],
         "held.value": ["drawn", "held"],
@@ -328,7 +309,7 @@ def test_values_beyond_a_slider_count_as_its_end() -> None:
     explorer = explorer_of(two_facets())
     axis = explorer.axes("digit", 3)[0]
     far, end = (
-        explore_views.moved_picture(explorer, "digit", 3, {axis.index: value}, None)
+        explore_views.moved_picture(explorer, "digit", 3, {axis.index: value})
         for value in (1e308, axis.high)
     )
     assert far == end
@@ -349,11 +330,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, guide = tmp_path_factory.mktemp("served"), two_facets()
     run = SVIRunner(guide.model, guide).save(folder / "run")
     np.save(folder / "x.npy", np.random.default_rng(0).random((N, *guide.model.x_shape)))
-    flags = [str(run), "--data", str(folder / "x.npy"), "--port", "0"]
-    with explore.serving(explore.parse(flags)) as server:
+    with serve.serving(open_run(run, data=folder / "x.npy"), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield explore.address_of(server).rstrip("/")
+        yield serve.address_of(server).rstrip("/")
         server.shutdown()
         thread.join()
 
@@ -403,31 +383,7 @@ def test_what_many_ask_at_once_is_measured_once() -> None:
     assert calls == ["digit"]
 
 
-# Many facets
-
-
-def test_swaps_of_many_facets_are_of_some_of_them() -> None:
-    explorer = many_facets(14)
-    combinations, data = explorer.swaps(4, 7)
-    assert combinations == list(product((4, 7), repeat=MAX_SWAPPED))
-    assert len(data) == 2**MAX_SWAPPED
-    (_, own), (_, other) = (explorer.swaps(row, row, ["f00"]) for row in (4, 7))
-    np.testing.assert_allclose(data[[0]], own[:1], rtol=1e-5)  # all parts are the first's
-    _, last = explorer.swaps(4, 7, ["f13"])
-    assert len(last) == 2
-    np.testing.assert_allclose(last[0], own[0], rtol=1e-5)
-    assert not np.allclose(last[1], own[0])
-    assert not np.allclose(last[1], other[0])
-
-
-def test_the_page_asks_which_of_many_facets_to_swap() -> None:
-    explorer = many_facets(8)
-    layout = str(explore_page.build_app(explorer, [], "run", {}).layout())
-    assert "At most 6 of the 8 parts are swapped at once" in layout
-    table = explore_views.swap_table(explorer, 0, 1, ["f07", "f02"])
-    assert str(table).count("className='swap'") == 4
-    assert "Choose 1 to 6" in str(explore_views.swap_table(explorer, 0, 1, explorer.parts))
-    assert "Choose 1 to 6" in str(explore_views.swap_table(explorer, 0, 1, []))
+# Many choices
 
 
 def test_too_many_choices_are_said_on_the_page() -> None:

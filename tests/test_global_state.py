@@ -172,10 +172,9 @@ ASKING: dict[str, Callable[[], Prepared]] = {
     "kl_by_dimension": of_guide(lambda own: kl_by_dimension(own, X)),
     "mutual_information": of_guide(lambda own: mutual_information(own, X)),
     "Explorer": of_guide(lambda own: Explorer(own, X)),
-    "Explorer.swaps": of_explorer(lambda own: own.swaps(0, 1)),
+    "Explorer.swaps": of_explorer(lambda own: own.swaps("digit", 0, 1)),
     "Explorer.moved": of_explorer(lambda own: own.moved("digit", 0, {0: 0.1})),
     "Explorer.samples": of_explorer(lambda own: own.samples("digit", 0, held=1)),
-    "Explorer.knowledge": of_explorer(lambda own: own.knowledge("digit", "half")),
 }
 CALLS = TRAINING | ASKING
 # What draws from the caller's stream, and why.

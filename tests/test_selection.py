@@ -19,12 +19,10 @@ from facetvae.selection import select_model
 from facetvae.selection.agreement import (
     clusters_in_use,
     effective_clusters,
-    match_facets,
     redundancy,
     stability,
 )
-from facetvae.selection.candidates import FittedRun, Selection, one_standard_error
-from facetvae.selection.figure import selection_overview
+from facetvae.selection.candidates import FittedRun, Selection
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, warm_start
 from inference.evaluation import bounds
@@ -149,15 +147,13 @@ def swapped_runs() -> list[dict[str, np.ndarray]]:
 
 
 def test_facets_that_changed_places_are_matched() -> None:
-    _, straight, crossed, *_ = swapped_runs()
-    assert match_facets(straight, crossed) == {"a": "b", "b": "a"}
-    assert match_facets(straight, straight) == {"a": "a", "b": "b"}
     # Of the ten pairs, six are of runs that agree; the four others agree by chance alone.
     matched = stability(swapped_runs(), match=True)
     assert [mean for mean, _ in matched.values()] == pytest.approx([0.6, 0.6], abs=0.02)
     as_named = stability(swapped_runs())
     assert [mean for mean, _ in as_named.values()] == pytest.approx([0.2, 0.2], abs=0.02)
-    assert match_facets({"a": straight["a"]}, {"z": straight["a"]}) == {"a": "z"}
+    _, straight, *_ = swapped_runs()
+    assert stability([{"a": straight["a"]}, {"z": straight["a"]}], match=True)["a"][0] == 1
 
 
 def test_a_run_that_failed_decides_no_match() -> None:
@@ -240,7 +236,11 @@ def made_up(elbos: dict[str, np.ndarray]) -> Selection:
 def test_the_smallest_within_one_standard_error(
     differences: Sequence[float], errors: Sequence[float], chosen: int
 ) -> None:
-    assert one_standard_error(differences, errors) == chosen
+    elbos = {  # of two data, whose mean difference has this standard error
+        f"{i}": np.array([[d - error, d + error]])
+        for i, (d, error) in enumerate(zip(differences, errors, strict=True))
+    }
+    assert made_up(elbos).chosen == f"{chosen}"
 
 
 def test_differences_are_paired_and_have_both_errors() -> None:
@@ -325,19 +325,6 @@ def test_one_seed_has_no_stability_and_no_error_over_seeds() -> None:
     assert np.isnan(selection.stability("a")["a"]).all()
     assert np.isnan(selection.redundancy("a")).all()
     assert "nan" not in str(selection)
-
-
-def test_the_figure_has_a_row_for_each_candidate_and_shades_the_chosen_one() -> None:
-    selection = made_up(
-        {name: np.full((2, 10), value) for name, value in (("1 x 2", -3.0), ("1 x 4", -1.0))}
-    )
-    figure = selection_overview(selection)
-    first = figure.axes[0]
-    assert [label.get_text() for label in first.get_yticklabels()] == ["1 x 2", "1 x 4"]
-    assert len(figure.axes) == 4
-    for ax in figure.axes:
-        (band,) = ax.patches
-        assert (band.get_y(), band.get_y() + band.get_height()) == (0.5, 1.5)
 
 
 # Planted clusters.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import issparse
 
 from facetvae.describing.effects import (
     Effect,
@@ -21,14 +22,7 @@ from facetvae.describing.effects import (
 )
 from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
 from ppl_models.checks import check_one_of
-from ppl_models.frames import (
-    Given,
-    Kind,
-    column_name,
-    given,
-    is_frame,
-    native_columns,
-)
+from ppl_models.frames import Given, Kind, column_name, given, is_frame, native_columns
 from ppl_models.plain import plain_array
 
 #: Whole numbers of at most so many values are no counts.
@@ -73,9 +67,10 @@ class Column(ABC):
 
 @dataclass(frozen=True)
 class Numbers(Column):
-    """Numbers, in their own units."""
+    """Numbers, in their own units; a group's mean is compared by difference."""
 
     kind: ClassVar[str] = "numbers"
+    compared: ClassVar[tuple[str, Callable[..., Estimate]]] = ("difference", mean_difference)
 
     def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
         rows = self.observed & (group >= 0)
@@ -84,31 +79,26 @@ class Numbers(Column):
     def overall(self, rows: np.ndarray) -> dict[str, Any]:
         there = self.values[rows & self.observed]
         spread = float(there.std(ddof=1)) if len(there) > 1 else None
-        return {"mean": _mean(there), "deviation": spread}
+        return {"mean": float(there.mean()) if len(there) else None, "deviation": spread}
 
     def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
         here, there = (self.values[rows & self.observed] for rows in (ours, others))
-        found = mean_difference(here, there, confidence)
-        spread = self.overall(ours | others)["deviation"]
-        in_deviations = found.value / spread if found.value is not None and spread else None
+        name, compare = self.compared
+        value, interval = compare(here, there, confidence)
         return {
             "observed": len(here),
-            "mean": _mean(here),
-            **_named("difference", found),
-            "in_deviations": in_deviations,
+            "mean": float(here.mean()) if len(here) else None,
+            name: value,
+            "interval": None if interval is None else list(interval),
         }
 
 
 @dataclass(frozen=True)
 class Counts(Numbers):
-    """Counts, whose means are rates."""
+    """Counts, whose means are rates and are compared by ratio."""
 
     kind: ClassVar[str] = "counts"
-
-    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
-        here, there = (self.values[rows & self.observed] for rows in (ours, others))
-        found = rate_ratio(here, there, confidence)
-        return {"observed": len(here), "mean": _mean(here), **_named("ratio", found)}
+    compared: ClassVar[tuple[str, Callable[..., Estimate]]] = ("ratio", rate_ratio)
 
 
 @dataclass(frozen=True)
@@ -193,14 +183,6 @@ def are_names(distinct: int, rows: int) -> bool:
     return distinct > max(FEW_VALUES, rows / ROWS_PER_CATEGORY)
 
 
-def _mean(values: np.ndarray) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def _named(name: str, found: Estimate) -> dict[str, Any]:
-    return {name: found.value, "interval": None if found.interval is None else list(found.interval)}
-
-
 def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) -> list[Column]:
     """The columns of a data frame, of a mapping of names to columns, or of an array ``[N, ...]``,
     all of whose entries are numbers, named by their places.
@@ -219,13 +201,17 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     if unknown := [name for name in kinds if name not in (named or {})]:
         raise ValueError(f"kinds: {what} has no column {unknown[0]!r}, but {list(named or {})}")
     if named is None:
-        return list(_entries(what, plain_array(given, what)))
-    return [column_of(what, name, each, kinds.get(name)) for name, each in named.items()]
+        return _entries(what, plain_array(given, what))
+    return [_column(what, name, each, kinds.get(name)) for name, each in named.items()]
 
 
-def has_names(given: Any) -> bool:
-    """Whether it is a data frame, a series or a mapping, whose columns have names."""
-    return isinstance(given, Mapping) or hasattr(given, "to_frame") or is_frame(given)
+def with_names(rows: Any, names: Iterable[Any] | None) -> Any:
+    """Rows to describe: a frame as it is; else numbers ``[N, D]``, by name if they have names."""
+    if is_frame(rows):
+        return rows
+    if issparse(rows):
+        rows = rows.toarray()
+    return rows if names is None else dict(zip(map(str, names), rows.T, strict=True))
 
 
 def named_columns(given: Any) -> dict[str, Any] | None:
@@ -247,47 +233,49 @@ def named_columns(given: Any) -> dict[str, Any] | None:
     return dict(columns)
 
 
-def _entries(what: str, X: np.ndarray) -> Iterator[Column]:
+def _entries(what: str, X: np.ndarray) -> list[Column]:
     if X.ndim < 2:
         raise ValueError(f"{what} must have a row for each datum, got shape {X.shape}")
-    flat = X.reshape(len(X), -1)
-    single = X.ndim == 2
-    for i, place in enumerate(np.ndindex(*X.shape[1:])):
-        name = f"x{i}" if single else str(place).replace(" ", "")
-        yield column_of(what, name, flat[:, i].astype(float), Numbers.kind)
+    places = map(str, np.ndindex(*X.shape[1:]))
+    names = [f"x{i}" if X.ndim == 2 else place.replace(" ", "") for i, place in enumerate(places)]
+    flat = X.reshape(len(X), -1).astype(float)
+    return [_column(what, name, flat[:, i], Numbers.kind) for i, name in enumerate(names)]
 
 
-def column_of(what: str, name: str, values: Any, kind: str | None = None) -> Column:
+def _column(what: str, name: str, values: Any, kind: str | None) -> Column:
     """One column.
 
     :param kind: one of ``KINDS``; by default strings, categories, truths, zeros and ones are
         categories, whole numbers that vary as much as counts do counts, and others numbers.
-    :raises ValueError: as :func:`columns_of`.
     """
     if len(shape := np.shape(values)) != 1:
         raise ValueError(
             f"column {name!r} of {what} has shape {shape}, but one value a row is needed"
         )
-    column = given(name, values)
+    column, called = given(name, values), f"column {name!r} of {what}"
     if column.kind in (Kind.DATES, Kind.DURATIONS, Kind.TIMES) or "complex" in column.types:
         raise ValueError(
-            f"column {name!r} of {what} holds {column.kind} of the dtype {column.dtype}: give "
-            "numbers, such as days or seconds since the first"
+            f"{called} holds {column.kind} of the dtype {column.dtype}: give numbers, such as days "
+            "or seconds since the first"
         )
     numbers = None if kind == Categories.kind else _numbers(column, kind is not None)
     if numbers is None:
         if kind in (Numbers.kind, Counts.kind):
-            raise ValueError(
-                f"column {name!r} of {what} is no column of {kind}: leave its kind out"
-            )
-        return _categories(what, column, said=kind is not None)
+            raise ValueError(f"{called} is no column of {kind}: leave its kind out")
+        return _categories(called, column, said=kind is not None)
     if np.isinf(numbers).any():
-        raise ValueError(f"column {name!r} of {what} has infinite values: drop these rows")
-    if kind == Counts.kind and not _are_whole(numbers):
-        raise ValueError(f"column {name!r} of {what} has values that are no counts: 0, 1, 2, ...")
-    if kind is None and _are_truths(numbers):
-        return _categories(what, Given(name, Kind.NUMBERS, numbers, np.isnan(numbers)))
-    return KINDS[kind or _kind_of_numbers(numbers)](name, numbers)
+        raise ValueError(f"{called} has infinite values: drop these rows")
+    there = numbers[~np.isnan(numbers)]
+    whole = bool((there == np.floor(there)).all())
+    if kind == Counts.kind and not (whole and (there >= 0).all()):
+        raise ValueError(f"{called} has values that are no counts: 0, 1, 2, ...")
+    if kind is None and np.isin(there, (0, 1)).all():
+        truths = Given(name, Kind.NUMBERS, numbers, np.isnan(numbers))
+        return _categories(called, truths, said=False)
+    if kind is None:
+        many = whole and len(np.unique(there)) > FEW_VALUES
+        kind = Counts.kind if many and are_counts(there) else Numbers.kind
+    return KINDS[kind](name, numbers)
 
 
 def _numbers(column: Given, asked: bool) -> np.ndarray | None:
@@ -303,36 +291,17 @@ def _numbers(column: Given, asked: bool) -> np.ndarray | None:
         return None
 
 
-def _are_whole(numbers: np.ndarray) -> bool:
-    there = numbers[~np.isnan(numbers)]
-    return bool(((there == np.floor(there)) & (there >= 0)).all())
-
-
-def _are_truths(numbers: np.ndarray) -> bool:
-    return bool(np.isin(numbers[~np.isnan(numbers)], (0, 1)).all())
-
-
-def _kind_of_numbers(numbers: np.ndarray) -> str:
-    """Counts are whole, of many values, and vary at least as much as a Poisson variable."""
-    there = numbers[~np.isnan(numbers)]
-    whole = len(there) > 0 and bool((there == np.floor(there)).all())
-    many = whole and len(np.unique(there)) > FEW_VALUES
-    return Counts.kind if many and are_counts(there) else Numbers.kind
-
-
-def _categories(what: str, column: Given, said: bool = False) -> Categories:
+def _categories(called: str, column: Given, said: bool) -> Categories:
     """Categories, also if they are as many as names where the user or the model ``said`` so."""
     there = column.there.tolist()
     try:
         order = column.levels()
     except TypeError as error:
-        raise ValueError(
-            f"column {column.name!r} of {what} holds objects of type {column.types[0]}: drop it"
-        ) from error
+        raise ValueError(f"{called} holds objects of type {column.types[0]}: drop it") from error
     if not said and are_names(len(order), len(there)):
         raise ValueError(
-            f"column {column.name!r} of {what} has {len(order)} different values in {len(there)} "
-            "rows, which are names rather than categories: drop it, or convert it to numbers"
+            f"{called} has {len(order)} different values in {len(there)} rows, which are names "
+            "rather than categories: drop it, or convert it to numbers"
         )
     place = {level: code for code, level in enumerate(order)}
     codes = np.full(len(column.gaps), np.nan)
@@ -340,8 +309,8 @@ def _categories(what: str, column: Given, said: bool = False) -> Categories:
     levels = tuple(map(_said, order))
     if alike := [level for level in levels if levels.count(level) > 1]:
         raise ValueError(
-            f"column {column.name!r} of {what} has {alike[0]!r} as values of several types: make "
-            "them all strings, or all numbers"
+            f"{called} has {alike[0]!r} as values of several types: make them all strings, or all "
+            "numbers"
         )
     return Categories(column.name, codes, levels)
 

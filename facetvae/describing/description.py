@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from facetvae.describing.columns import Categories, Column, columns_of, has_names
-from facetvae.describing.text import markdown
+from facetvae.describing.columns import Categories, Column, columns_of, named_columns
+from inference.markdown import plain, table
 from ppl_models.checks import check_count, check_kind, number
 from ppl_models.plain import plain_array
 
@@ -20,8 +19,8 @@ __all__ = ["FacetClusters", "FacetDescription", "describe_clusters"]
 
 #: A row whose largest probability is below this is not sure.
 SURE = 0.8
-# Quantiles of the largest probability that are told.
-QUANTILES = (0.05, 0.25, 0.5)
+# Most categories of a column that are told of a cluster: those that differ most from the others.
+MOST_LEVELS = 2
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,8 @@ class FacetDescription:
     :ivar columns: the columns that the clusters explain most of, the most first.
     :ivar columns_left_out: number of further columns.
     :ivar metadata: the same of each column that the model has not seen, all of them.
-    :ivar certainty: ``mean`` and ``quantiles`` of the largest probability, and ``unsure``, the
-        share of rows where it is below ``SURE``.
+    :ivar certainty: ``mean`` of the largest probability, and ``unsure``, the share of rows where it
+        is below ``SURE``.
     :ivar stability: adjusted Rand index with other starts; ``None`` if there was one start.
     """
 
@@ -103,7 +102,41 @@ class FacetDescription:
 
     def to_markdown(self) -> str:
         """A page to read."""
-        return markdown(self.as_dict())
+        heads = ["cluster", "rows", "share", "probability", "typical rows"]
+        clusters = [
+            [
+                str(each["cluster"]),
+                str(each["size"]),
+                f"{100 * each['share']:.0f} %",
+                f"{each['certainty']:.2f}",
+                ", ".join(map(str, each["exemplars"])),
+            ]
+            for each in self.clusters
+        ]
+        lines = [f"# {plain(self.facet)}: {len(self.clusters)} clusters of {self.rows} rows", ""]
+        lines += [self.certainty_text(), "", table(heads, clusters)]
+        explained = "Columns, by how much the clusters explain"
+        lines += _columns_table(explained, self.columns, self)
+        if self.columns_left_out:
+            lines += ["", f"{self.columns_left_out} further columns are explained less."]
+        lines += _columns_table("Columns that the model has not seen", self.metadata, self)
+        return "\n".join(lines) + "\n"
+
+    def certainty_text(self) -> str:
+        """How sure and how stable the clusters are, in sentences."""
+        certainty, said = self.certainty, []
+        if certainty["mean"] is not None:
+            said.append(
+                f"The most probable cluster has a probability of {certainty['mean']:.2f} on "
+                f"average, and less than 0.8 in {100 * certainty['unsure']:.0f} % of the rows."
+            )
+        if self.left_out:
+            said.append(f"{self.left_out} rows belong to no cluster.")
+        if self.stability is not None:
+            said.append(
+                f"Other starts find the facet with an adjusted Rand index of {self.stability:.2f}."
+            )
+        return " ".join(said)
 
     def __str__(self) -> str:
         return self.to_markdown()
@@ -128,9 +161,8 @@ def describe_clusters(
     ``raw``, the measure as it is in these rows: eta squared, or Cramer's V. ``effect`` is ``None``
     where there are fewer than two groups.
 
-    - Numbers have ``mean`` and ``deviation``, and for each cluster ``mean``, ``difference`` from
-      the mean of all other rows with Welch's ``interval``, in the column's units, and the same
-      ``in_deviations`` of the column.
+    - Numbers have ``mean`` and ``deviation``, and for each cluster ``mean`` and ``difference`` from
+      the mean of all other rows with Welch's ``interval``, in the column's units.
     - Counts have the ``ratio`` of the cluster's mean count to that of all other rows.
     - Categories have ``shares``, and for each cluster ``shares`` with Wilson's ``intervals``.
       Metadata of categories also have ``adjusted_mutual_information``, ``adjusted_rand`` and the
@@ -175,15 +207,21 @@ def describe_clusters(
     own, beside = columns_of("X", X, kinds), _metadata(metadata)
     if not own:
         raise ValueError("X has no columns: give the rows with those to describe clusters in")
-    _check_rows(n, {"X": own, "metadata": beside})
+    for what, each in [("X", each) for each in own] + [("metadata", each) for each in beside]:
+        if len(each.values) != n:
+            raise ValueError(
+                f"column {each.name!r} of {what} has {len(each.values)} rows, but the clusters are "
+                f"of {n}"
+            )
     _check_order(X, metadata)
     group = found.group
     ranked = sorted(
         ((_explained(each, group, confidence), each) for each in own),
         key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
     )
-    rows = _rows_as_bytes(own)
-    means = {} if has_names(X) else _means(plain_array(X, "X"), group)
+    rows = [row.tobytes() for row in np.stack([each.values for each in own], 1)]
+    stability = np.nan if found.stability is None else float(found.stability)
+    means = _means(plain_array(X, "X"), group) if named_columns(X) is None else {}
     return FacetDescription(
         facet=found.facet,
         rows=n,
@@ -194,7 +232,7 @@ def describe_clusters(
         columns_left_out=max(0, len(own) - columns),
         metadata=[_beside(each, group, confidence) for each in beside],
         certainty=_certainty(found.certainty[group >= 0]),
-        stability=_plain(found.stability),
+        stability=None if np.isnan(stability) else stability,
     )
 
 
@@ -207,10 +245,8 @@ def _checked(found: FacetClusters) -> int:
     shape = np.shape(found.probabilities)
     if len(shape) != 2 or not all(shape):
         raise ValueError(f"probabilities must be [N, K], of at least one row, got shape {shape}")
-    for name, value, needed in (
-        ("typicality", found.typicality, shape),
-        ("left_out", found.left_out, shape[:1]),
-    ):
+    for name, needed in (("typicality", shape), ("left_out", shape[:1])):
+        value = getattr(found, name)
         if value is not None and np.shape(value) != needed:
             raise ValueError(f"{name} must have shape {needed}, got {np.shape(value)}")
     return shape[0]
@@ -219,22 +255,12 @@ def _checked(found: FacetClusters) -> int:
 def _metadata(given: Any) -> list[Column]:
     if given is None:
         return []
-    if not has_names(given):
+    if named_columns(given) is None:
         raise ValueError(
             "metadata must be a data frame, or columns by name, such as {'town': towns}, got "
             f"{type(given).__name__}"
         )
     return columns_of("metadata", given)
-
-
-def _check_rows(n: int, columns: Mapping[str, Sequence[Column]]) -> None:
-    """:raises ValueError: if a column does not have ``n`` rows."""
-    for what, each in ((what, each) for what, own in columns.items() for each in own):
-        if len(each.values) != n:
-            raise ValueError(
-                f"column {each.name!r} of {what} has {len(each.values)} rows, but the clusters are "
-                f"of {n}"
-            )
 
 
 def _check_order(X: Any, metadata: Any) -> None:
@@ -300,15 +326,15 @@ def _beside(column: Column, group: np.ndarray, confidence: float) -> dict[str, A
     if not isinstance(column, Categories):
         return told
     rows = column.observed & (group >= 0)
-    codes, clusters, used = column.values[rows], group[rows], _in_use(group)
-    table = column.table(group)[:, used].tolist()
+    codes, clusters = column.values[rows], group[rows]
+    by_level = column.table(group)[:, _in_use(group)].tolist()
     scores = adjusted_mutual_info_score, adjusted_rand_score
     # Of no rows both would be 1.
     shared, alike = (float(score(codes, clusters)) if rows.any() else None for score in scores)
     return told | {
         "adjusted_mutual_information": shared,
         "adjusted_rand": alike,
-        "table": dict(zip(column.levels, table, strict=True)),
+        "table": dict(zip(column.levels, by_level, strict=True)),
     }
 
 
@@ -317,26 +343,16 @@ def _cluster(
 ) -> dict[str, Any]:
     group = found.group
     ours = group == cluster
+    distinct: dict[bytes, int] = {}
+    for i in found.typical(cluster).tolist():
+        distinct.setdefault(rows[i], i)
     return {
         "cluster": cluster,
         "size": int(ours.sum()),
         "share": float(ours.sum() / (group >= 0).sum()),
         "certainty": float(found.certainty[ours].mean()),
-        "exemplars": list(islice(_distinct(found.typical(cluster), rows), exemplars)),
+        "exemplars": list(distinct.values())[:exemplars],
     }
-
-
-def _distinct(order: np.ndarray, rows: Sequence[bytes]) -> Iterator[int]:
-    """Rows whose values differ from those of all before."""
-    seen = set()
-    for i in order.tolist():
-        if rows[i] not in seen:
-            seen.add(rows[i])
-            yield i
-
-
-def _rows_as_bytes(columns: Sequence[Column]) -> list[bytes]:
-    return [row.tobytes() for row in np.stack([each.values for each in columns], 1)]
 
 
 def _means(X: np.ndarray, group: np.ndarray) -> dict[int, dict[str, list[Any]]]:
@@ -358,13 +374,57 @@ def _means(X: np.ndarray, group: np.ndarray) -> dict[int, dict[str, list[Any]]]:
 
 def _certainty(largest: np.ndarray) -> dict[str, Any]:
     if not len(largest):
-        return {"mean": None, "quantiles": {}, "unsure": None}
-    return {
-        "mean": float(largest.mean()),
-        "quantiles": {str(q): float(np.quantile(largest, q)) for q in QUANTILES},
-        "unsure": float((largest < SURE).mean()),
-    }
+        return {"mean": None, "unsure": None}
+    return {"mean": float(largest.mean()), "unsure": float((largest < SURE).mean())}
 
 
-def _plain(value: float | None) -> float | None:
-    return None if value is None or np.isnan(value) else float(value)
+# As a page to read
+
+
+def _columns_table(
+    title: str, columns: Sequence[Mapping[str, Any]], description: FacetDescription
+) -> list[str]:
+    if not columns:
+        return []
+    clusters = [f"cluster {each['cluster']}" for each in description.clusters]
+    title = f"## {title} (intervals: {100 * description.confidence:g} %)"
+    heads = ["column", "explained", "interval", *clusters]
+    return ["", title, "", table(heads, [_column_cells(each) for each in columns])]
+
+
+def _column_cells(column: Mapping[str, Any]) -> list[str]:
+    name, between = f"{column['column']}", column["interval"]
+    if column.get("adjusted_mutual_information") is not None:
+        name += f" (AMI {column['adjusted_mutual_information']:.2f})"
+    explained = "-" if column["effect"] is None else f"{100 * column['effect']:.0f} %"
+    interval = "-" if between is None else f"{100 * between[0]:.0f} to {100 * between[1]:.0f} %"
+    return [name, explained, interval, *(told_of(column, each) for each in column["clusters"])]
+
+
+def told_of(column: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
+    """What a column says of a cluster, in a few words.
+
+    :param column: an entry of a description's columns.
+    :param cluster: an entry of its ``"clusters"``.
+    """
+    if not cluster["observed"]:
+        return "not observed"
+    if column["kind"] == "categories":
+        overall, shares = column["shares"], cluster["shares"]
+        order = sorted(shares, key=lambda level: -abs(shares[level] - overall[level]))
+        return ", ".join(
+            f"{level} {100 * shares[level]:.0f} % (of all {100 * overall[level]:.0f} %)"
+            for level in order[:MOST_LEVELS]
+        )
+    counts = column["kind"] == "counts"
+    value, interval = cluster["ratio" if counts else "difference"], cluster["interval"]
+    if value is None:
+        return number_text(cluster["mean"])
+    sign = "x" if counts else "" if value < 0 else "+"
+    within = "" if interval is None else f", {' to '.join(map(number_text, interval))}"
+    return f"{number_text(cluster['mean'])} ({sign}{number_text(value)}{within})"
+
+
+def number_text(value: float) -> str:
+    """A number with three digits, or more if it has more before the point."""
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"

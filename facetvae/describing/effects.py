@@ -1,9 +1,8 @@
 """How much groups of rows explain of a column, and how far a group is from the others.
 
-Every estimate comes with an interval. Where an interval is of a share explained, it is found by
-inverting a noncentral distribution (Steiger, 2004, *Beyond the F test*; Smithson, 2003, *Confidence
-intervals*): its lower end is 0 exactly where a test of no effect, at half of the remaining level,
-does not reject.
+The interval of a share explained inverts a noncentral distribution (Steiger, 2004, *Beyond the F
+test*; Smithson, 2003, *Confidence intervals*): its lower end is 0 exactly where a test of no
+effect, at half of the remaining level, does not reject.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -22,19 +21,20 @@ from scipy.stats.contingency import association
 
 # Largest noncentrality that is looked for, as a multiple of the statistic.
 WIDEST = 64.0
-# From which F statistic on the limit is taken: there it has four digits of the interval in common
-# with the exact one, which is NaN from about 1e10 on.
+# From which F statistic on the limit is taken, which has four digits of the interval in common with
+# the exact one there: SciPy's noncentral F is NaN from about 1e10 on.
 VAST = 1e8
 # A constant column far from 0 has up to ten times the rounding that single squared errors have.
 ROUNDINGS = 100
 
+Interval = tuple[float, float]
 
-@dataclass(frozen=True)
-class Estimate:
+
+class Estimate(NamedTuple):
     """A number and its interval; ``None`` where the data do not allow one."""
 
     value: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Effect:
 
     :ivar measure: the measure of ``raw``: ``"eta squared"`` or ``"Cramer's V"``.
     :ivar raw: as it is in these rows; it exceeds 0 by chance alone.
-    :ivar share: the share explained, in [0, 1], less what chance explains on average; 0 if
-        it explains more. For numbers an estimate of eta squared; for categories of V squared, the
-        mean squared canonical correlation, which is the same for a column of two categories.
+    :ivar share: the share explained, in [0, 1], less what chance explains on average. For numbers
+        an estimate of eta squared; for categories of V squared, the mean squared canonical
+        correlation, which is the same for a column of two categories.
     :ivar interval: of that share.
     """
 
     measure: str
     raw: float
     share: float
-    interval: tuple[float, float]
+    interval: Interval
 
     @property
     def beyond_chance(self) -> bool:
@@ -63,23 +63,12 @@ class Effect:
 def variance_explained(
     values: np.ndarray, group: np.ndarray, confidence: float = 0.95
 ) -> Effect | None:
-    """Share of a column's variance that lies between the groups.
+    """Share of the variance of ``[n]`` finite values that lies between the groups ``[n]``.
 
     The estimate is epsilon squared (Kelley, 1935), the interval that of a normal column of equal
     variances within the groups, from the noncentral F distribution.
 
-    :param values: ``[n]``, all finite.
-    :param group: integers ``[n]``.
     :returns: ``None`` with fewer than two groups, or as many groups as rows.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.describing.effects import variance_explained
-        >>> group = np.arange(300) % 3
-        >>> values = group + np.random.default_rng(0).normal(size=300)
-        >>> found = variance_explained(values, group)
-        >>> [round(each, 2) for each in (found.raw, found.share, *found.interval)]
-        [0.41, 0.41, 0.33, 0.48]
     """
     parts = [values[group == k] for k in np.unique(group)]
     n, between = len(values), len(parts) - 1
@@ -100,18 +89,13 @@ def variance_explained(
     return Effect("eta squared", raw, share, (low, high))
 
 
-def _noncentralities(
-    ratio: float, between: int, within: int, confidence: float
-) -> tuple[float, float]:
-    """Both ends of the interval, for a ratio of the sums of squares between and within groups.
-
-    Of a vast ratio what varies is the sum within alone, and SciPy's noncentral F is NaN.
-    """
-    if ratio > VAST * between / within:
-        tail = (1 - confidence) / 2
-        return ratio * float(chi2.ppf(tail, within)), ratio * float(chi2.ppf(1 - tail, within))
-    at = partial(_f_below, ratio * within / between, between, within)
-    return _ends(at, ratio * within, confidence)
+def _noncentralities(ratio: float, between: int, within: int, confidence: float) -> Interval:
+    """Both ends of the interval, for a ratio of the sums of squares between and within groups."""
+    if ratio > VAST * between / within:  # where what varies is the sum within alone
+        low, high = chi2.interval(confidence, within)
+        return ratio * float(low), ratio * float(high)
+    F = ratio * within / between
+    return _ends(lambda nc: ncfdtr(between, within, nc, F), ratio * within, confidence)
 
 
 def associated(table: np.ndarray, confidence: float = 0.95) -> Effect | None:
@@ -121,13 +105,6 @@ def associated(table: np.ndarray, confidence: float = 0.95) -> Effect | None:
     from the noncentral chi-squared distribution, and wider than need be where V is near 1.
 
     :returns: ``None`` with fewer than two categories or groups.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.describing.effects import associated
-        >>> found = associated(np.array([[40, 10], [10, 40]]))
-        >>> [round(each, 2) for each in (found.raw, found.share, *found.interval)]
-        [0.6, 0.35, 0.16, 0.63]
     """
     table = table[table.any(1)][:, table.any(0)]
     levels, groups = table.shape
@@ -138,62 +115,40 @@ def associated(table: np.ndarray, confidence: float = 0.95) -> Effect | None:
     statistic = float(chi2_contingency(table, correction=False).statistic)
     raw = float(association(table, method="cramer", correction=False))
     share = _unbiased_v_squared(statistic / n, levels, groups, n)
-    ends = _ends(partial(_chi_squared_below, statistic, free), statistic, confidence)
+    ends = _ends(lambda nc: chndtr(statistic, free, nc), statistic, confidence)
     low, high = (min(1.0, nc / (n * least)) for nc in ends)
     return Effect("Cramer's V", min(1.0, raw), share, (low, high))
 
 
 def _unbiased_v_squared(phi: float, levels: int, groups: int, n: int) -> float:
-    """V squared, corrected (Bergsma, 2013, *A bias-correction for Cramer's V*).
-
-    :param phi: chi squared, divided by n.
+    """V squared by ``phi``, chi squared over n (Bergsma, 2013, *A bias-correction for Cramer's
+    V*).
     """
-    if n < 2:
-        return 0.0
     corrected = max(0.0, phi - (levels - 1) * (groups - 1) / (n - 1))
-    sizes = (size - (size - 1) ** 2 / (n - 1) for size in (levels, groups))
-    least = min(sizes) - 1
+    least = min(size - (size - 1) ** 2 / (n - 1) for size in (levels, groups)) - 1
     return min(1.0, corrected / least) if least > 0 else 0.0
 
 
-def _f_below(statistic: float, between: int, within: int, noncentrality: float) -> float:
-    return float(ncfdtr(between, within, noncentrality, statistic))
-
-
-def _chi_squared_below(statistic: float, free: int, noncentrality: float) -> float:
-    return float(chndtr(statistic, free, noncentrality))
-
-
-def _ends(
-    cdf: Callable[[float], float], statistic: float, confidence: float
-) -> tuple[float, float]:
+def _ends(cdf: Callable[[float], float], statistic: float, confidence: float) -> Interval:
     """Both ends of the interval of a noncentrality.
 
     :param cdf: of the statistic that was found, as a function of the noncentrality; it falls.
     """
-    tail = (1 - confidence) / 2
-    return _where(cdf, 1 - tail, statistic), _where(cdf, tail, statistic)
 
+    def where(level: float) -> float:
+        """The noncentrality with this level; 0 if the level is not reached there."""
+        if not cdf(0.0) > level:
+            return 0.0
+        high = max(1.0, statistic)
+        while cdf(high) > level and high < WIDEST * max(1.0, statistic):
+            high *= 2
+        return float(brentq(lambda nc: cdf(nc) - level, 0.0, high, xtol=1e-6 * high))
 
-def _where(cdf: Callable[[float], float], level: float, statistic: float) -> float:
-    """The noncentrality at which ``cdf`` has a level; 0 if it is below from the start."""
-    if not cdf(0.0) > level:
-        return 0.0
-    high = max(1.0, statistic)
-    while cdf(high) > level and high < WIDEST * max(1.0, statistic):
-        high *= 2
-    return float(brentq(lambda nc: cdf(nc) - level, 0.0, high, xtol=1e-6 * high))
+    return where((1 + confidence) / 2), where((1 - confidence) / 2)
 
 
 def mean_difference(ours: np.ndarray, others: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Difference of two means, with Welch's interval, which needs no equal variances.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.describing.effects import mean_difference
-        >>> mean_difference(np.array([3.0, 5.0]), np.array([1.0, 2.0, 3.0])).value
-        2.0
-    """
+    """Difference of two means, with Welch's interval, which needs no equal variances."""
     if not len(ours) or not len(others):
         return Estimate(None, None)
     value = float(ours.mean() - others.mean())
@@ -208,12 +163,6 @@ def mean_difference(ours: np.ndarray, others: np.ndarray, confidence: float = 0.
 def rate_ratio(ours: np.ndarray, others: np.ndarray, confidence: float = 0.95) -> Estimate:
     """Ratio of two mean counts; the interval is normal for its logarithm, with the variances that
     the counts have, so that they may vary more than a Poisson variable.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.describing.effects import rate_ratio
-        >>> rate_ratio(np.array([4.0, 8.0]), np.array([2.0, 4.0])).value
-        2.0
     """
     if not len(ours) or not len(others) or not others.mean():
         return Estimate(None, None)
@@ -226,14 +175,7 @@ def rate_ratio(ours: np.ndarray, others: np.ndarray, confidence: float = 0.95) -
 
 
 def share_intervals(counts: np.ndarray, n: int, confidence: float = 0.95) -> np.ndarray:
-    """Wilson's intervals ``[..., 2]`` of the shares ``counts / n``.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.describing.effects import share_intervals
-        >>> share_intervals(np.array([0, 5, 10]), 10).round(2).tolist()
-        [[0.0, 0.28], [0.24, 0.76], [0.72, 1.0]]
-    """
+    """Wilson's intervals ``[..., 2]`` of the shares ``counts / n``."""
     z2 = float(norm.ppf((1 + confidence) / 2)) ** 2
     share = np.asarray(counts) / n
     middle = share + z2 / (2 * n)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from facetvae.describing import FacetDescription
-from facetvae.describing.text import number_text
+from facetvae.describing.description import number_text
 from inference.figures.drawing import image_rows, is_image, label_axes, new_figure, styles
 from ppl_models.checks import check_count, check_kind
 
@@ -61,9 +61,9 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     lines = max(6, len(told) + len(beside), len(description.clusters))
     figure, axes = new_figure(3.2 + 2.3 * len(panels), 1.4 + 0.22 * lines, 1, 1 + len(panels))
     first, *others = axes.flat
-    _explained(first, told, beside, description.facet)
+    _explained(first, [*told, *beside], len(told), description.facet)
     for ax, each in zip(others, panels, strict=True):
-        PANELS[each["kind"]](ax, each)
+        (_categories if each["kind"] == "categories" else _means)(ax, each)
         ax.set_title(_shortened(each["column"]), fontsize=9)
     return figure
 
@@ -84,60 +84,41 @@ def _mean_images(description: FacetDescription) -> Figure:
     return image_rows(rows, means.shape[1:], len(clusters), title, "")
 
 
-def _explained(
-    ax: Axes,
-    told: Sequence[Mapping[str, Any]],
-    beside: Sequence[Mapping[str, Any]],
-    facet: str,
-) -> None:
-    """Shares explained, one column a line, from top to bottom."""
-    for row, each in enumerate([*told, *beside]):
-        low, high = each["interval"]
-        face = "0.2" if row < len(told) else "white"
-        look: dict[str, Any] = {"color": "0.2", "markerfacecolor": face, "markersize": 4}
-        ax.plot([low, high], [row, row], color="0.2", linewidth=1)
-        ax.plot([each["effect"]], [row], marker="o", **look)
-    names = [_shortened(each["column"]) for each in [*told, *beside]]
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
+def _explained(ax: Axes, columns: Sequence[Mapping[str, Any]], seen: int, facet: str) -> None:
+    """Shares explained, one column a line, from top to bottom; ``seen`` of them by the model."""
+    for row, each in enumerate(columns):
+        face = "0.2" if row < seen else "white"
+        ax.plot(each["interval"], [row, row], color="0.2", linewidth=1)
+        ax.plot([each["effect"]], [row], "o", color="0.2", markerfacecolor=face, markersize=4)
+    _name_rows(ax, [_shortened(each["column"]) for each in columns])
     ax.set_xlim(-0.02, 1.02)
-    if told and beside:
-        ax.axhline(len(told) - 0.5, color="0.8", linewidth=0.8)
-    label_axes(ax, "share explained" + (", open: not seen by the model" if beside else ""), "")
+    if 0 < seen < len(columns):
+        ax.axhline(seen - 0.5, color="0.8", linewidth=0.8)
+    unseen = ", open: not seen by the model" if seen < len(columns) else ""
+    label_axes(ax, f"share explained{unseen}", "")
     ax.set_title(f"explained by {facet}", fontsize=9)
 
 
-def _numbers(ax: Axes, column: Mapping[str, Any]) -> None:
-    """Means, with the interval of the difference from the other rows about each."""
+def _means(ax: Axes, column: Mapping[str, Any]) -> None:
+    """Means, with the interval of the difference from the other rows, or of the ratio to them,
+    about each.
+    """
+    counts = column["kind"] == "counts"
     for row, each, look in _of_clusters(column):
         if each["mean"] is None:
             continue
-        others = each["mean"] - (each["difference"] or 0)
-        _interval(ax, row, each["interval"], lambda end, others=others: others + end, look)
+        if each["interval"] is not None:
+            ends = np.array(each["interval"])
+            ends = (
+                each["mean"] / each["ratio"] * ends
+                if counts
+                else each["mean"] - each["difference"] + ends
+            )
+            ax.plot(ends, [row, row], color=look["color"], linewidth=1.4)
         ax.plot([each["mean"]], [row], markersize=5, **look)
-    _finish(ax, column, "mean")
-
-
-def _counts(ax: Axes, column: Mapping[str, Any]) -> None:
-    """Means, with the interval of the ratio to the other rows about each."""
-    for row, each, look in _of_clusters(column):
-        if each["mean"] is None:
-            continue
-        if each["ratio"]:
-            others = each["mean"] / each["ratio"]
-            _interval(ax, row, each["interval"], lambda end, others=others: others * end, look)
-        ax.plot([each["mean"]], [row], markersize=5, **look)
-    _finish(ax, column, "mean count")
-
-
-def _interval(ax: Axes, row: int, interval: Any, place: Any, look: Mapping[str, Any]) -> None:
-    if interval is not None:
-        ax.plot([place(end) for end in interval], [row, row], color=look["color"], linewidth=1.4)
-
-
-def _finish(ax: Axes, column: Mapping[str, Any], what: str) -> None:
     ax.axvline(column["mean"], color="black", linewidth=0.8)
-    _clusters(ax, column)
+    _name_rows(ax, [f"cluster {each['cluster']}" for each in column["clusters"]])
+    what = "mean count" if counts else "mean"
     label_axes(ax, f"{what} (line: {number_text(column['mean'])})", "")
 
 
@@ -165,9 +146,6 @@ def _categories(ax: Axes, column: Mapping[str, Any]) -> None:
     label_axes(ax, "", "share of the cluster")
 
 
-PANELS = {"numbers": _numbers, "counts": _counts, "categories": _categories}
-
-
 def _of_clusters(column: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], dict[str, Any]]]:
     """Each cluster's row, entry and look."""
     looks = styles()
@@ -177,9 +155,8 @@ def _of_clusters(column: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]
     ]
 
 
-def _clusters(ax: Axes, column: Mapping[str, Any]) -> None:
-    names = [f"cluster {each['cluster']}" for each in column["clusters"]]
-    ax.set_yticks(np.arange(len(names)), names)
+def _name_rows(ax: Axes, names: Sequence[str]) -> None:
+    ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 

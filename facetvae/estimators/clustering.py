@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch.nn.functional import one_hot
 
-from facetvae.describing import FacetDescription, describe_clusters
-from facetvae.describing.columns import kinds_of
+from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
+from facetvae.describing.columns import kinds_of, with_names
 from facetvae.estimators.assignment import (
     by_size,
     components,
@@ -52,10 +53,6 @@ from facetvae.estimators.strategies import (
     are_pictures,
     facets_found,
     numbered,
-)
-from facetvae.estimators.told import (
-    clusters_found,
-    shown_columns,
 )
 from facetvae.estimators.views import View
 from facetvae.table_rules.chance import principal_dimensions, rank
@@ -540,9 +537,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         its clusters apart, in the user's units and with intervals, how sure and how stable it is.
 
         See :func:`~facetvae.describing.describe_clusters` for what it holds and means.
-        ``describe_figure`` of :mod:`inference.figures` draws it. The estimator does not keep its
-        training data. Give them again, or better new rows: clusters differ in the columns that
-        they were found in, so that on the training data intervals describe and do not test.
+        ``describe_figure`` of :mod:`facetvae.describing.figure` draws it. The estimator does not
+        keep its training data. Give them again, or better new rows: clusters differ in the columns
+        that they were found in, so that on the training data intervals describe and do not test.
 
         :param facet: its name or number.
         :param X: rows, as for :meth:`predict`.
@@ -567,9 +564,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         guide, name = self._precise(), self.facet_names_[j]
         log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
         left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
-        found = clusters_found(name, log_joint, left_out, self.stability_[j])
-        names = getattr(self, "feature_names_in_", None)
-        shown = shown_columns(self.reader_.shown(X, rows), names)
+        sure = softmax(log_joint, -1)
+        found = FacetClusters(name, sure, log_joint, left_out, self.stability_[j])
+        shown = with_names(self.reader_.shown(X, rows), getattr(self, "feature_names_in_", None))
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(found, shown, metadata, kinds=kinds, **options)
 

@@ -12,7 +12,7 @@ import numpy as np
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Response, abort, request
 
-from facetvae.explorer.explorer import MAX_SWAPPED, Explorer
+from facetvae.explorer.explorer import Explorer
 from facetvae.explorer.requests import (
     HELD,
     MAX_TEMPERATURE,
@@ -21,33 +21,27 @@ from facetvae.explorer.requests import (
     validate_requests,
 )
 from facetvae.explorer.views import (
-    about_view,
-    curves,
-    gallery,
-    knowledge_table,
+    clusters_view,
     moved_picture,
-    note,
     png,
     sample_rows,
     slider_list,
     swap_table,
     tile_size,
+    training_view,
 )
 
 # The views by name, as the rail lists them, and what each says of itself.
 VIEWS = {
-    "Clusters": "The data that each cluster is surest of; the surest clusters come first.",
-    "About": "What tells a facet's clusters apart: in the data's columns, or in mean pictures. The "
-    "line in each bar is a 95 % interval. It describes: clusters were found in such data.",
-    "Knowledge": "How well each known label is read from a facet: from its latents alone, and "
-    "from its clusters.",
-    "Swaps": "Two inputs, and all that can be made of them: each facet is taken from the one or "
-    "from the other.",
+    "Clusters": "The most typical data of each cluster, the surest first, and what tells the "
+    "clusters apart. The line in each bar is a 95 % interval. It describes: clusters were found in "
+    "such data.",
+    "Swaps": "Two inputs, and what can be made of them: the facet is taken from one of them, all "
+    "else from one of them. The last two inputs that were clicked are A and B.",
     "Latents": "Start from input A and move its latents one by one; the other facets stay.",
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
     "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
 }
-OF_ONE_FACET = ("Clusters", "About", "Latents", "Samples")
 WITH_INPUTS = ("Swaps", "Latents", "Samples")
 SHOWN_CHOICES = 10
 
@@ -64,7 +58,7 @@ def build_app(
     app = Dash(
         __name__,
         title=f"{title} - FacetVAE",
-        update_title=None,
+        update_title="",
         assets_folder=str(Path(__file__).parent / "assets"),
         use_pages=False,
         serve_locally=True,
@@ -116,19 +110,17 @@ def radio(name: str, options: Sequence[Any], value: Any, className: str) -> dcc.
 
 
 def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div:
-    first = explorer.facets[-1]  # the deepest
+    deepest = explorer.facets[-1]
+    facets = [html.H2("Facet"), radio("facet", explorer.facets, deepest, "menu")]
+    known = [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
     rail = html.Aside(
         [
             html.P("FacetVAE explorer", className="mark"),
             html.H1(title),
-            html.Dl(
-                [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
-            ),
+            html.Dl(known),
             html.H2("View"),
             radio("view", list(VIEWS), "Clusters", "menu"),
-            html.Div(
-                [html.H2("Facet"), radio("facet", explorer.facets, first, "menu")], id="facets"
-            ),
+            html.Div(facets, id="facets"),
         ],
         className="rail",
     )
@@ -136,128 +128,66 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
         [
             html.Header([html.H2(id="heading"), html.P(id="lead")]),
             inputs(explorer),
-            html.Section(id="Clusters"),
-            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="About"),
-            html.Section(
-                [
-                    html.Button("Measure", id="measure"),
-                    dcc.Loading(html.Div(id="known"), type="dot"),
-                ],
-                id="Knowledge",
-            ),
-            swaps(explorer),
-            latents(explorer),
+            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="Clusters"),
+            html.Section(id="Swaps"),
+            latents(),
             samples(),
             html.Section(id="Training"),
         ]
     )
-    # Browsers fetch what draws curves with the first graph: let that be here, and not at a click.
-    early = html.Div(dcc.Graph(figure={}), hidden=True)
-    return html.Div([rail, body, early], className="page", style=tile_size(explorer))
+    return html.Div([rail, body], className="page", style=tile_size(explorer))
 
 
 def inputs(explorer: Explorer) -> html.Section:
-    """Where the two inputs are chosen that swaps, latents and samples start from."""
-    last = len(explorer.x) - 1
-    slots = [
-        html.Div(
-            [
-                html.Span(letter, className="letter"),
-                html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
-                dcc.Input(
-                    id=f"input-{letter}", type="number", min=0, max=last, step=1, value=min(j, last)
-                ),
-            ],
-            id=f"slot-{letter}",
-            className="slot",
-        )
-        for j, letter in enumerate(SLOTS)
-    ]
-    choose = html.Div(
-        [html.Span("A click chooses", id="choosing"), radio("slot", SLOTS, "A", "pair")],
-        id="choose",
-        className="line",
-    )
+    """Where inputs are chosen that swaps, latents and samples start from: a click makes A, and what
+    was A becomes B.
+    """
+    last, slots = len(explorer.x) - 1, []
+    for j, letter in enumerate(SLOTS):
+        place: dict[str, Any] = {"min": 0, "max": last, "step": 1, "value": min(j, last)}
+        slot = [
+            html.Span(letter, className="letter"),
+            html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
+            dcc.Input(id=f"input-{letter}", type="number", **place),
+        ]
+        slots.append(html.Div(slot, id=f"slot-{letter}", className="slot"))
     others = html.Button("Other inputs", id="others", className="quiet")
-    side = html.Div([*slots, choose, others], className="slots")
+    side = html.Div([*slots, others], className="slots")
     return html.Section([side, html.Div(id="thumbnails", className="thumbnails")], id="inputs")
 
 
-def swaps(explorer: Explorer) -> html.Section:
-    """Which parts are swapped is asked only where all at once would be too many."""
-    first = explorer.parts[:MAX_SWAPPED]
-    says = (
-        f"At most {MAX_SWAPPED} of the {len(explorer.parts)} parts are swapped at once; the others "
-        "are those of A."
-    )
-    parts = dcc.Checklist(explorer.parts, first, id="swapped", className="parts", inline=True)
-    choose = html.Div([note(says), parts], hidden=len(first) == len(explorer.parts))
-    return html.Section([choose, html.Div(id="swap-table")], id="Swaps")
-
-
-def latents(explorer: Explorer) -> html.Section:
-    labels = [{"label": f"decoded as {k}", "value": k} for k in range(explorer.num_classes)]
-    shown = html.Div(
-        [
-            html.Figure(
-                [
-                    html.Img(id="moved", className="large", alt="decoded"),
-                    html.Figcaption(id="moved-says"),
-                ]
-            ),
-            html.Button("Back to the input", id="back", className="quiet"),
-            dcc.Dropdown(
-                labels,
-                id="label",
-                placeholder="decoded as its own class",
-                className="narrow" if labels else "absent",
-            ),
-        ],
-        className="shown",
-    )
-    return html.Section(
-        [shown, html.Div(id="sliders", className="sliders")], id="Latents", className="side-by-side"
-    )
+def latents() -> html.Section:
+    picture = html.Img(id="moved", className="large", alt="decoded")
+    shown = [
+        html.Figure([picture, html.Figcaption(id="moved-says")]),
+        html.Button("Back to the input", id="back", className="quiet"),
+    ]
+    sliders = html.Div(id="sliders", className="sliders")
+    parts = [html.Div(shown, className="shown"), sliders]
+    return html.Section(parts, id="Latents", className="side-by-side")
 
 
 def samples() -> html.Section:
-    others = [
-        {"label": label, "value": value}
-        for value, label in zip(
-            HELD, ("other facets drawn", "other facets held as in A"), strict=True
-        )
-    ]
-    marks = {0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"}
-    controls = html.Div(
-        [
-            html.Div(
-                [
-                    html.Span(id="choices-of"),
-                    dcc.Checklist([], [], id="choices", className="chips", inline=True),
-                ],
-                id="choose-clusters",
-            ),
-            html.Div(
-                [
-                    html.Span("Temperature"),
-                    dcc.Slider(
-                        0,
-                        MAX_TEMPERATURE,
-                        0.05,
-                        value=1,
-                        marks=marks,
-                        id="temperature",
-                        allow_direct_input=False,
-                    ),
-                ],
-                className="control",
-            ),
-            radio("held", others, "drawn", "pair"),
-            html.Button("Draw anew", id="anew", className="quiet"),
-        ],
-        className="controls",
+    says = ("other facets drawn", "other facets held as in A")
+    others = [{"label": each, "value": value} for value, each in zip(HELD, says, strict=True)]
+    chips = dcc.Checklist([], [], id="choices", className="chips", inline=True)
+    slider = dcc.Slider(
+        0,
+        MAX_TEMPERATURE,
+        0.05,
+        value=1,
+        marks={0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"},
+        id="temperature",
+        allow_direct_input=False,
     )
-    return html.Section([controls, html.Div(id="drawn")], id="Samples")
+    controls = [
+        html.Div([html.Span("Clusters, or labels"), chips], id="choose-clusters"),
+        html.Div([html.Span("Temperature"), slider], className="control"),
+        radio("held", others, "drawn", "pair"),
+        html.Button("Draw anew", id="anew", className="quiet"),
+    ]
+    drawn = html.Div(id="drawn")
+    return html.Section([html.Div(controls, className="controls"), drawn], id="Samples")
 
 
 # What clicks ask
@@ -284,50 +214,32 @@ def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, A
         Output("heading", "children"),
         Output("lead", "children"),
         Output("slot-B", "hidden"),
-        Output("choose", "hidden"),
         Input("view", "value"),
         Input("facet", "value"),
         Input("held", "value"),
     )
     def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
-        of_one, alone = view in OF_ONE_FACET, view != "Swaps"
-        needed = (
-            view in WITH_INPUTS
-            and explorer.refusal is None
-            and (view != "Samples" or held == "held")
-        )
+        of_one = view != "Training"
+        needed = view in WITH_INPUTS and (view != "Samples" or held == "held")
         heading = [facet, html.Small(view.lower())] if of_one else view
         return (
-            *[each != view for each in VIEWS],
-            not needed,
+            *(each != view for each in VIEWS),
+            not needed or explorer.refusal is not None,
             not of_one,
             heading,
             VIEWS[view],
-            alone,
-            alone,
+            view != "Swaps",
         )
 
-    @app.callback(Output("Clusters", "children"), Input("view", "value"), Input("facet", "value"))
-    def clusters(view: str, facet: str) -> Any:
-        return gallery(explorer, facet) if view == "Clusters" else no_update
-
-    described = once(explorer.about)
+    described, trained = once(explorer.about), once(lambda: training_view(history, explorer.facets))
 
     @app.callback(Output("told", "children"), Input("view", "value"), Input("facet", "value"))
-    def about(view: str, facet: str) -> Any:
-        return about_view(explorer, facet, described) if view == "About" else no_update
-
-    measured = once(explorer.knowledge)
-
-    @app.callback(
-        Output("known", "children"), Input("measure", "n_clicks"), prevent_initial_call=True
-    )
-    def knowledge(clicks: int) -> Any:
-        return knowledge_table(explorer, measured)
+    def clusters(view: str, facet: str) -> Any:
+        return clusters_view(explorer, facet, described) if view == "Clusters" else no_update
 
     @app.callback(Output("Training", "children"), Input("view", "value"))
     def training(view: str) -> Any:
-        return curves(history, explorer.facets) if view == "Training" else no_update
+        return trained() if view == "Training" else no_update
 
 
 def answer_inputs(app: Dash, explorer: Explorer) -> None:
@@ -349,19 +261,14 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
     @app.callback(
         Output("input-A", "value"),
         Output("input-B", "value"),
-        Output("slot", "value"),
         Input({"type": "thumbnail", "row": ALL}, "n_clicks"),
-        State("slot", "value"),
-        State("view", "value"),
+        State("input-A", "value"),
         prevent_initial_call=True,
     )
-    def choose(clicks: list[int | None], slot: str, view: str) -> tuple[Any, Any, Any]:
+    def choose(clicks: list[int | None], before: int | None) -> tuple[Any, Any]:
         if not any(clicks) or not ctx.triggered_id:  # thumbnails that have just been drawn
-            return no_update, no_update, no_update
-        row = ctx.triggered_id["row"]
-        if view != "Swaps":
-            return row, no_update, no_update
-        return (row, no_update, "B") if slot == "A" else (no_update, row, "A")
+            return no_update, no_update
+        return ctx.triggered_id["row"], before
 
     for letter in SLOTS:
 
@@ -370,14 +277,14 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
             return png(explorer.pictures(explorer.x[[row]])[0]) if row is not None else no_update
 
     @app.callback(
-        Output("swap-table", "children"),
+        Output("Swaps", "children"),
         Input("view", "value"),
+        Input("facet", "value"),
         Input("input-A", "value"),
         Input("input-B", "value"),
-        Input("swapped", "value"),
     )
-    def swaps(view: str, first: int | None, second: int | None, parts: list[str]) -> Any:
-        return swap_table(explorer, first, second, parts) if view == "Swaps" else no_update
+    def swaps(view: str, facet: str, first: int | None, second: int | None) -> Any:
+        return swap_table(explorer, facet, first, second) if view == "Swaps" else no_update
 
 
 def answer_latents(app: Dash, explorer: Explorer) -> None:
@@ -386,13 +293,10 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Input("view", "value"),
         Input("facet", "value"),
         Input("input-A", "value"),
-        Input("label", "value"),
         Input("back", "n_clicks"),
     )
-    def sliders(
-        view: str, facet: str, row: int | None, label: int | None, clicks: int | None
-    ) -> Any:
-        return slider_list(explorer, facet, row, label) if view == "Latents" else no_update
+    def sliders(view: str, facet: str, row: int | None, clicks: Any) -> Any:
+        return slider_list(explorer, facet, row) if view == "Latents" else no_update
 
     @app.callback(
         Output("moved", "src"),
@@ -400,14 +304,13 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         Input({"type": "latent", "place": ALL}, "value"),
         State("facet", "value"),
         State("input-A", "value"),
-        State("label", "value"),
     )
-    def moved(values: list[float], facet: str, row: int | None, label: int | None) -> Any:
+    def moved(values: list[float], facet: str, row: int | None) -> Any:
         if not values or row is None:
             return no_update, no_update
         places = {each["id"]["place"]: each["value"] for each in ctx.inputs_list[0]}
         try:
-            return moved_picture(explorer, facet, row, places, label)
+            return moved_picture(explorer, facet, row, places)
         except ValueError as error:  # such as sliders of the facet that was shown before
             return no_update, str(error)
 
@@ -416,14 +319,13 @@ def answer_samples(app: Dash, explorer: Explorer) -> None:
     @app.callback(
         Output("choices", "options"),
         Output("choices", "value"),
-        Output("choices-of", "children"),
         Output("choose-clusters", "hidden"),
         Input("facet", "value"),
     )
-    def choices(facet: str) -> tuple[list[Any], list[int], str, bool]:
+    def choices(facet: str) -> tuple[list[Any], list[int], bool]:
         there = explorer.choices(facet)
         options = [{"label": str(k), "value": k} for k in sorted(there)]
-        return options, sorted(there[:SHOWN_CHOICES]), explorer.kind_of_choices(facet), not there
+        return options, sorted(there[:SHOWN_CHOICES]), not there
 
     @app.callback(
         Output("drawn", "children"),
@@ -436,16 +338,9 @@ def answer_samples(app: Dash, explorer: Explorer) -> None:
         State("facet", "value"),
     )
     def drawn(
-        view: str,
-        chosen: list[int],
-        t: float,
-        held: str,
-        row: int | None,
-        clicks: int | None,
-        facet: str,
+        view: str, chosen: Any, t: float, held: str, row: int | None, clicks: Any, facet: str
     ) -> Any:
         if view != "Samples":
             return no_update
-        return sample_rows(
-            explorer, facet, sorted(set(chosen)), t, row if held == "held" else None, clicks or 0
-        )
+        kept = row if held == "held" else None
+        return sample_rows(explorer, facet, sorted(set(chosen)), t, kept, clicks or 0)

@@ -26,6 +26,8 @@ MAX_CLICKS, MAX_CHOICES, THUMBNAILS = 1_000_000, 50, 45
 MAX_TEMPERATURE = 1.5
 SLOTS, HELD = ("A", "B"), ("drawn", "held")
 UPDATE = "/_dash-update-component"
+# Controls of which there are many, by the type in their ids: how many are shown at most.
+MANY = {"thumbnail": THUMBNAILS, "latent": MAX_AXES}
 
 
 @dataclass(frozen=True)
@@ -35,45 +37,10 @@ class Allowed:
     words: str
     test: Callable[[Any], bool]
 
-    def check(self, name: str, value: Any) -> None:
-        """:raises ValueError: if the control cannot have this value."""
-        if not self.test(value):
-            raise ValueError(f"{name} must be {self.words}, got {shortened(value)}")
-
-
-@dataclass(frozen=True)
-class Family:
-    """Controls that differ in a number: the key of the number in their ids, its end, and how many
-    there are at most.
-    """
-
-    key: str
-    end: int
-    most: int
-
 
 def one_of(values: Sequence[str]) -> Allowed:
     words = f"one of {', '.join(values)}"
     return Allowed(words, lambda value: isinstance(value, str) and value in values)
-
-
-def index_below(n: int, what: str) -> Allowed:
-    """A number of one of ``n`` things, or nothing."""
-    words = f"the number of {what}, from 0 to {n - 1}, or empty" if n else f"empty: there is {what}"
-    return Allowed(words, lambda value: value is None or is_index(value, n))
-
-
-def some_of(test: Callable[[Any], bool], most: int, what: str) -> Allowed:
-    def check(values: Any) -> bool:
-        return isinstance(values, list) and len(values) <= most and all(map(test, values))
-
-    return Allowed(f"a list of at most {most} {what}", check)
-
-
-def between(low: float, high: float) -> Allowed:
-    return Allowed(
-        f"a number from {low} to {high}", lambda value: is_number(value) and low <= value <= high
-    )
 
 
 def is_number(value: Any) -> bool:
@@ -82,7 +49,11 @@ def is_number(value: Any) -> bool:
 
 def fields(explorer: Explorer, views: Sequence[str]) -> dict[str, Allowed]:
     """What each property that the page sends can be."""
-    row = index_below(len(explorer.x), "an input")
+    last = len(explorer.x) - 1
+    row = Allowed(
+        f"the number of an input, from 0 to {last}, or empty",
+        lambda value: value is None or is_index(value, last + 1),
+    )
     clicks = Allowed(
         f"a number of clicks, at most {MAX_CLICKS}, or empty",
         lambda value: value is None or is_index(value, MAX_CLICKS + 1),
@@ -93,26 +64,22 @@ def fields(explorer: Explorer, views: Sequence[str]) -> dict[str, Allowed]:
         "facet.value": one_of(explorer.facets),
         "input-A.value": row,
         "input-B.value": row,
-        "slot.value": one_of(SLOTS),
-        "swapped.value": some_of(
-            one_of(explorer.parts).test, len(explorer.parts), "of the swapped parts"
+        "choices.value": Allowed(
+            f"a list of at most {most} choices",
+            lambda values: (
+                isinstance(values, list)
+                and len(values) <= most
+                and all(is_index(value, most) for value in values)
+            ),
         ),
-        "label.value": index_below(explorer.num_classes, "a label"),
-        "choices.value": some_of(lambda value: is_index(value, most), most, "choices"),
-        "temperature.value": between(0, MAX_TEMPERATURE),
+        "temperature.value": Allowed(
+            f"a number from 0 to {MAX_TEMPERATURE}",
+            lambda value: is_number(value) and 0 <= value <= MAX_TEMPERATURE,
+        ),
         "held.value": one_of(HELD),
         "thumbnail.n_clicks": clicks,
         "latent.value": Allowed("a finite number", is_number),
-        **{f"{button}.n_clicks": clicks for button in ("measure", "others", "back", "anew")},
-    }
-
-
-def families(explorer: Explorer) -> dict[str, Family]:
-    """Controls of which there are many, by the type in their ids."""
-    deepest = max(explorer.model.prior(facet).dim for facet in explorer.facets)
-    return {
-        "thumbnail": Family("row", len(explorer.x), THUMBNAILS),
-        "latent": Family("place", deepest, MAX_AXES),
+        **{f"{button}.n_clicks": clicks for button in ("others", "back", "anew")},
     }
 
 
@@ -121,11 +88,13 @@ class Validator:
     """Compares a request with the callback that it names.
 
     :ivar callbacks: the page's callbacks, as Dash lists them.
+    :ivar fields: what each property can be.
+    :ivar ends: of the numbers in the ids of :data:`MANY`.
     """
 
     callbacks: Mapping[str, Mapping[str, Any]]
     fields: Mapping[str, Allowed]
-    families: Mapping[str, Family]
+    ends: Mapping[str, int]
 
     def check(self, body: Any) -> None:
         """:raises ValueError: if the page sends no such request."""
@@ -136,9 +105,13 @@ class Validator:
             raise ValueError(f"unknown output {shortened(output)}")
         if joined(body.get("outputs")) != output:
             raise ValueError(f"outputs must list what {output!r} names")
-        sent = []
+        sent: list[str] = []
         for kind in ("inputs", "state"):
-            sent += self._check_all(kind, self.callbacks[output][kind], body.get(kind, []))
+            expected, given = self.callbacks[output][kind], body.get(kind, [])
+            if not isinstance(given, list) or len(given) != len(expected):
+                raise ValueError(f"{kind} must be a list of {len(expected)} properties")
+            for spec, entry in zip(expected, given, strict=True):
+                sent += self._check_one(spec["id"], spec["property"], entry)
         changed = body.get("changedPropIds", [])
         if (
             not isinstance(changed, list)
@@ -147,44 +120,36 @@ class Validator:
         ):
             raise ValueError("changedPropIds must be a list of the properties that were sent")
 
-    def _check_all(self, kind: str, expected: Sequence[Any], given: Any) -> list[str]:
-        """The names of the properties that were sent."""
-        if not isinstance(given, list) or len(given) != len(expected):
-            raise ValueError(f"{kind} must be a list of {len(expected)} properties")
-        names = []
-        for spec, entry in zip(expected, given, strict=True):
-            if spec["id"].startswith("{"):
-                names += self._check_family(spec, entry)
-            else:
-                names.append(self._check_one(spec, entry))
-        return names
+    def _check_one(self, name: str, what: str, entry: Any) -> list[str]:
+        """The properties that were sent: of one control, or of those with a number in their ids."""
+        if not name.startswith("{"):
+            if not is_of(entry, name, what):
+                raise ValueError(f"{name}.{what} was expected, got {shortened(entry)}")
+            self._check_value(f"{name}.{what}", entry)
+            return [f"{name}.{what}"]
+        (key,) = (pattern := json.loads(name)).keys() - {"type"}
+        kind = pattern["type"]
+        if not isinstance(entry, list) or len(entry) > MANY[kind]:
+            raise ValueError(f"there are at most {MANY[kind]} of {kind}")
+        sent = []
+        for each in entry:
+            own = each.get("id") if isinstance(each, dict) else None
+            place = own.get(key) if isinstance(own, dict) else None
+            if not is_index(place, self.ends[kind]) or not is_of(
+                each, {key: place, "type": kind}, what
+            ):
+                raise ValueError(f"{kind} {key} was expected, got {shortened(each)}")
+            self._check_value(f"{kind}.{what}", each)
+            sent.append(f"{json.dumps(own, separators=(',', ':'), sort_keys=True)}.{what}")
+        return sent
 
-    def _check_one(self, spec: Mapping[str, str], entry: Any) -> str:
-        name = f"{spec['id']}.{spec['property']}"
-        if not names(entry, spec["id"], spec["property"]):
-            raise ValueError(f"{name} was expected, got {shortened(entry)}")
-        self.fields[name].check(name, entry.get("value"))
-        return name
-
-    def _check_family(self, spec: Mapping[str, str], entries: Any) -> list[str]:
-        kind = json.loads(spec["id"])["type"]
-        family = self.families[kind]
-        if not isinstance(entries, list) or len(entries) > family.most:
-            raise ValueError(f"there are at most {family.most} of {kind}")
-        return [self._check_member(kind, spec["property"], entry) for entry in entries]
-
-    def _check_member(self, kind: str, what: str, entry: Any) -> str:
-        family = self.families[kind]
-        own = entry.get("id") if isinstance(entry, dict) else None
-        place = own.get(family.key) if isinstance(own, dict) else None
-        own_id = {family.key: place, "type": kind}
-        if not is_index(place, family.end) or not names(entry, own_id, what):
-            raise ValueError(f"{kind} {family.key} was expected, got {shortened(entry)}")
-        self.fields[f"{kind}.{what}"].check(kind, entry.get("value"))
-        return f"{json.dumps(own_id, separators=(',', ':'), sort_keys=True)}.{what}"
+    def _check_value(self, name: str, entry: Mapping[str, Any]) -> None:
+        allowed, value = self.fields[name], entry.get("value")
+        if not allowed.test(value):
+            raise ValueError(f"{name} must be {allowed.words}, got {shortened(value)}")
 
 
-def names(entry: Any, name: Any, what: str) -> bool:
+def is_of(entry: Any, name: Any, what: str) -> bool:
     """Whether a part of a request is of this property of this control."""
     return isinstance(entry, dict) and entry.get("id") == name and entry.get("property") == what
 
@@ -209,7 +174,9 @@ def body_of_request() -> Any:
 def validate_requests(app: Dash, explorer: Explorer, views: Sequence[str]) -> None:
     """Refuse each request that the page does not send, and each that is too large."""
     app.server.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
-    validator = Validator(app.callback_map, fields(explorer, views), families(explorer))
+    deepest = max(explorer.model.prior(facet).dim for facet in explorer.facets)
+    ends = {"thumbnail": len(explorer.x), "latent": deepest}
+    validator = Validator(app.callback_map, fields(explorer, views), ends)
 
     @app.server.before_request
     def validate() -> None:

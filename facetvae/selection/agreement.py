@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import number
 
-__all__ = ["clusters_in_use", "effective_clusters", "match_facets", "redundancy", "stability"]
+__all__ = ["clusters_in_use", "effective_clusters", "redundancy", "stability"]
 
 # Clusters [N] by facet.
 Partitions = Mapping[str, ArrayLike]
@@ -88,25 +88,6 @@ def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
     }
 
 
-def match_facets(reference: Partitions, other: Partitions) -> dict[str, str]:
-    """Which facet of ``other`` corresponds to each facet of ``reference``: the assignment with the
-    highest sum of ARIs.
-
-    :param reference: clusters ``[N]`` by facet, of one run.
-    :param other: of another run on the same data, with as many facets.
-    :raises ValueError: if the data or the numbers of facets differ.
-
-    Example:
-        >>> from facetvae.selection import match_facets
-        >>> reference = {"a": [0, 0, 1, 1], "b": [0, 1, 0, 1]}
-        >>> match_facets(reference, {"c": [2, 3, 2, 3], "d": [1, 1, 0, 0]})
-        {'a': 'd', 'b': 'c'}
-    """
-    first, second = _checked_runs([reference, other], same_names=False)
-    matched, _ = _matched(first, second)
-    return matched
-
-
 def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tuple[float, float]]:
     """How well runs with different seeds agree: for each facet, the mean and sample standard
     deviation of the ARI over all pairs of runs.
@@ -131,16 +112,17 @@ def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tupl
     if len(checked) < 2:
         raise ValueError(f"agreement takes two runs or more, got {len(checked)}")
     aligned = _aligned(checked) if match else checked
-    found = {}
-    for name in aligned[0]:
-        agreement = [adjusted_rand_score(a[name], b[name]) for a, b in combinations(aligned, 2)]
-        found[name] = (float(np.mean(agreement)), sample_deviation(agreement))
-    return found
+    return {
+        name: mean_and_deviation(
+            [adjusted_rand_score(a[name], b[name]) for a, b in combinations(aligned, 2)]
+        )
+        for name in aligned[0]
+    }
 
 
-def sample_deviation(values: Sequence[float] | np.ndarray) -> float:
-    """Standard deviation with n - 1; NaN for a single value."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+def mean_and_deviation(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Mean, and standard deviation with n - 1: NaN for a single value."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
 def _probabilities(proba: ArrayLike) -> np.ndarray:
@@ -174,47 +156,40 @@ def _checked_runs(
             "clusters must be [N], of the same data in all runs and facets, got shapes "
             f"{sorted(shapes)}"
         )
-    for name, each in (
-        (name, each)
-        for run in checked
-        for name, each in run.items()
-        if each.dtype.kind not in "bui"
-    ):
-        raise ValueError(
-            f"clusters of facet {name!r} must be integers, got {each.dtype}: give a guide's predict"
-        )
-    if any(
-        len(run) != len(checked[0]) or (same_names and run.keys() != checked[0].keys())
-        for run in checked
-    ):
-        names = [list(run) for run in checked]
+    for name, each in (pair for run in checked for pair in run.items()):
+        if each.dtype.kind not in "bui":
+            raise ValueError(
+                f"clusters of facet {name!r} must be integers, got {each.dtype}: give a guide's "
+                "predict"
+            )
+    names = [list(run) for run in checked]
+    if len({len(each) if not same_names else frozenset(each) for each in names}) > 1:
         raise ValueError(
             f"runs must have the same facets, or as many where these are matched, got {names}"
         )
     return checked
 
 
-def _matched(
-    reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
-) -> tuple[dict[str, str], float]:
-    """The facet of ``other`` for each facet of the reference, and the sum of their ARIs."""
-    agreement = np.array(
-        [[adjusted_rand_score(a, b) for b in other.values()] for a in reference.values()]
-    )
-    agreement = agreement.reshape(len(reference), len(other))  # also for no facets
-    rows, columns = linear_sum_assignment(agreement, maximize=True)
-    names, others = list(reference), list(other)
-    pairs = {names[i]: others[j] for i, j in zip(rows, columns, strict=True)}
-    return pairs, float(agreement[rows, columns].sum())
-
-
 def _aligned(runs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """Each run's facets, matched to those of the run that agrees best with all others, so that a
     failed run does not decide.
     """
-    pairs = [[_matched(a, b) for b in runs] for a in runs]
-    central = max(range(len(runs)), key=lambda i: sum(total for _, total in pairs[i]))
-    return [
-        {name: run[theirs] for name, theirs in pairs[central][i][0].items()}
-        for i, run in enumerate(runs)
-    ]
+    matched = [[_matched(a, b) for b in runs] for a in runs]
+    central = max(matched, key=lambda row: sum(total for _, total in row))
+    return [found for found, _ in central]
+
+
+def _matched(
+    reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], float]:
+    """The partitions of ``other`` by the names of the reference's: the assignment with the highest
+    sum of ARIs, and this sum.
+    """
+    found = list(other.values())
+    agreement = [[adjusted_rand_score(a, b) for b in found] for a in reference.values()]
+    scores = np.reshape(agreement, (len(found), len(found)))  # also of no facets
+    rows, columns = linear_sum_assignment(scores, maximize=True)
+    names = list(reference)
+    return {names[i]: found[j] for i, j in zip(rows, columns, strict=True)}, scores[
+        rows, columns
+    ].sum()

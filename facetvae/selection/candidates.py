@@ -1,10 +1,8 @@
 """How many facets and clusters: comparison of candidates on held-out data, without labels.
 
-Four measures are compared. The held-out ELBO says how well a candidate describes data that it was
-not trained on. Its partitions should be found again with other seeds (stability), its clusters
-should be in use, and its facets should not repeat one another (redundancy). The ELBO chooses, by a
-rule that prefers a smaller candidate if the difference may be chance; the others say whether the
-choice can be trusted.
+The held-out ELBO chooses, by a rule that prefers a smaller candidate if the difference may be
+chance. Agreement of seeds, clusters in use and redundant facets say whether the choice can be
+trusted.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from torch import Tensor
 from facetvae.selection.agreement import (
     clusters_in_use,
     effective_clusters,
+    mean_and_deviation,
     redundancy,
-    sample_deviation,
     stability,
 )
 from guides.base import FacetGuide
@@ -32,37 +30,10 @@ from inference.runner import SVIRunner
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_kind, check_seed, check_size
 
-__all__ = ["FittedRun", "Selection", "one_standard_error", "select_model"]
+__all__ = ["FittedRun", "Selection", "select_model"]
 
 Fitted = SVIRunner | FacetGuide
 Candidate = Callable[[int], Fitted] | Sequence[Fitted]
-
-
-def one_standard_error(differences: ArrayLike, errors: ArrayLike) -> int:
-    """Index of the first candidate, starting with the smallest, whose difference from the best is
-    within its standard error.
-
-    :param differences: of each candidate from the best, ``[C]``: at most 0, and 0 for the best.
-    :param errors: their standard errors, ``[C]``.
-    :raises ValueError: if their numbers differ, or no difference is 0.
-
-    Example:
-        >>> from facetvae.selection import one_standard_error
-        >>> one_standard_error([-5.0, -0.3, 0.0, -0.1], [0.5, 0.4, 0.0, 0.2])
-        1
-    """
-    d, e = (
-        np.asarray(each, float)
-        for each in (as_numbers(differences, "differences"), as_numbers(errors, "errors"))
-    )
-    if d.ndim != 1 or d.shape != e.shape or not d.size or not np.isfinite([d, e]).all():
-        raise ValueError(f"differences and errors must be equally many and finite, got {d} and {e}")
-    if d.max() != 0 or e.min() < 0:
-        raise ValueError(
-            f"differences from the best must be at most 0, one of them 0, and errors at least 0; "
-            f"got {d} and {e}"
-        )
-    return int(np.flatnonzero(d >= -e)[0])
 
 
 @dataclass(frozen=True)
@@ -135,8 +106,7 @@ class Selection:
         """The smallest candidate whose held-out ELBO is within one standard error of the best
         one's.
         """
-        differences, errors = zip(*self.differences.values(), strict=True)
-        return list(self.runs)[one_standard_error(differences, errors)]
+        return next(name for name, (d, error) in self.differences.items() if d >= -error)
 
     @property
     def differences(self) -> dict[str, tuple[float, float]]:
@@ -150,27 +120,24 @@ class Selection:
         for both candidates, which cancels in the difference. With one seed the second term is
         unknown and left out, so the error is too small.
         """
-        best = self._elbos(self.best)
-        found = {}
+        best, found = self._elbos(self.best), {}
         for name in self.runs:
             d = self._elbos(name) - best
-            spread_of_data, spread_of_seeds = (_variance_of_mean(d.mean(axis)) for axis in (0, 1))
-            found[name] = (min(float(d.mean()), 0.0), math.sqrt(spread_of_data + spread_of_seeds))
+            means = d.mean(0), d.mean(1)
+            squared = sum(each.var(ddof=1) / len(each) for each in means if len(each) > 1)
+            found[name] = (min(float(d.mean()), 0.0), math.sqrt(squared))
         return found
 
     def elbo(self, name: str) -> tuple[float, float]:
         """Held-out ELBO of a candidate, nats per datum: mean over seeds and sample deviation."""
-        by_seed = self._elbos(name).mean(1)
-        return float(by_seed.mean()), sample_deviation(by_seed)
+        return mean_and_deviation(self._elbos(name).mean(1))
 
     def stability(self, name: str) -> dict[str, tuple[float, float]]:
         """:func:`stability` of a candidate by facet; NaN for a single seed."""
         partitions = [run.partitions for run in self.runs[name]]
-        return (
-            stability(partitions, self.match)
-            if len(partitions) > 1
-            else dict.fromkeys(partitions[0], (math.nan,) * 2)
-        )
+        if len(partitions) == 1:
+            return dict.fromkeys(partitions[0], (math.nan, math.nan))
+        return stability(partitions, self.match)
 
     def by_facet(self, name: str, what: str) -> dict[str, tuple[float, float]]:
         """``in_use``, ``effective`` or ``mutual_information`` of a candidate by facet: mean over
@@ -179,13 +146,13 @@ class Selection:
         Facets keep their own names, even if they are matched.
         """
         rows = [getattr(run, what) for run in self.runs[name]]
-        return {facet: _mean_and_deviation([row[facet] for row in rows]) for facet in rows[0]}
+        return {facet: mean_and_deviation([row[facet] for row in rows]) for facet in rows[0]}
 
     def redundancy(self, name: str) -> tuple[float, float]:
         """Highest redundancy of two facets: mean over seeds and deviation; NaN for fewer than two
         facets.
         """
-        return _mean_and_deviation([run.redundancy for run in self.runs[name]])
+        return mean_and_deviation([run.redundancy for run in self.runs[name]])
 
     def __str__(self) -> str:
         heads = (
@@ -198,14 +165,10 @@ class Selection:
             "redundancy",
         )
         rows = [heads, *(self._row(name) for name in self.runs)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         best = f"the smallest within one standard error of the best, {self.best}"
-        chosen = f"chosen: {self.chosen}, {best}"
-        return "\n".join([*lines, chosen])
+        return "\n".join([*lines, f"chosen: {self.chosen}, {best}"])
 
     def _row(self, name: str) -> tuple[str, ...]:
         difference, error = self.differences[name]
@@ -275,9 +238,7 @@ def select_model(
     as_numbers(x, "x")
     runs = {}
     for name, candidate in candidates.items():
-        fitted = (
-            candidate if isinstance(candidate, Sequence) else (candidate(seed) for seed in seeds)
-        )
+        fitted = map(candidate, seeds) if callable(candidate) else candidate
         runs[name] = [
             _look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted
         ]
@@ -333,49 +294,35 @@ def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
             'candidates must be functions of a seed, or fitted runs, by name, such as {"2 facets": '
-            "build}, got "
-            f"{candidates!r:.60}"
+            f"build}}, got {candidates!r:.60}"
         )
-    if (
-        not isinstance(seeds, Sequence)
-        or isinstance(seeds, str)
-        or not len(seeds)
-        or len(set(seeds)) < len(seeds)
-    ):
+    listed = isinstance(seeds, Sequence) and not isinstance(seeds, str)
+    if not listed or not 0 < len(seeds) == len(set(seeds)):
         raise ValueError(
             f"seeds must be different integers in a sequence, such as range(5), got {seeds!r}"
         )
-    counts = {name: _count(name, candidate, len(seeds)) for name, candidate in candidates.items()}
+    counts = {}
+    for name, candidate in candidates.items():
+        of_runs = isinstance(candidate, Sequence)
+        right = (
+            len(candidate) and all(isinstance(each, Fitted) for each in candidate)
+            if of_runs  # a guide can be called, but is not a function of a seed
+            else callable(candidate) and not isinstance(candidate, Fitted)
+        )
+        if not right:
+            raise ValueError(
+                f"candidate {name!r} must be a function of a seed, or runners or guides in a "
+                f"sequence, got {type(candidate).__name__}"
+            )
+        counts[name] = len(candidate) if of_runs else len(seeds)
     if len(set(counts.values())) > 1:
         raise ValueError(f"each candidate must have the same number of runs, got {counts}")
     return [check_seed("each of seeds", seed) for seed in seeds]
 
 
-def _count(name: str, candidate: Any, num_seeds: int) -> int:
-    """How many runs a candidate has or will have."""
-    if (
-        isinstance(candidate, Sequence)
-        and len(candidate)
-        and all(isinstance(each, Fitted) for each in candidate)
-    ):
-        return len(candidate)
-    # A guide can be called, but is not a function of a seed.
-    if isinstance(candidate, Fitted | Sequence) or not callable(candidate):
-        raise ValueError(
-            f"candidate {name!r} must be a function of a seed, or runners or guides in a "
-            "sequence, got "
-            f"{type(candidate).__name__}"
-        )
-    return num_seeds
-
-
 def _guide_of(name: str, fitted: Any) -> FacetGuide:
-    check_kind(
-        f"what candidate {name!r} gives",
-        fitted,
-        (SVIRunner, FacetGuide),
-        "a fitted runner or guide",
-    )
+    needed = "a fitted runner or guide"
+    check_kind(f"what candidate {name!r} gives", fitted, (SVIRunner, FacetGuide), needed)
     guide = fitted.guide if isinstance(fitted, SVIRunner) else fitted
     if not all(bool(parameter.isfinite().all()) for parameter in guide.parameters()):
         raise ValueError(
@@ -383,14 +330,6 @@ def _guide_of(name: str, fitted: Any) -> FacetGuide:
             "leave it out"
         )
     return guide
-
-
-def _variance_of_mean(values: np.ndarray) -> float:
-    return float(values.var(ddof=1) / len(values)) if len(values) > 1 else 0.0
-
-
-def _mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    return float(np.mean(values)), sample_deviation(values)
 
 
 def _cell(mean: float, deviation: float, digits: int) -> str:

@@ -31,7 +31,6 @@ from sklearn.metrics import adjusted_rand_score
 from facetvae.datasets import Dataset
 from facetvae.selection import select_model
 from facetvae.selection.candidates import Selection
-from facetvae.selection.figure import selection_overview
 from guides import VaDEGuide
 from inference import (
     ProgressiveFadeIn,
@@ -292,8 +291,6 @@ def main(argv: list[str] | None = None) -> None:
     )
     found = found_labels(selection, data.test_labels)
     write_json(out / "results.json", results(selection, found))
-    (out / "figures").mkdir(exist_ok=True)
-    selection_overview(selection).savefig(out / "figures" / "selection.png", dpi=130)
     for runner in fitted[candidates(settings)[list(selection.runs).index(selection.chosen)]]:
         runner.save(out / "chosen" / f"seed-{runner.seed}")
     print(f"\n{selection}\n\n{format_found(selection, found)}")

@@ -13,12 +13,9 @@ from facetvae.selection import select_model
 from facetvae.selection.agreement import (
     clusters_in_use,
     effective_clusters,
-    match_facets,
     redundancy,
     stability,
 )
-from facetvae.selection.candidates import one_standard_error
-from facetvae.selection.figure import selection_overview
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -197,26 +194,6 @@ SELECTION = [
         ),
     ),
     *of(
-        "one_standard_error",
-        (
-            "shape: errors",
-            lambda: one_standard_error([0, -1], [0]),
-            "differences and errors must be equally many",
-        ),
-        ("nan: differences", lambda: one_standard_error([0, NAN], [0, 1]), "and finite, got"),
-        (
-            "range: no best",
-            lambda: one_standard_error([-2, -1], [1, 1]),
-            "from the best must be at most 0, one of them 0",
-        ),
-        ("range: errors", lambda: one_standard_error([-2, 0], [-1, 1]), "and errors at least 0"),
-        (
-            "type: text",
-            lambda: one_standard_error("a", [0]),
-            "differences must hold numbers, got str",
-        ),
-    ),
-    *of(
         "clusters_in_use",
         (
             "shape: proba",
@@ -260,19 +237,6 @@ SELECTION = [
         ),
     ),
     *of(
-        "match_facets",
-        (
-            "shape: numbers",
-            lambda: match_facets(CLUSTERS, {**CLUSTERS, "b": LABEL}),
-            "must have the same facets, or as",
-        ),
-        (
-            "type: a guide",
-            lambda: match_facets(CLUSTERS, guide()),
-            "clusters by facet are needed of each run",
-        ),
-    ),
-    *of(
         "stability",
         (
             "empty: one run",
@@ -293,14 +257,6 @@ SELECTION = [
             "shape: rows",
             lambda: stability([CLUSTERS, {"a": X}]),
             r"of the same data .* got shapes \[\(5,\), \(5, 6\)\]",
-        ),
-    ),
-    *of(
-        "selection_overview",
-        (
-            "type: runs",
-            lambda: selection_overview({}),
-            "must be a Selection, of facetvae.selection.select_model, got dict",
         ),
     ),
 ]

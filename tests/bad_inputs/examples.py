@@ -164,10 +164,14 @@ EXAMPLES = [
     ),
     *of(
         "some_rows",
-        ("range: rows", lambda: data.some_rows(data.digits(), -1), f"rows {COUNT}, got -1"),
+        (
+            "range: rows",
+            lambda: facetvae.datasets.some_rows(data.digits(), -1),
+            f"rows {COUNT}, got -1",
+        ),
         (
             "range: test_rows",
-            lambda: data.some_rows(data.digits(), 9, test_rows=0),
+            lambda: facetvae.datasets.some_rows(data.digits(), 9, test_rows=0),
             f"test_rows {COUNT}, got 0",
         ),
     ),

@@ -53,7 +53,6 @@ from tests.bad_inputs.shared import (
     explorer,
     guide,
     holed,
-    labelled,
     mlvae,
     nvae,
     of,
@@ -173,24 +172,8 @@ FIGURES = [
         ),
     ),
     *of(
-        "Explorer.clusters",
-        ("unknown: facet", lambda: explorer().clusters("hue"), "unknown facet 'hue'"),
-        (
-            "misfit: no clusters",
-            lambda: Explorer(vae(), X).clusters("layer_1"),
-            "layer_1 has no clusters",
-        ),
-        ("range: columns", lambda: explorer().clusters("digit", 0), f"columns {COUNT}, got 0"),
-    ),
-    *of(
-        "Explorer.knowledge",
-        ("unknown: facet", lambda: explorer().knowledge("hue", "u"), "unknown facet 'hue'"),
-        ("unknown: label", lambda: explorer().knowledge("digit", "v"), "label must be one of"),
-        ("misfit: one value", lambda: explorer().knowledge("digit", "one"), "has one value only"),
-    ),
-    *of(
         "Explorer.swaps",
-        ("range: row", lambda: explorer().swaps(0, len(X)), "there are the inputs 0 to"),
+        ("range: row", lambda: explorer().swaps("digit", 0, len(X)), "there are the inputs 0 to"),
     ),
     *of(
         "Explorer.axes",
@@ -211,7 +194,6 @@ FIGURES = [
             lambda: explorer().moved("digit", 0, {0: NAN}),
             "has the latents 0 to 1, got 0 at nan",
         ),
-        ("range: label", lambda: labelled().moved("z", 0, {}, 3), "label must be one of"),
     ),
     *of(
         "Explorer.samples",

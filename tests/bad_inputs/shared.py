@@ -142,11 +142,6 @@ def explorer() -> Explorer:
 
 
 @cache
-def labelled() -> Explorer:
-    return Explorer(cvae(), X, {"label": np.arange(len(X)) % 3})
-
-
-@cache
 def cvae() -> ConditionalGuide:
     return ConditionalGuide(CVAE((D,), 3, 2, network=SharedMLP((8,))))
 
