@@ -51,12 +51,15 @@ def parse(
             "--data-root", type=Path, help="where data are (default: $FACETVAE_DATA, else ./data)"
         )
     if seeds:
-        parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help="a run for each")
+        seeds_help = "a run for each; in a smoke run for the first two"
+        parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help=seeds_help)
     else:
         parser.add_argument("--seed", type=int, default=0, help="of all that is random")
     parser.add_argument("--device", default="cpu", help="such as cuda")
     parser.add_argument("--out", type=Path, default=Path("runs", name), help="the run's folder")
     args = parser.parse_args(argv)
+    if seeds and args.smoke:
+        args.seeds = args.seeds[:2]
     try:
         for seed in args.seeds if seeds else [args.seed]:
             check_seed("seed", seed)
@@ -107,12 +110,15 @@ def format_scores(scores: Scores) -> str:
 def format_table(title: str, table: Table) -> str:
     """Means, with sample deviations in brackets where there are several values."""
     columns = list(max(table.values(), key=len))
-    width = 2 + max(map(len, [*columns, "-0.0001234 (0.0003)"]))
-    lines = [f"{title:28s}" + "".join(f"{column:>{width}s}" for column in columns)]
-    for name, row in table.items():
-        cells = (_cell(row.get(column, [])) for column in columns)
-        lines.append(f"{name:28s}" + "".join(f"{cell:>{width}s}" for cell in cells))
-    return "\n".join(lines)
+    lines = [[title, *columns]]
+    lines += [
+        [name, *(_cell(row.get(each, [])) for each in columns)] for name, row in table.items()
+    ]
+    widths = [2 + max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        f"{first:{widths[0]}s}" + "".join(map(str.rjust, cells, widths[1:]))
+        for first, *cells in lines
+    )
 
 
 def _cell(values: Sequence[float]) -> str:
