@@ -1,12 +1,11 @@
-"""Are the true sources found? VaDE, whose classes are inferred, beside iVAE, which is given them
-(Willetts and Paige, I Don't Need u: Identifiable Non-Linear ICA Without Side Information, 2021).
+"""Are the true sources found? VaDE infers what iVAE is given (Willetts and Paige, I Don't
+Need u: Identifiable Non-Linear ICA Without Side Information, 2021).
 
     python -m examples.vade_ivae        # the data are drawn; needs no files
 
 Five independent sources have other means and deviations in each of 20 segments, and an invertible
-network mixes them. Printed is the mean absolute correlation of posterior means with the true
-sources on held-out rows, over seeds: coordinates are matched on one half of the rows and scored on
-the other. A flow too, and the paper's 70,000 steps: `python -m lab.protocols.identifiability`.
+network mixes them. Posterior means and true sources of held-out rows are matched on one half and
+correlated on the other. The paper's 70,000 steps, and a flow: `lab.protocols.identifiability`.
 
     facetvae explore runs/vade_ivae/VaDE-2000/seed-0 --data runs/vade_ivae/test-2000.npy
 """

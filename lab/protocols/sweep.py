@@ -1,9 +1,9 @@
-"""One example over seeds and settings, on this machine or on a Slurm cluster, gathered into one
+"""One protocol over seeds and settings, on this machine or on a Slurm cluster, gathered into one
 table.
 
-    python -m lab.protocols.sweep quickstart --seeds 0 1 2 --set lr=5e-4,1e-3 --out runs/sweep
+    python -m lab.protocols.sweep vade --seeds 0 1 2 --set dataset=digits lr=5e-4,1e-3
 
-Each combination is one job (through submitit: pip install 'facetvae[cluster]'): the example's run,
+Each combination is one job (through submitit: pip install 'facetvae[cluster]'): the protocol's run,
 in a folder below --out. When all have ended, sweep.json has mean and sample deviation of every
 score over the seeds, and which runs failed, why, and where their logs are. Called again, it runs
 what is not finished: a run that has its scores is not run again, and one that was stopped resumes
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # Those that leave the scores of one seed in scores.json; the others take several seeds by
 # themselves.
-EXAMPLES = ("quickstart", "mfcvae", "vade", "vlac", "mlvae", "nvae")
+EXAMPLES = ("mfcvae", "vade", "vlac", "mlvae", "nvae")
 OWN_FLAGS = {"seed", "out", "resume", "smoke", "data-root", "device", "help"}
 FOREVER = (
     60 * 24 * 365
@@ -102,7 +102,7 @@ class Run:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             os.environ |= {} if self.cards is None else {"CUDA_VISIBLE_DEVICES": self.cards}
         try:
-            importlib.import_module(f"examples.{self.example}").main(self.argv)
+            importlib.import_module(f"lab.protocols.{self.example}").main(self.argv)
         except SystemExit as stop:
             # What is refused is a result. Ends with a number are signals', after which the job may
             # be started again.
@@ -125,13 +125,13 @@ class Run:
         try:
             with contextlib.redirect_stderr(words):
                 return describe(
-                    *importlib.import_module(f"examples.{self.example}").parse(self.argv)
+                    *importlib.import_module(f"lab.protocols.{self.example}").parse(self.argv)
                 )
         except SystemExit:
             said = words.getvalue().strip().splitlines()[-1].partition("error: ")[2]
             raise ValueError(
                 f"{self.example} does not take {self.label}: {said} (its flags: python -m "
-                f"examples.{self.example} "
+                f"lab.protocols.{self.example} "
                 "--help)"
             ) from None
 
