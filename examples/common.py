@@ -32,7 +32,7 @@ def parse(
     datasets: Sequence[str] = (),
     seeds: Sequence[int] = (),
 ) -> argparse.Namespace:
-    """The flags of the example of that name.
+    """The flags of that example.
 
     :param datasets: what it can be run on, its default first; none for digits alone.
     :param seeds: by default, of an example with many runs, which has ``--seeds`` for ``--seed``.
@@ -51,8 +51,7 @@ def parse(
             "--data-root", type=Path, help="where data are (default: $FACETVAE_DATA, else ./data)"
         )
     if seeds:
-        seeds_help = "a run for each; in a smoke run for the first two"
-        parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help=seeds_help)
+        parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help="--smoke takes two")
     else:
         parser.add_argument("--seed", type=int, default=0, help="of all that is random")
     parser.add_argument("--device", default="cpu", help="such as cuda")

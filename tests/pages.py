@@ -24,7 +24,7 @@ CUTS = {
     r"\((?!.*epochs=)": r"\1(epochs=2, ",
 }
 # What a reader types to run a module of ours, up to the end of the line or of the inline code.
-MODULE = re.compile(r"-m ((?:benchmarks|examples|tests)\.\w+)([^\n`]*)")
+MODULE = re.compile(r"-m ((?:lab\.protocols|lab\.benchmarks|lab|examples|tests)\.\w+)([^\n`]*)")
 
 
 def documents() -> list[Path]:

@@ -33,11 +33,11 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     python = fresh.stand_in(tmp_path, "submitit.core._submit")
     monkeypatch.setattr(sys, "executable", str(python))
     out = tmp_path / "swept"
-    flags = ["quickstart", "--smoke", "--at-once", "2", "--out", str(out)]
+    flags = ["vade", "--smoke", "--at-once", "2", "--out", str(out)]
     heard = signal.getsignal(signal.SIGTERM)
     sweep.main([*flags, "--seeds", "0", "1", "--set", "lr=2e-3"])
     said = capsys.readouterr().out
-    assert "2 runs of quickstart, 0 of them finished before" in said
+    assert "2 runs of vade, 0 of them finished before" in said
     folders = [out / "lr=2e-3" / f"seed-{seed}" for seed in (0, 1)]
     accuracies = [
         json.loads((f / "scores.json").read_text())["digit"]["digit"]["accuracy"] for f in folders
@@ -65,7 +65,7 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
     assert signal.getsignal(signal.SIGTERM) is heard
     assert stop.value.code == 1
     said = capsys.readouterr().out
-    assert "2 runs of quickstart, 0 of them finished before" in said
+    assert "2 runs of vade, 0 of them finished before" in said
     assert "1 of 2 runs failed" in said
     assert "lr=1e30, seed 1: FloatingPointError: the objective of the run with seed 1" in said, (
         "not the suggestions that follow"
@@ -85,7 +85,7 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
         cwd=tmp_path,
     )
     assert last.returncode == 0, last.stdout + last.stderr
-    assert "2 runs of quickstart, 2 of them finished before" in last.stdout
+    assert "2 runs of vade, 2 of them finished before" in last.stdout
     assert {path: path.stat().st_mtime_ns for path in (out / "lr=2e-3").rglob("*")} == written
     assert (out / "sweep.json").read_text() == gathered
 
@@ -93,17 +93,17 @@ def test_jobs_of_this_machine_are_gathered_and_a_second_call_goes_on(
 REFUSED: list[tuple[list[str], str]] = [
     (["no_such"], "invalid choice: 'no_such'"),
     (["compare_guides"], "invalid choice: 'compare_guides'"),
-    (["quickstart", "--sets", "lr=1"], "unrecognized arguments: --sets lr=1"),
+    (["vade", "--sets", "lr=1"], "unrecognized arguments: --sets lr=1"),
     (
-        ["quickstart", "--set", "depth=3"],
-        "quickstart does not take depth=3: unrecognized arguments: --depth=3",
+        ["vade", "--set", "depth=3"],
+        "vade does not take depth=3: unrecognized arguments: --depth=3",
     ),
     (
-        ["quickstart", "--set", "lr=1e-3,fast"],
+        ["vade", "--set", "lr=1e-3,fast"],
         "does not take lr=fast: argument --lr: invalid float value: 'fast'",
     ),
     (
-        ["quickstart", "--set", "lr=1e-3,-1"],
+        ["vade", "--set", "lr=1e-3,-1"],
         "does not take lr=-1: argument --lr: lr must be a positive number, got",
     ),
     (
@@ -111,21 +111,21 @@ REFUSED: list[tuple[list[str], str]] = [
         "mfcvae does not take widths=64: argument --widths: expected 2 arguments",
     ),
     (["nvae", "--set", "model=cvae", "labels=600"], "--labels is for --model nvae"),
-    (["quickstart", "--set", "lr"], "--set lr: NAME=VALUE is needed"),
-    (["quickstart", "--set", "lr="], "--set lr=: NAME=VALUE is needed"),
-    (["quickstart", "--set", "lr=1e-3,"], "--set lr=1e-3,: a value is missing"),
-    (["quickstart", "--set", "lr=1", "lr=2"], "--set lr is given twice"),
-    (["quickstart", "--set", "lr=1e-3,0.001"], "lr=1e-3 and lr=0.001 are the same run"),
-    (["quickstart", "--set", "seed=1"], "--set seed: this is a flag of the sweep"),
-    (["quickstart", "--seeds"], "expected at least one argument"),
-    (["quickstart", "--seeds", "1", "1"], "--seeds: one is given twice"),
-    (["quickstart", "--at-once", "0"], "--at-once must be at least 1, got 0"),
-    (["quickstart", "--slurm", "mem_gb=4"], "--slurm is for --cluster slurm"),
+    (["vade", "--set", "lr"], "--set lr: NAME=VALUE is needed"),
+    (["vade", "--set", "lr="], "--set lr=: NAME=VALUE is needed"),
+    (["vade", "--set", "lr=1e-3,"], "--set lr=1e-3,: a value is missing"),
+    (["vade", "--set", "lr=1", "lr=2"], "--set lr is given twice"),
+    (["vade", "--set", "lr=1e-3,0.001"], "lr=1e-3 and lr=0.001 are the same run"),
+    (["vade", "--set", "seed=1"], "--set seed: this is a flag of the sweep"),
+    (["vade", "--seeds"], "expected at least one argument"),
+    (["vade", "--seeds", "1", "1"], "--seeds: one is given twice"),
+    (["vade", "--at-once", "0"], "--at-once must be at least 1, got 0"),
+    (["vade", "--slurm", "mem_gb=4"], "--slurm is for --cluster slurm"),
     (
-        ["quickstart", "--cluster", "slurm", "--slurm", "mem_gb"],
+        ["vade", "--cluster", "slurm", "--slurm", "mem_gb"],
         "--slurm mem_gb: NAME=VALUE is needed",
     ),
-    (["quickstart", "--cluster", "slurm"], 'Could not detect "srun"'),
+    (["vade", "--cluster", "slurm"], 'Could not detect "srun"'),
 ]
 
 
@@ -149,14 +149,14 @@ def test_what_cannot_be_is_said_before_anything_is_written(
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(SystemExit, match="swept cannot be written"):
-        sweep.main(["quickstart", "--out", str(tmp_path / "file" / "swept")])
+        sweep.main(["vade", "--out", str(tmp_path / "file" / "swept")])
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_folder_with_another_run_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["quickstart", "--set", "lr=1e-3", "--out", str(tmp_path)]
+    flags = ["vade", "--set", "lr=1e-3", "--out", str(tmp_path)]
     (one,) = sweep.parse(flags)[1]
     one.folder.mkdir(parents=True)
     (one.folder / "run.json").write_text(json.dumps({"data": "digits", **one.described()}))
@@ -183,7 +183,7 @@ def test_a_parameter_that_slurm_does_not_take_is_refused(
         with pytest.raises(SystemExit, match=words):
             sweep.main(
                 [
-                    "quickstart",
+                    "vade",
                     "--cluster",
                     "slurm",
                     "--slurm",
@@ -206,7 +206,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if argv[0].startswith("stop="):
             raise SystemExit({"stop=refused": "no data there", "stop=143": 143}[argv[0]])
 
-    monkeypatch.setitem(sys.modules, "examples.of_the_test", SimpleNamespace(main=main))
+    monkeypatch.setitem(sys.modules, "lab.protocols.of_the_test", SimpleNamespace(main=main))
     return made
 
 
