@@ -771,10 +771,8 @@ def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     python = {"PYTHON_EXEC": str(fresh.stand_in(place, "lab.protocols.vade"))}
     done = run(*torchrun, "lab.protocols.vade", *flags, cwd=tmp_path, env=python)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == RUN_FILES | {
-        "figures",
-        "checkpoints",
-    }
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == RUN_FILES | {"figures", "checkpoints", "metrics.jsonl", "start.json"}
     assert done.stdout.count("accuracy_hungarian") == 1, "one process reports"
     assert {path.name for path in tmp_path.iterdir()} == {"python", "run"}
 
