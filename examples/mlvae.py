@@ -71,15 +71,13 @@ def score(guide: GroupedGuide, data: Dataset, seed: int) -> dict[str, dict[str, 
     """How well a classifier reads the digit from content and style: accuracy on test images, by
     how many images are read together.
     """
-    parts = (data.train[:PROBED], data.train_labels["digit"][:PROBED])
-    parts += (data.test, data.test_labels["digit"])
+    label, test_label = data.train_labels["digit"][:PROBED], data.test_labels["digit"]
     found: dict[str, dict[str, float]] = {"content": {}, "style": {}}
     for size in TOGETHER:
-        train, test = (
-            guide.embed(x, group=in_groups(label, size)) for x, label in (parts[:2], parts[2:])
-        )
+        z = guide.embed(data.train[:PROBED], group=in_groups(label, size))
+        test_z = guide.embed(data.test, group=in_groups(test_label, size))
         for latent, row in found.items():
-            accuracy = probe_accuracy(train[latent], parts[1], test[latent], parts[3], seed)
+            accuracy = probe_accuracy(z[latent], label, test_z[latent], test_label, seed)
             row[f"accuracy, {size} together"] = accuracy
     return found
 
