@@ -2,7 +2,7 @@
 costs.
 
     python -m examples.compare_guides                              # the bundled 8x8 digits
-    python -m examples.compare_guides --dataset mnist --data-root DATA
+    python -m examples.compare_guides --dataset mnist --data-root DATA --seeds 0
 
 Each guide trains its own model in the same way, warm start included; a first table compares the
 fitted posteriors. A second table takes one of them, with its cluster given by a network and its
@@ -12,50 +12,41 @@ batch, so bias, noise and time are the estimator's.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
 import pyro
 import torch
 from pyro.infer import ELBO
 
-from facetvae.datasets import Dataset
-from guides import (
+from examples.common import Table, format_table, load_data, parse, score_facets, write_json
+from facetvae import (
     AmortizedGuide,
     Annealed,
-    FacetGuide,
+    GaussianMixture,
     GumbelSoftmax,
+    ImportanceWeighted_ELBO,
+    Loss,
     MarginalGuide,
+    Normal,
     ScoreFunction,
+    SharedMLP,
+    SVIRunner,
+    VaDE,
     VaDEGuide,
+    elbo,
+    mutual_information,
+    warm_start,
 )
-from guides.discrete import Discrete
-from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, mutual_information, warm_start
+from facetvae.datasets import Dataset
 from inference.diagnostics import (
-    EstimatorReport,
     compare_estimators,
     importance_weighted_bounds,
     log_importance_weights,
     pareto_k,
 )
-from lab.figures.comparisons import guide_comparison
-from lab.protocols.common import (
-    add_setting_flags,
-    build_parser,
-    checkpointing,
-    load_data,
-    open_run_folder,
-    refuse_several,
-    resolve,
-    score_facets,
-    write_json,
-)
-from ppl_models import FacetModel, GaussianMixture, Normal, SharedMLP, VaDE
 
 FACET = "digit"  # and the label that it is scored by
 # What an annealed temperature ends at, and what the second table draws relaxed clusters at.
@@ -74,42 +65,25 @@ class Settings:
     lr: float = 1e-3
     warm_epochs: int = 60
     epochs: int = 60
-    repeats: int = 3  # seeds
     importance_draws: int = 1000  # for each of 200 test data
     gradient_draws: int = 500
 
 
-MNIST = Settings(
-    widths=(256, 256), batch_size=256, warm_epochs=4, epochs=12, repeats=1, gradient_draws=200
-)
-SMOKE = Settings(
-    num_components=3,
-    dim=2,
-    widths=(8, 8),
-    batch_size=128,
-    warm_epochs=1,
-    epochs=1,
-    repeats=1,
-    importance_draws=100,
-    gradient_draws=10,
-)
+MNIST = Settings(widths=(256, 256), batch_size=256, warm_epochs=4, epochs=12, gradient_draws=200)
+SMOKE = Settings(3, 2, (8, 8), 0.15, 128, 1e-3, 1, 1, importance_draws=100, gradient_draws=10)
 
 
-def guides(steps: int) -> dict[str, tuple[Callable[[FacetModel], FacetGuide], ELBO | None]]:
-    """Every guide by name, with the objective it is trained by (its own where None).
+def guides(steps: int) -> dict[str, tuple[Callable, ELBO | None]]:
+    """Every guide by name, with the objective it is trained by (its own where None)."""
 
-    :param steps: over which an annealed temperature falls.
-    """
-
-    def network(
-        discrete: Callable[[], Discrete] | None = None,
-    ) -> Callable[[FacetModel], FacetGuide]:
+    def network(discrete: Callable | None = None, *options: Any) -> Callable:
+        """A guide with a network for the cluster, whose discrete part is made anew each time."""
         return lambda model: AmortizedGuide(
-            model, discrete=discrete() if discrete else None, conditional=True
+            model, discrete=discrete and discrete(*options), conditional=True
         )
 
-    def gumbel(hard: bool) -> Callable[[], Discrete]:
-        return lambda: GumbelSoftmax(Annealed(1.0, TEMPERATURE, steps), hard=hard)
+    def gumbel(hard: bool) -> GumbelSoftmax:
+        return GumbelSoftmax(Annealed(1.0, TEMPERATURE, steps), hard=hard)  # falls over the run
 
     return {
         "responsibilities": (VaDEGuide, None),
@@ -118,107 +92,72 @@ def guides(steps: int) -> dict[str, tuple[Callable[[FacetModel], FacetGuide], EL
         "marginal, IWAE of 10": (MarginalGuide, ImportanceWeighted_ELBO(10)),
         "network, mean field": (AmortizedGuide, None),
         "network, enumerated": (network(), None),
-        "network, Gumbel soft": (network(gumbel(hard=False)), None),
-        "network, straight-through": (network(gumbel(hard=True)), None),
-        "network, score": (network(lambda: ScoreFunction("none")), None),
-        "network, score, average": (network(lambda: ScoreFunction("average")), None),
-        "network, score, learned": (network(lambda: ScoreFunction("learned")), None),
+        "network, Gumbel soft": (network(gumbel, False), None),
+        "network, straight-through": (network(gumbel, True), None),
+        "network, score": (network(ScoreFunction, "none"), None),
+        "network, score, average": (network(ScoreFunction, "average"), None),
+        "network, score, learned": (network(ScoreFunction, "learned"), None),
     }
 
 
 def train(
-    data: Dataset,
-    settings: Settings,
-    build: Callable,
-    objective: ELBO | None,
-    seed: int,
-    device: str,
-    kept: Path,
+    data: Dataset, s: Settings, build: Callable, objective: ELBO | None, seed: int, device: str
 ) -> SVIRunner:
     """A model of its own for one guide: warm start, mixture, then both together."""
     pyro.set_rng_seed(seed)
-    prior = GaussianMixture(settings.num_components, settings.dim)
-    model = VaDE(
-        data.train.shape[1:], prior, Normal(settings.scale), SharedMLP(settings.widths), name=FACET
-    )
+    prior = GaussianMixture(s.num_components, s.dim)
+    model = VaDE(data.train.shape[1:], prior, Normal(s.scale), SharedMLP(s.widths), name=FACET)
     guide = build(model)
-    options: dict[str, Any] = {"batch_size": settings.batch_size, "progress": False}
-    warm = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
-    warm_start(
-        warm,
-        data.train,
-        settings.warm_epochs,
-        seed=seed,
-        restarts=3,
-        log_every=settings.warm_epochs,
-        checkpoints=checkpointing(kept, "warm-start"),
-        **options,
-    )
-    runner = SVIRunner(model, guide, objective, lr=settings.lr, seed=seed, device=device)
-    options["checkpoints"] = checkpointing(kept, "training")
-    # Steps alone are timed, and a checkpoint a minute.
-    return runner.fit(data.train, settings.epochs, log_every=settings.epochs, **options)
+    how: dict[str, Any] = {"batch_size": s.batch_size, "log_every": 10**6, "progress": False}
+    warm = SVIRunner(model, guide, lr=s.lr, seed=seed, device=device)
+    warm_start(warm, data.train, s.warm_epochs, seed=seed, restarts=3, **how)
+    runner = SVIRunner(model, guide, objective, lr=s.lr, seed=seed, device=device)
+    return runner.fit(data.train, s.epochs, **how)
 
 
-def judge(
-    runner: SVIRunner, data: Dataset, settings: Settings
-) -> tuple[dict[str, float], dict[int, float]]:
-    """A row of the first table, and the importance-weighted bounds by number of draws."""
+def judge(runner: SVIRunner, data: Dataset, draws: int) -> dict[str, float]:
+    """A row of the first table; the importance-weighted bound is of 200 test data."""
     guide, rows = runner.guide, data.test[:: max(len(data.test) // 200, 1)][:200]
     pyro.set_rng_seed(runner.seed)
-    log_weights = log_importance_weights(guide, rows, settings.importance_draws)
-    bounds = importance_weighted_bounds(
-        log_weights, [n for n in (1, 10, 100, 1000) if n <= settings.importance_draws]
-    )
+    log_weights = log_importance_weights(guide, rows, draws)
     scores = score_facets(guide, data)[FACET][FACET]
-    value, _ = elbo(runner.model, guide, data.test, num_draws=10)
-    row = {
-        "ELBO": value,
-        "IWAE": bounds[max(bounds)],
+    return {
+        "ELBO": elbo(runner.model, guide, data.test, num_draws=10)[0],
+        "IWAE": importance_weighted_bounds(log_weights, [draws])[draws],
         "k > 0.7": float((pareto_k(log_weights) > 0.7).mean()),
         "I(x; c)": mutual_information(guide, data.test)[FACET],
         "accuracy": scores["accuracy_train_map"],
         "NMI": scores["nmi"],
         "ms a step": 1e3 * runner.history[-1]["seconds"] / runner.step,
     }
-    return row, bounds
 
 
-def estimators(guide: AmortizedGuide) -> dict[str, Loss]:
-    """The same posterior with its cluster handled in every way there is."""
+def compare(guide: AmortizedGuide, data: Dataset, draws: int, seed: int) -> dict[str, Any]:
+    """The second table, on one batch of 16, enumeration being the reference."""
+    device = guide.model.gates.device
 
-    def handled(discrete: Discrete | None) -> Loss:
+    def handled(discrete: Any = None) -> Loss:
         twin = AmortizedGuide(guide.model, discrete=discrete, conditional=True)
         twin.encoder, twin.shifts = guide.encoder, guide.shifts
-        return Loss(guide.model, twin.to(guide.model.gates.device))
+        return Loss(guide.model, twin.to(device))
 
-    return {
-        "enumerated": handled(None),
+    losses = {
+        "enumerated": handled(),
         "Gumbel soft": handled(GumbelSoftmax(TEMPERATURE)),
         "straight-through": handled(GumbelSoftmax(TEMPERATURE, hard=True)),
         "score": handled(ScoreFunction("none")),
         "score, average": handled(ScoreFunction("average")),
         "score, learned": handled(ScoreFunction("learned")),
     }
-
-
-def compare(
-    guide: AmortizedGuide, data: Dataset, settings: Settings, seed: int
-) -> dict[str, EstimatorReport]:
-    """The second table: one batch of 16, enumeration being the reference."""
-    x = torch.as_tensor(data.train[:16]).to(guide.model.gates.device)
-    losses = estimators(guide)
+    x = torch.as_tensor(data.train[:16]).to(device)
     for name in ("score, average", "score, learned"):
-        _teach_baseline(losses[name], x, seed)
-    return compare_estimators(
-        losses, x, losses["enumerated"], settings.gradient_draws * 10, seed, chunk=32
-    )
+        teach_baseline(losses[name], x, seed)
+    return compare_estimators(losses, x, losses["enumerated"], draws * 10, seed, chunk=32)
 
 
-def _teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) -> None:
+def teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) -> None:
     """Let a baseline learn the costs of this posterior, which itself stays as it is."""
-    baselines = loss.guide.discrete.baselines
-    parameters = list(baselines.parameters())
+    parameters = list(loss.guide.discrete.baselines.parameters())
     optimizer = torch.optim.Adam(parameters, lr=1e-2) if parameters else None
     pyro.set_rng_seed(seed)
     loss.train()
@@ -232,86 +171,28 @@ def _teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) ->
     loss.eval()
 
 
-def format_table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> str:
-    """Rows of means, with sample deviations in brackets where there are several values."""
-    columns = list(next(iter(rows.values())))
-    lines = [f"{title:26s}" + "".join(f"{column:>19s}" for column in columns)]
-    for name, values in rows.items():
-        lines.append(
-            f"{name:26s}"
-            + "".join(f"{_mean_and_spread(values[column]):>19s}" for column in columns)
-        )
-    return "\n".join(lines)
-
-
-def _mean_and_spread(values: list[float]) -> str:
-    spread = f" ({stdev(values):.2g})" if len(values) > 1 else ""
-    return (
-        f"{mean(values):.3g}{spread}" if abs(mean(values)) < 1e3 else f"{mean(values):.2e}{spread}"
-    )
-
-
-def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    parser = build_parser(__doc__, "compare_guides")
-    parser.add_argument("--dataset", choices=("digits", "mnist"), default="digits")
-    flags = {
-        "epochs": {"help": "after the warm start"},
-        "lr": {"help": "Adam's rate"},
-        "repeats": {"help": "seeds, from --seed on"},
-    }
-    add_setting_flags(parser, Settings(), **flags)
-    args = parser.parse_args(argv)
-    return args, resolve(args, MNIST if args.dataset == "mnist" else Settings(), SMOKE)
-
-
 def main(argv: list[str] | None = None) -> None:
-    refuse_several()
-    args, settings = parse(argv)
-    data = load_data("digits" if args.smoke else args.dataset, args)
-    out = open_run_folder(args, settings, data)
+    args = parse("compare_guides", __doc__, argv, ("digits", "mnist"), seeds=(0, 1, 2))
+    settings = SMOKE if args.smoke else MNIST if args.dataset == "mnist" else Settings()
+    data = load_data(args)
     steps = settings.epochs * -(-len(data.train) // settings.batch_size)
-    posteriors: dict[str, dict[str, list[float]]] = {}
-    bounds: dict[str, dict[int, list[float]]] = {}
-    noise: dict[str, dict[str, list[float]]] = {}
-    for seed in range(args.seed, args.seed + settings.repeats):
+    posteriors: Table = defaultdict(lambda: defaultdict(list))
+    noise: Table = defaultdict(lambda: defaultdict(list))
+    for seed in args.seeds:
         for name, (build, objective) in guides(steps).items():
-            place = f"{_slug(name)}-{seed}"
-            runner = train(
-                data, settings, build, objective, seed, args.device, out / "checkpoints" / place
-            )
-            runner.save(out / "guides" / place)
-            row, curve = judge(runner, data, settings)
-            _append(posteriors, name, row)
-            _append(bounds, name, curve)
-            if name == "network, enumerated":
-                for estimator, report in compare(runner.guide, data, settings, seed).items():
-                    _append(noise, estimator, asdict(report))
+            runner = train(data, settings, build, objective, seed, args.device)
+            row = judge(runner, data, settings.importance_draws)
+            for column, value in row.items():
+                posteriors[name][column].append(value)
             print(f"seed {seed}, {name}: ELBO {row['ELBO']:.2f}", flush=True)
-    results = {"posteriors": posteriors, "bounds": bounds, "estimators": noise}
-    write_json(out / "results.json", results)
-    write_figure(out / "figures", bounds, noise)
+            if name != "network, enumerated":
+                continue
+            reports = compare(runner.guide, data, settings.gradient_draws, seed)
+            for estimator, report in reports.items():
+                for column, value in asdict(report).items():
+                    noise[estimator][column].append(value)
+    write_json(args.out / "results.json", {"posteriors": posteriors, "estimators": noise})
     print(f"\n{format_table('fitted posterior', posteriors)}\n\n{format_table('estimator', noise)}")
-
-
-def write_figure(folder: Path, bounds: Mapping, noise: Mapping) -> None:
-    folder.mkdir(exist_ok=True)
-    figure = guide_comparison(
-        {name: {n: float(np.mean(v)) for n, v in curve.items()} for name, curve in bounds.items()},
-        {
-            name: (mean(r["milliseconds"]), mean(r["gradient_variance"]))
-            for name, r in noise.items()
-        },
-    )
-    figure.savefig(folder / "comparison.png", dpi=150)
-
-
-def _append(table: dict, name: str, row: Mapping) -> None:
-    for key, value in row.items():
-        table.setdefault(name, {}).setdefault(key, []).append(value)
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
 if __name__ == "__main__":

@@ -11,38 +11,27 @@ or sheared a little: what these have in common is not style.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyro
 
-from facetvae.datasets import Dataset
-from guides import VaDEGuide
-from inference import (
+from examples.common import format_scores, load_data, parse, save_run, score_facets
+from facetvae import (
+    MFCVAE,
+    GaussianMixture,
+    MLPLadder,
     NeighborGraph,
+    NeighborMixture,
+    Normal,
     ProgressiveFadeIn,
     SVIRunner,
+    VaDEGuide,
     fit_mixtures,
     fit_neighbors,
     image_variants,
 )
-from inference.figures.facets import save_figures
-from lab.protocols.common import (
-    add_setting_flags,
-    build_parser,
-    checkpointing,
-    fabric_on,
-    first_goes_on,
-    format_scores,
-    load_data,
-    open_run_folder,
-    resolve,
-    score_facets,
-    write_json,
-)
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder, NeighborMixture, Normal
+from facetvae.datasets import Dataset
 
 
 @dataclass(frozen=True)
@@ -67,17 +56,9 @@ SMOKE = Settings((2, 3), 2, (16, 16), batch_size=128, start_epochs=(1, 2), fade_
 
 
 def train(
-    data: Dataset,
-    settings: Settings,
-    seed: int,
-    device: str,
-    progress: bool = True,
-    out: Path | None = None,
+    data: Dataset, settings: Settings, seed: int, device: str, progress: bool = True
 ) -> SVIRunner:
-    """The whole recipe; returns the runner, its history holding both stages.
-
-    :param out: a run folder for checkpoints.
-    """
+    """The whole recipe; returns the runner, its history holding both stages."""
     pyro.set_rng_seed(seed)
     num_styles, num_digits = settings.num_components
     style = GaussianMixture(num_styles, settings.dim)
@@ -93,20 +74,13 @@ def train(
     graph = NeighborGraph(x, seed=seed)
     schedule = ProgressiveFadeIn(settings.start_epochs, settings.fade_steps)
     first = SVIRunner(model, guide, lr=settings.lr, schedule=schedule, seed=seed, device=device)
-    fabric = fabric_on(first.device.type)
-    options = {
-        "batch_size": settings.batch_size,
-        "log_every": 5,
-        "progress": progress,
-        "fabric": fabric,
-    }
-    kept = [None if out is None else checkpointing(out, phase) for phase in ("start", "training")]
     fit_mixtures(guide, x, seed=seed, facets=["style"])
     clusters = {"digit": graph.clusters(num_digits, seed)}
-    first.fit(x, sum(settings.start_epochs), label=clusters, checkpoints=kept[0], **options)
+    options = {"batch_size": settings.batch_size, "log_every": 5, "progress": progress}
+    first.fit(x, sum(settings.start_epochs), label=clusters, **options)
     runner = SVIRunner(model, guide, lr=settings.lr, seed=seed, device=device)
     runner.history = first.history
-    return fit_neighbors(runner, x, graph, settings.epochs, checkpoints=kept[1], **options)
+    return fit_neighbors(runner, x, graph, settings.epochs, **options)
 
 
 def with_copies(x: np.ndarray, image_shape: tuple[int, ...]) -> np.ndarray:
@@ -115,39 +89,16 @@ def with_copies(x: np.ndarray, image_shape: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([x, *(each.numpy().reshape(x.shape) for each in image_variants(images))])
 
 
-def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    parser = build_parser(__doc__, "quickstart")
-    add_setting_flags(
-        parser,
-        Settings(),
-        start_epochs={"help": "with the graph's clusters, the digit facet alone and both facets"},
-        epochs={"help": "after these, with the prior over neighbours"},
-        lr={"help": "Adam's rate"},
-    )
-    args = parser.parse_args(argv)
-    return args, resolve(args, Settings(), SMOKE)
-
-
 def main(argv: list[str] | None = None) -> None:
-    args, settings = parse(argv)
-    data = load_data("digits", args)
-    out = open_run_folder(args, settings, data)
-    runner = train(data, settings, args.seed, args.device, out=out)
-    first_goes_on()
-    runner.save(out)
+    args = parse("quickstart", __doc__, argv)
+    data = load_data(args)
+    runner = train(data, SMOKE if args.smoke else Settings(), args.seed, args.device)
     scores = score_facets(runner.guide, data)
-    for facet in scores:
-        scores[facet]["digit"]["mutual_information"] = runner.history[-1][
-            f"mutual_information_{facet}"
-        ]
-    write_json(out / "scores.json", scores)
-    paths = save_figures(out / "figures", runner.guide, data.test, runner.history, data.image_shape)
-    print(
-        f"\n{len(data.test)} test images; how well each facet's clusters match the digit that was "
-        "written:"
-    )
+    for facet, of in scores.items():
+        of["digit"]["mutual_information"] = runner.history[-1][f"mutual_information_{facet}"]
+    print(f"{len(data.test)} test images; how well each facet's clusters match the written digit:")
     print(format_scores(scores))
-    print("figures:", *paths, sep="\n  ")
+    save_run(runner, data, scores, args.out)
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ NEED_NOT = {
     "lab/protocols/common.py": "lab/benchmarks/*",  # names files of what is done
     "lab/protocols/datasets.py": "lab/benchmarks/*",  # records of its data name it
     "lab/protocols/neighbors.py": "examples/*",  # records with --neighbors name it, and so below
+    "examples/common.py": "lab/benchmarks/step_time.py",  # comes with the quickstart's sizes
     "lab/protocols/shapes.py": "lab/protocols/mlvae.py",
     "lab/protocols/sources.py": "*",  # drawn data
     "tests/chromium.py": "*",  # starts a browser

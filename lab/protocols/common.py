@@ -1,4 +1,4 @@
-"""What every example shares: its flags, its run folder, and scoring facets against labels."""
+"""What every protocol shares: its flags, its run folder, and scoring facets against labels."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ MAY_BE_ZERO = (
 def build_parser(description: str | None, name: str) -> argparse.ArgumentParser:
     """The flags that all examples have."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m examples.{name}",
+        prog=f"python -m lab.protocols.{name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""How runs of the examples are scored: clusters and latents against labels."""
+"""How runs of the protocols are scored: clusters and latents against labels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from examples.common import Scores, format_scores, score_facets
 from facetvae.datasets import Dataset, Labels
 from facetvae.selection import clusters_in_use, effective_clusters
 from guides import FacetGuide
 from inference import elbo
-from inference.metrics import cluster_accuracy, clustering_scores, probe_accuracy
+from inference.metrics import cluster_accuracy, probe_accuracy
 from inference.randomness import seeded
 from inference.run import Run
 
@@ -33,8 +34,6 @@ __all__ = [
 
 #: Data ``[N, *x_shape]`` and integer labels ``[N]`` by factor.
 Labelled = tuple[np.ndarray, Labels]
-#: ``{facet: {label: {score: value}}}``
-Scores = dict[str, dict[str, dict[str, float]]]
 
 
 def held_out_scores(guide: FacetGuide, held_out: Labelled) -> dict[str, float]:
@@ -109,31 +108,3 @@ def _latents(
     if len(z) > 1:
         z[JOINT] = torch.cat([*z.values()], -1)
     return {name: values.numpy() for name, values in z.items()}
-
-
-def score_facets(guide: FacetGuide, data: Dataset) -> Scores:
-    """Scores of every facet's test clusters against every label, and the accuracy of its training
-    clusters (``accuracy_train``).
-    """
-    train, test = guide.predict(data.train), guide.predict(data.test)
-    return {
-        facet: {
-            label: clustering_scores(
-                data.test_labels[label], test[facet], (data.train_labels[label], train[facet])
-            )
-            | {"accuracy_train": cluster_accuracy(data.train_labels[label], train[facet])}
-            for label in data.test_labels
-        }
-        for facet in test
-    }
-
-
-def format_scores(scores: Scores) -> str:
-    """A table of scores, a line for each facet and label."""
-    columns = max((list(row) for rows in scores.values() for row in rows.values()), key=len)
-    lines = [f"{'facet':12s}{'label':12s}" + "  ".join(columns)]
-    for facet, rows in scores.items():
-        for label, row in rows.items():
-            cells = (f"{row[c]:{len(c)}.3f}" if c in row else " " * len(c) for c in columns)
-            lines.append(f"{facet:12s}{label:12s}" + "  ".join(cells))
-    return "\n".join(lines)

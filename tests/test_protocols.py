@@ -1,0 +1,795 @@
+"""Every protocol of a paper runs as a user would run it, and none is left out.
+
+They run in processes that are forked where the libraries are imported already; see ``fresh.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neural_network import MLPClassifier
+from torch import nn
+
+from facetvae.datasets import Dataset, digits
+from guides import MarginalGuide, VaDEGuide
+from inference import SVIRunner, elbo, fit_mixtures
+from inference.metrics import cluster_accuracy
+from lab.protocols import augmentation, common, nvae, scoring
+from lab.protocols.datasets import load
+from ppl_models import MFCVAE, ConvLadder, GaussianMixture, MLPLadder, SharedMLP, VaDE
+from tests import fresh
+
+pytestmark = pytest.mark.slow(110)
+
+ROOT = Path(__file__).parents[1]
+PROTOCOLS = [
+    "mfcvae",
+    "vade",
+    "vlac",
+    "mlvae",
+    "nvae",
+    "augmentation",
+    "choose",
+    "identifiability",
+    "identifiability_images",
+]
+# Modules that protocols share; they are not run.
+HELPERS = {
+    "__init__",
+    "accumulation",
+    "cifar",
+    "common",
+    "datasets",
+    "embeddings",
+    "faces",
+    "image_files",
+    "image_protocols",
+    "neighbors",
+    "scoring",
+    "shapes",
+    "sources",
+}
+# Runs that between them go through each start, network and way to train.
+VARIANTS = [
+    ["mfcvae"],
+    ["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18", "--neighbors", "digit"],
+    ["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"],
+    ["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"],
+    ["vade", "--pretrain-epochs", "2"],
+    ["vlac"],
+    ["vlac", "--model", "mfcvae", "--neighbors", "layer_3"],
+    ["mlvae"],
+    ["mlvae", "--model", "svi"],
+]
+RUN_FILES = {
+    "card.md",
+    "config.json",
+    "history.jsonl",
+    "run.json",
+    "scores.json",
+    "weights.safetensors",
+}
+
+
+def run(
+    *arguments: str, cwd: Path = ROOT, env: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    # What needs no files must run without them.
+    done = fresh.run("-m", *arguments, cwd=cwd, env={"FACETVAE_DATA": None, **env})
+    assert not fresh.noise(done.stderr)
+    return done
+
+
+def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:
+    """Three calls: the second goes on from the end, the third from the beginning; both leave the
+    same weights.
+    """
+    arguments = ["lab.protocols.vade", "--smoke", "--out", str(tmp_path / "run")]
+    weights = tmp_path / "run" / "weights.safetensors"
+    assert run(*arguments).returncode == 0
+    first = weights.read_bytes()
+    again = run(*arguments, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "objective=" not in again.stderr, "nothing was left to train"
+    assert weights.read_bytes() == first
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    another = run(*arguments, "--resume", "--epochs", "7")
+    assert another.returncode != 0
+    assert "was called with another epochs: call it as it was called then" in another.stderr
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    } == kept
+    anew = run(*arguments)
+    assert "objective=" in anew.stderr
+    assert weights.read_bytes() == first
+
+
+def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for out in (tmp_path / "notes", tmp_path / "notes" / "run"):
+        with pytest.raises(SystemExit, match="it, or a folder above it, is a file"):
+            common.begin(out, resume=False)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_cannot_be_written_is_named(
+    resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoints" / "step-000000001").mkdir(parents=True)
+
+    def refuse(dir: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(dir / "tmp1234"))
+
+    with pytest.raises(SystemExit, match=r"it cannot be written \(File name too long\)"):
+        common.begin(tmp_path / ("long" * 100), resume)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(SystemExit, match=r"it cannot be written \(Permission denied\): give a"):
+        common.begin(tmp_path, resume)
+    assert (tmp_path / "checkpoints" / "step-000000001").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("vade --start-rows 3", "3 rows are too few to start 10 components from"),
+        ("identifiability --device cuda:99", "device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_the_one_that_was_there(
+    call: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints" / "step-000000001").mkdir(parents=True)
+    (tmp_path / "run.json").write_text("{}")
+    refused = run(*f"lab.protocols.{call}".split(), "--smoke", "--out", str(tmp_path))
+    assert refused.returncode != 0
+    assert said in refused.stderr
+    assert (tmp_path / "run.json").read_text() == "{}"
+    assert (tmp_path / "checkpoints" / "step-000000001").is_dir()
+
+
+def test_of_another_run_in_the_folder_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stops while it trains must not look finished, with the scores of the one before."""
+    for flags in ([], ["--model", "vae"]):
+        nvae.main(["--smoke", "--epochs", "1", "--out", str(tmp_path), *flags])
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert figures == {"kl.png", "scatter.png", "training.png"}
+    for kept in ("cells/a.json", "vade-100/results.json", "mine.txt"):
+        (tmp_path / kept).parent.mkdir(exist_ok=True)
+        (tmp_path / kept).write_text("{}")
+
+    def stop(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SVIRunner, "fit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        nvae.main(["--smoke", "--lr", "5e-2", "--out", str(tmp_path)])
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path for path in left if "checkpoints" not in path} == {
+        "run.json",
+        "cells/a.json",
+        "vade-100/results.json",
+        "mine.txt",
+    }
+
+
+def test_a_folder_of_no_run_keeps_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "mine.png").write_text("mine")
+    common.begin(tmp_path, resume=False)
+    assert (tmp_path / "figures" / "mine.png").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_flag_takes_what_it_has_without_being_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, flags = importlib.import_module(f"lab.protocols.{name}"), []
+    add = module.add_setting_flags
+
+    def listed(parser: argparse.ArgumentParser, settings: object, **options: object) -> None:
+        flags.extend((each, getattr(settings, each)) for each in options)
+        add(parser, settings, **options)
+
+    monkeypatch.setattr(module, "add_setting_flags", listed)
+    module.parse([])
+    for flag, default in list(flags):
+        values = default if isinstance(default, tuple) else (default,)
+        _, settings = module.parse([f"--{flag.replace('_', '-')}", *map(str, values)])
+        assert getattr(settings, flag) == default
+
+
+def test_several_hidden_layers_of_a_classifier_are_given() -> None:
+    _, settings = augmentation.parse(["--classifier-widths", "256", "128"])
+    assert settings.classifier_widths == (256, 128)
+
+
+def test_none_is_unlisted() -> None:
+    found = {path.stem for path in (ROOT / "lab" / "protocols").glob("*.py")}
+    assert found == {*PROTOCOLS, *HELPERS}
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
+def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> None:
+    name, *flags = variant
+    done = run(
+        f"lab.protocols.{name}",
+        *flags,
+        "--smoke",
+        "--out",
+        str(tmp_path / "run"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
+    if name in {"mfcvae", "vade", "vlac"}:
+        start = json.loads((tmp_path / "run" / "start.json").read_text())
+        assert all(value >= 1 for value in start.values())
+        assert len(start) >= 2
+    if name == "mlvae":
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert ["accuracy_" in line for line in lines] == [False, True, False]
+    figures = list((tmp_path / "run" / "figures").glob("*.png"))
+    if "--held-out" in flags:  # every epoch, and the test split at times
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert all("accuracy_held_out_digit_digit" in json.loads(line) for line in lines)
+        assert sum("accuracy_digit_digit" in json.loads(line) for line in lines) < len(lines)
+    assert len(figures) >= 3
+    assert all(figure.stat().st_size > 3000 for figure in figures)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    for facet, labels in scores.items():
+        for label, values in labels.items():
+            # The adjusted Rand index is below 0 where chance does better; mutual information is at
+            # most log K. A classifier's cross-entropy has no bound.
+            bounds = {
+                "ari": (-0.5, 1.0),
+                "mutual_information": (0.0, 4.0),
+                "conditional_entropy": (0.0, 100.0),
+            }
+            for score, value in values.items():
+                low, high = bounds.get(score, (0.0, 1.0))
+                assert low <= value <= high, score
+            assert re.search(rf"^{facet} +{label} ", done.stdout, re.M)
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}, (
+        "a protocol writes into its run folder only"
+    )
+
+
+@pytest.mark.parametrize("dataset", ["digits", "drawn"])
+def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(
+    dataset: str, tmp_path: Path
+) -> None:
+    flags = [
+        "--smoke",
+        "--dataset",
+        dataset,
+        "--weights",
+        "dirichlet" if dataset == "digits" else "learned",
+    ]
+    done = run("lab.protocols.choose", *flags, "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json",
+        "results.json",
+        "figures",
+        "chosen",
+        "checkpoints",
+    }
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert list(results["candidates"]) == ["1 x 2", "1 x 3", "2 x 2", "2 x 3", "3 x 2", "3 x 3"]
+    J, K = map(int, results["chosen"].split(" x "))
+    for seed in (0, 1):
+        facets = SVIRunner.load(tmp_path / "run" / "chosen" / f"seed-{seed}").model.mixtures
+        assert [prior.num_components for prior in facets.values()] == [K] * J
+    for name in results["candidates"]:
+        assert len(re.findall(rf"^[* ] {name} ", done.stdout, re.M)) == 2, (
+            "a line in each of two tables"
+        )
+    assert f"chosen: {results['chosen']}, the smallest within one standard error" in done.stdout
+    assert (tmp_path / "run" / "figures" / "selection.png").stat().st_size > 20_000
+
+
+NVAE_RUNS = [
+    ([], 10),
+    (["--objective", "dirichlet", "--labels", "100"], 10),
+    (["--model", "cvae"], 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "figures"), NVAE_RUNS, ids=["-".join(flags) for flags, _ in NVAE_RUNS]
+)
+def test_nvae_leaves_error_nats_and_figures(flags: list[str], figures: int, tmp_path: Path) -> None:
+    done = run(
+        "lab.protocols.nvae", *flags, "--smoke", "--out", str(tmp_path / "run"), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= RUN_FILES
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert ("error" in scores) == ("--model" not in flags)
+    assert ("error_of_a_classifier_alone" in scores) == ("--labels" in flags)
+    for kind, nats in scores["kl"].items():
+        assert f"KL of {kind}" in done.stdout
+        assert len(nats) == (2 if "--model" not in flags else 4)
+        assert min(nats) >= 0
+    made = list((tmp_path / "run" / "figures").glob("*.png"))
+    assert len(made) == figures
+    assert all(figure.stat().st_size > 5000 for figure in made)
+
+
+def test_too_few_labels_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = run("lab.protocols.nvae", "--smoke", "--labels", "5", "--out", str(tmp_path / "run"))
+    assert "--labels must be from 10, the number of classes, to" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_are_replaced_anew_in_every_epoch_or_once() -> None:
+    def draw(seed: int) -> np.ndarray:
+        return np.random.default_rng(seed).random(3)
+
+    anew = list(augmentation.SUBSTITUTIONS["anew"](draw, 0, 4))
+    assert len(np.unique(anew, axis=0)) == 4
+    once = list(augmentation.SUBSTITUTIONS["once"](draw, 0, 4))
+    assert len(once) == 4
+    assert len(np.unique(once, axis=0)) == 1
+
+
+def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
+    arguments = [
+        "lab.protocols.augmentation",
+        "--smoke",
+        "--repeats",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert len(results) == 1 + 2 * 2 * 2
+    assert all(0 <= error <= 1 for errors in results.values() for error in errors)
+    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == {
+        "error_0.4.png",
+        "error_1.png",
+    }
+    again = run(*arguments, cwd=tmp_path)
+    assert again.stdout.count("made with the same settings") == len(results)
+    heading = "images of"
+    assert again.stdout[again.stdout.index(heading) :] == done.stdout[done.stdout.index(heading) :]
+
+
+MANY = [
+    ("identifiability", [], {"VaDE-20", "iVAE-30", "GMM-flow-20"}, "median MCC"),
+    (
+        "identifiability_images",
+        ["--models", "VaDE", "iVAE", "hashed u", "VQ-VAE", "autoencoder"],
+        {"VaDE", "iVAE", "hashed-u", "VQ-VAE", "autoencoder"},
+        "median (mean)",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "folders", "heading"), MANY, ids=[name for name, *_ in MANY]
+)
+def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
+    name: str, flags: list[str], folders: set[str], heading: str, tmp_path: Path
+) -> None:
+    arguments = [f"lab.protocols.{name}", "--smoke", *flags, "--out", str(tmp_path / "run")]
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert heading in done.stdout
+    for folder in folders:
+        assert (tmp_path / "run" / folder / "results.json").is_file()
+        for seed in (0, 1):
+            place = tmp_path / "run" / folder / f"seed-{seed}"
+            assert {path.name for path in place.iterdir()} >= {
+                "config.json",
+                "weights.safetensors",
+                "metrics.jsonl",
+            }
+    figures = list((tmp_path / "run" / "figures").glob("*.png"))
+    assert len(figures) >= 2
+    assert all(figure.stat().st_size > 3000 for figure in figures)
+    again = run(*arguments, cwd=tmp_path)
+    assert again.stdout.count("made with the same settings") >= len(folders)
+    table = done.stdout[done.stdout.index(heading) :]
+    assert again.stdout[again.stdout.index(heading) :] == table
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example = importlib.import_module(f"lab.protocols.{name}")
+    with pytest.raises(SystemExit, match="0"):
+        example.parse(["--help"])
+    help_text = capsys.readouterr().out
+    for flag in ("--smoke", "--data-root", "--seed", "--device", "--out", "--resume"):
+        assert flag in help_text
+    with pytest.raises(SystemExit, match="2"):  # an unknown flag is an error
+        example.parse(["--sed", "1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [*((name, []) for name in PROTOCOLS), ("choose", ["--dataset", "drawn"])]
+)
+def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
+    """The smoke run goes through the same code: sizes and lengths differ from the full run's, and
+    flags still count.
+    """
+    example = importlib.import_module(f"lab.protocols.{name}")
+    full, smoke = (example.parse([*flags, *more])[1] for more in ([], ["--smoke"]))
+    differing = {name for name, value in asdict(full).items() if asdict(smoke)[name] != value}
+    assert differing <= {
+        "num_components",
+        "dim",
+        "widths",
+        "batch_size",
+        "warm_epochs",
+        "epochs",
+        "fade_steps",
+        "evaluate_every",
+        "inference_epochs",
+        "encoder_epochs",
+        "repeats",
+        "train_rows",
+        "phases",
+        "per_segment",
+        "seeds",
+        "flow_components",
+        "flow_layers",
+        "steps",
+        "flow_steps",
+        "held_out",
+        "records",
+        "hash_bits",
+        "num_codes",
+        "code_dim",
+        "point_dim",
+        "grid_widths",
+        "looks",
+        "evidence",
+        "trials",
+        "class_dim",
+        "shared_dim",
+        "scales",
+        "classifier_widths",
+        "classifier_epochs",
+    }
+    flag = "lr" if hasattr(full, "lr") else "epochs"
+    asked = example.parse([*flags, "--smoke", f"--{flag}", "7"])[1]
+    assert asked == replace(smoke, **{flag: type(getattr(full, flag))(7)})
+
+
+def test_a_run_can_train_on_some_of_the_images() -> None:
+    args = importlib.import_module("lab.protocols.mfcvae").parse(["--smoke", "--train-rows", "50"])[
+        0
+    ]
+    few, all_of_them = (common.load_data("digits", args, rows) for rows in (args.train_rows, 0))
+    assert (len(few.train), len(all_of_them.train)) == (50, common.SMOKE_ROWS[0])
+    assert len(few.test) == len(all_of_them.test)
+
+
+def test_final_fits_are_a_fit_of_the_mixtures_after_the_last_step(tmp_path: Path) -> None:
+    for name, flags in (("without", []), ("with", ["--final-fits", "2"])):
+        done = run("lab.protocols.mfcvae", "--smoke", *flags, "--out", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr[-2000:]
+    without, fitted = (SVIRunner.load(tmp_path / name) for name in ("without", "with"))
+    changed = {
+        name
+        for name, value in without.model.state_dict().items()
+        if not torch.equal(value, fitted.model.state_dict()[name])
+    }
+    assert {name.split(".")[0] for name in changed} == {"facets"}
+    data = common.load_data("digits", argparse.Namespace(smoke=True, data_root=None))
+    fit_mixtures(without.guide, data.train, seed=without.seed, n_init=2)
+    for name, value in fitted.model.state_dict().items():
+        torch.testing.assert_close(without.model.state_dict()[name], value, msg=name)
+    scores = json.loads((tmp_path / "with" / "scores.json").read_text())
+    assert scores["digit"]["digit"]["accuracy"] == pytest.approx(
+        scoring.score_facets(fitted.guide, data)["digit"]["digit"]["accuracy"]
+    )
+
+
+def first_rows(whole: Path, folder: Path, rows: int) -> Path:
+    """MNIST's first rows in a folder of their own, and a sixth as many for its test."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, found, kept in (("train", 60_000, rows), ("t10k", 10_000, rows // 6)):
+        for name, axes in ((f"{split}-images-idx3-ubyte", 3), (f"{split}-labels-idx1-ubyte", 1)):
+            content = (whole / "MNIST" / "raw" / name).read_bytes()
+            head = 4 + 4 * axes  # the type, then the length of each axis
+            assert int.from_bytes(content[4:8], "big") == found
+            end = head + (len(content) - head) // found * kept
+            (raw / name).write_bytes(content[:4] + kept.to_bytes(4, "big") + content[8:end])
+    return folder
+
+
+def test_trains_on_mnist_where_it_is_found(mnist_root: Path, tmp_path: Path) -> None:
+    flags = [
+        "--data-root",
+        str(first_rows(mnist_root, tmp_path / "data", 6000)),
+        "--epochs",
+        "1",
+        "--batch-size",
+        "2048",
+        "--precision",
+        "bf16",
+    ]
+    done = run(
+        "lab.protocols.vade", *flags, "--evaluate-every", "1", "--out", str(tmp_path / "run")
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run_json = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run_json["data"] == "mnist"
+    assert run_json["settings"]["batch_size"] == 2048
+    assert run_json["settings"]["precision"] == "bf16"
+
+
+def digits_guide(data: Dataset) -> VaDEGuide:
+    facets = {"style": GaussianMixture(4, 2), "digit": GaussianMixture(5, 3)}
+    return VaDEGuide(MFCVAE(data.train.shape[1:], facets, network=MLPLadder((16, 20))))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_probes_read_draws_as_in_table_1_and_means_of_each_facet_and_of_both() -> None:
+    """The classifier of the table, on latents that the test computes."""
+    data = digits()
+    guide = digits_guide(data)
+    found = scoring.probe_facets(guide, data, seed=3)
+    assert list(found) == ["style", "digit", "joint"]
+    train, test = guide.embed(data.train), guide.embed(data.test)
+    train, test = ({**z, "joint": np.hstack([z["style"], z["digit"]])} for z in (train, test))
+    y = data.train_labels["digit"], data.test_labels["digit"]
+    for name in found:
+        probe = MLPClassifier(random_state=3).fit(train[name], y[0])
+        assert found[name]["digit"]["probe_means"] == pytest.approx(probe.score(test[name], y[1]))
+        # An untrained posterior is wide: its draws say less than its means.
+        assert found[name]["digit"]["probe"] < found[name]["digit"]["probe_means"]
+    model = VaDE(data.train.shape[1:], GaussianMixture(5, 3), network=SharedMLP((16,)))
+    assert list(scoring.probe_facets(VaDEGuide(model), data, 0)) == ["cluster"]
+
+
+def test_clusters_in_use_are_noted_at_the_start_early_and_at_times() -> None:
+    data = digits()
+    guide = digits_guide(data)
+    proba = guide.predict_proba(data.train)
+    counts = scoring.count_clusters(guide, data.train)
+    for name, p in proba.items():
+        assert counts[f"clusters_in_use_{name}"] == len(set(p.argmax(-1)))
+        mean = p.mean(0)
+        assert counts[f"effective_clusters_{name}"] == pytest.approx(
+            np.exp(-(mean * np.log(mean.clip(1e-30))).sum()), rel=1e-4
+        )
+    runner = SVIRunner(guide.model, guide)
+    runner.fit(
+        data.train[:100], 14, callbacks=[scoring.WatchClusters(data.train, 6)], progress=False
+    )
+    noted = [r["epoch"] for r in runner.history if "clusters_in_use_digit" in r]
+    assert noted == [1, 6, 9, 12]
+
+
+def test_mnist_has_the_authors_decoder_and_start_and_flags_give_the_papers_words() -> None:
+    mfcvae = importlib.import_module("lab.protocols.mfcvae")
+    _, settings = mfcvae.parse(["--dataset", "mnist"])
+    how = ("start", "start_rows", "merge", "layers_after_merge")
+    assert [getattr(settings, name) for name in how] == ["means", 0, "gated_add", 1]
+    words = ["--start", "draws", "--merge", "concatenate", "--layers-after-merge", "0"]
+    _, by_words = mfcvae.parse(["--dataset", "mnist", *words, "--start-rows", "500"])
+    assert [getattr(by_words, name) for name in how] == ["draws", 500, "concatenate", 0]
+    data = replace(digits(), train=np.zeros((2, 784)))
+    network = mfcvae.build(data, settings).model.network
+    assert (network.merge, network.layers_after_merge) == ("gated_add", 1)
+    for other in ("digits", "shapes3d-1", "svhn"):
+        _, kept = mfcvae.parse(["--dataset", other])
+        assert [getattr(kept, name) for name in how] == ["draws", 20_000, "concatenate", 0]
+
+
+LAYERS = "the layers with clusters are layer_2, layer_3, layer_4"
+REFUSED = [
+    ("mfcvae --dataset svhn --network shared", "svhn has a convolutional ladder"),
+    ("mfcvae --schedule together --restarts 2", "leave one out, or give --warm-epochs"),
+    ("mfcvae --loss alternate --neighbor-epochs 1 1", "teach responsibilities"),
+    ("mfcvae --neighbors digit", "give --neighbor-epochs, such as 2 6"),
+    ("mfcvae --neighbors shape --neighbor-epochs 1 1", "mnist are style and digit"),
+    ("mfcvae --warm-epochs 1 1 --neighbor-epochs 1 1", "two starts: give one of them"),
+    ("vlac --model gmdgm --neighbors layer_1", LAYERS),
+    ("vlac --neighbors layer_1", LAYERS),
+    ("vlac --dataset digits", "invalid choice: 'digits'"),  # which its ladder cannot read
+    ("nvae --labels 50 --model cvae", "--labels is for --model nvae"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[call for call, _ in REFUSED])
+def test_flags_that_do_not_go_together_are_refused(
+    call: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *flags = call.split()
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module(f"lab.protocols.{name}").parse(flags)
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["mlvae", "vlac"])
+def test_every_model_that_is_offered_is_built(name: str) -> None:
+    module = importlib.import_module(f"lab.protocols.{name}")
+    _, settings = module.parse(["--smoke"])
+    data = load("colour-digits" if name == "vlac" else "digits")
+    more = [data.train_labels["digit"]] if name == "mlvae" else []
+    for build in module.MODELS.values():
+        guide = build(data, settings, *more)
+        assert guide.model.x_shape == data.train.shape[1:]
+
+
+def test_network_and_schedule_of_fig_10() -> None:
+    """Table 6's network, and weights and gates at 1 from the first step."""
+    mfcvae = importlib.import_module("lab.protocols.mfcvae")
+    flags = ["--dataset", "mnist", "--network", "shared", "--schedule", "together"]
+    _, settings = mfcvae.parse(flags)
+    data = replace(digits(), train=np.zeros((2, 784)))
+    model = mfcvae.build(data, settings).model
+    assert isinstance(model.network, SharedMLP)
+    assert model.network.widths == (500, 2000)
+    schedule = mfcvae.SCHEDULES[settings.schedule]((201, 201), settings)
+    weights, gates = schedule.bind(model, 118, 402 * 118)(torch.tensor(0.0))
+    assert (weights == 1).all()
+    assert (gates == 1).all()
+
+
+@pytest.mark.parametrize(("loss", "kind"), [("primary", VaDEGuide), ("alternate", MarginalGuide)])
+def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
+    """One facet, K = 50, d = 10, encoder 500, 500, 2000 and decoder 2000, 500, 500."""
+    vade = importlib.import_module("lab.protocols.vade")
+    sizes = "--num-components 50 --dim 10 --widths 500 500 2000 --lr 0.002"
+    _, settings = vade.parse(["--dataset", "mnist", *sizes.split(), "--loss", loss])
+    assert (settings.batch_size, settings.lr) == (512, 2e-3)
+    guide = vade.build(replace(digits(), train=np.zeros((2, 784))), settings)
+    assert type(guide) is kind
+    prior = guide.model.priors["digit"]
+    assert (prior.num_components, prior.dim, prior.covariance) == (50, 10, "diag")
+    layers = [
+        [(m.in_features, m.out_features) for m in part.modules() if isinstance(m, nn.Linear)]
+        for part in (guide.encoder, guide.model.decoder)
+    ]
+    assert layers[0] == [(784, 500), (500, 500), (500, 2000), (2000, 20)]
+    assert layers[1] == [(10, 2000), (2000, 500), (500, 500), (500, 784)]
+
+
+def test_vade_is_convolutional_on_images_of_colour_and_where_it_is_asked_for() -> None:
+    vade = importlib.import_module("lab.protocols.vade")
+    for flags, widths in (
+        (["--dataset", "svhn"], (64, 128)),
+        (["--dataset", "mnist", "--network", "convolutional"], (64, 128)),
+        (["--network", "convolutional", "--widths", "8", "16"], (8, 16)),
+        (["--dataset", "mnist"], (500, 500, 2000)),
+        (["--smoke"], (64, 128)),
+    ):
+        assert vade.parse(flags)[1].widths == widths
+    _, settings = vade.parse(["--dataset", "mnist", "--network", "convolutional"])
+    flat = {"train": np.zeros((2, 784)), "test": np.zeros((3, 784)), "image_shape": (28, 28)}
+    data = vade.as_images(replace(digits(), **flat))
+    assert data.train.shape == (2, 1, 28, 28)
+    network = vade.build(data, settings).model.network
+    assert isinstance(network, ConvLadder)
+    assert network.rungs == (1,)
+
+
+def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run() -> None:
+    data = digits()
+    kept, (x, labels) = common.hold_out(data, 200)
+    np.testing.assert_array_equal(x, common.hold_out(data, 200)[1][0])
+    assert len(x) == len(labels["digit"]) == 200
+    together = np.concatenate([kept.train, x])
+    order = np.lexsort(together.T)
+    np.testing.assert_array_equal(together[order], data.train[np.lexsort(data.train.T)])
+    assert sorted([*kept.train_labels["digit"], *labels["digit"]]) == sorted(
+        data.train_labels["digit"]
+    )
+    guide = digits_guide(data)
+    scores = scoring.held_out_scores(guide, (x, labels))
+    for facet, clusters in guide.predict(x).items():
+        assert scores[f"accuracy_held_out_{facet}_digit"] == cluster_accuracy(
+            labels["digit"], clusters
+        )
+    mean, error = elbo(guide.model, guide, x, 50)
+    assert scores["elbo_held_out"] == pytest.approx(mean, abs=6 * 5 * error)  # of 2 draws, not 50
+    assert common.hold_out(data, 0) == (data, None)
+    with pytest.raises(ValueError, match="leaves none of 1437 rows to train on"):
+        common.hold_out(data, 1437)
+
+
+@pytest.mark.parametrize("name", ["mfcvae", "vade"])
+def test_every_data_set_that_is_offered_has_settings(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = importlib.import_module(f"lab.protocols.{name}").parse
+    with pytest.raises(SystemExit, match="0"):
+        parse(["--help"])
+    offered = re.search(r"--dataset \{([^}]*)\}", " ".join(capsys.readouterr().out.split()))
+    assert offered is not None
+    assert "svhn" in offered[1]
+    for dataset in offered[1].split(","):
+        parse(["--dataset", dataset])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["vlac", "--model", "gmdgm", "--schedule", "progressive"],
+            "has 4 phases, but the model has 1 facets",
+        ),
+        (["mfcvae", "--fade-steps", "600"], "a facet's fade-in would end at step 600"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_said_before_anything_is_written(
+    flags: list[str], words: str, tmp_path: Path
+) -> None:
+    done = run(f"lab.protocols.{flags[0]}", "--smoke", *flags[1:], "--out", str(tmp_path / "run"))
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_data_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    done = run(
+        "lab.protocols.mfcvae",
+        "--dataset",
+        "mnist",
+        "--data-root",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "run"),
+    )
+    assert done.returncode != 0
+    assert "no MNIST in" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
+    pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    flags = ["--smoke", "--out", str(tmp_path / "run")]
+    # torchrun starts its workers with PYTHON_EXEC; theirs are forked, too.
+    place = tmp_path / "python"
+    place.mkdir()
+    python = {"PYTHON_EXEC": str(fresh.stand_in(place, "lab.protocols.vade"))}
+    done = run(*torchrun, "lab.protocols.vade", *flags, cwd=tmp_path, env=python)
+    assert done.returncode == 0, done.stderr[-2000:]
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == RUN_FILES | {"figures", "checkpoints", "metrics.jsonl", "start.json"}
+    assert done.stdout.count("accuracy_hungarian") == 1, "one process reports"
+    assert {path.name for path in tmp_path.iterdir()} == {"python", "run"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "augmentation",
+        "choose",
+        "identifiability",
+        "identifiability_images",
+    ],
+)
+def test_protocols_of_many_runs_take_one_process(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="start it without torchrun"):
+        importlib.import_module(f"lab.protocols.{name}").main(
+            ["--smoke", "--out", str(tmp_path / "run")]
+        )
+    assert not (tmp_path / "run").exists()
