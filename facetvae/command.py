@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from facetvae.explorer.data import Asked, Refused, explorer_of, load_run, shown_data
-from ppl_models.checks import check_count, check_device, check_seed, is_index
+from ppl_models.given.checks import check_count, check_device, check_seed, is_index
 
 __all__ = ["main"]
 

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from guides.discrete import Needs
 from guides.families import Diagonal, Family
-from guides.needs import Needs
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_size
-from ppl_models.data import Observed, as_observed
+from ppl_models.given.checks import check_kind, check_size
+from ppl_models.given.observed import Observed, as_observed
 from ppl_models.modes import evaluating
 from ppl_models.networks import Encoder
 from ppl_models.posteriors import normal_points

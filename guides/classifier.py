@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import check_model
-from guides.needs import Needs
+from guides.discrete import Needs
 from guides.supervised import SupervisedGuide
-from ppl_models.arrays import as_mask
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_data
 from ppl_models.distributions import Component, Proportions, clamp_to_labels, diagonal_normal
+from ppl_models.given.labels import as_mask
+from ppl_models.given.observed import Observed, as_data
 from ppl_models.nvae import NVAE
 from ppl_models.program import ENUMERATE
 

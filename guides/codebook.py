@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_model
-from guides.discrete import GumbelSoftmax
-from guides.needs import Needs
+from guides.discrete import GumbelSoftmax, Needs
 from ppl_models.base import FacetModel
 from ppl_models.distributions import one_hot_of_largest
 from ppl_models.modes import evaluating

@@ -7,10 +7,9 @@ from typing import cast
 from torch import Tensor
 
 from guides.base import FacetGuide, check_model
-from guides.families import Family
-from guides.refined import Refined
+from guides.families import Family, Refined
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
 

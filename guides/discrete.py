@@ -1,5 +1,5 @@
 """How a guide handles clusters whose probabilities come from a network: enumerated, relaxed, or
-drawn and scored.
+drawn and scored; and what objectives must do with them.
 """
 
 from __future__ import annotations
@@ -7,21 +7,105 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf, log
+from enum import Enum
+from math import inf, log, prod
 
 import pyro
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
-from guides.baselines import BASELINES
-from guides.needs import Needs
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_kind, check_one_of, number
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
+from ppl_models.given.checks import check_count, check_kind, check_one_of, number
 from ppl_models.program import ENUMERATE
 
-__all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"]
+__all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "Needs", "ScoreFunction"]
+
+
+class NoBaseline(nn.Module):
+    """No baseline: predicts 0.
+
+    :param x_shape: shape of one sample.
+    """
+
+    def __init__(self, x_shape: Sequence[int]) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The predicted cost of each sample of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
+        return x.new_zeros(())
+
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        """A loss that trains the prediction ``guess`` on the actual costs ``[B]``."""
+        return cost.new_zeros(())
+
+
+class DecayingAverage(NoBaseline):
+    """Exponentially decaying mean of past costs, independent of x."""
+
+    def __init__(self, x_shape: Sequence[int], decay: float = 0.9) -> None:
+        super().__init__(x_shape)
+        self.decay = decay
+        self.register_buffer("average", torch.zeros(()))
+        self.average: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.average
+
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        if self.training:  # evaluation must not change the guide
+            self.average.mul_(self.decay).add_((1 - self.decay) * cost.mean())
+        return cost.new_zeros(())
+
+
+class LearnedBaseline(NoBaseline):
+    """A network of x, trained by squared error; the gradient reaches no other parameters."""
+
+    def __init__(self, x_shape: Sequence[int], width: int = 100) -> None:
+        super().__init__(x_shape)
+        self.network = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(prod(x_shape), width),
+            nn.ReLU(),
+            nn.Linear(width, 1),
+            nn.Flatten(0),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        return mse_loss(guess, cost, reduction="sum")
+
+
+#: Baselines by name, as :class:`~guides.ScoreFunction` takes them.
+BASELINES: dict[str, type[NoBaseline]] = {
+    "none": NoBaseline,
+    "average": DecayingAverage,
+    "learned": LearnedBaseline,
+}
+
+
+class Needs(Enum):
+    """What an objective must do right for a guide; which ones do is known where objectives are."""
+
+    #: every site is drawn with a gradient of its own
+    NOTHING = "nothing"
+    #: draws are shared among the members of a group
+    GROUPING = "grouping"
+    #: clusters are enumerated, with probabilities that follow from the draws of z
+    ENUMERATION = "enumeration"
+    #: clusters are enumerated, and no posterior depends on the draw of another site: a KL in
+    #: closed form is right too
+    FREE_ENUMERATION = "free enumeration"
+    #: unknown classes are enumerated, known ones are given
+    CLASSIFICATION = "classification"
+    #: clusters are relaxed, so that their density is never to be asked for
+    RELAXATION = "relaxation"
+    #: clusters are drawn without a gradient of their own
+    SCORING = "scoring"
 
 
 class Discrete(Configurable, nn.Module):

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ppl_models.arrays import group_sizes
 from ppl_models.configurable import Options
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
+from ppl_models.given.labels import group_sizes
 
 __all__ = ["Evidence", "GroupMean", "MixtureOfNormals", "ProductOfNormals"]
 

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import EVALUATION_BATCH
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_seed, check_shape
 from ppl_models.configurable import Configurable
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_count, check_seed, check_shape
 
 __all__ = ["RademacherHash"]
 

@@ -8,9 +8,9 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from guides.amortized import NetworkGuide
 from guides.base import check_model
 from guides.discrete import Discrete
-from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
 from ppl_models.distributions import diagonal_normal, one_hot_of_largest
 from ppl_models.networks import Encoder

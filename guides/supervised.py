@@ -11,8 +11,8 @@ from torch import Tensor
 from guides.base import FacetGuide
 from guides.families import Family
 from ppl_models.base import FacetModel
-from ppl_models.checks import number
 from ppl_models.distributions import Component, one_hot_labels
+from ppl_models.given.checks import number
 
 __all__ = ["SupervisedGuide"]
 

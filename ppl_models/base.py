@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyro
@@ -12,17 +13,35 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_kind, check_rows, check_shape, check_size, is_index
-from ppl_models.inputs import Input
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
+from ppl_models.given.sparse import SparseRows
 from ppl_models.likelihoods import Bernoulli, Likelihood
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 from ppl_models.program import Program
-from ppl_models.sparse import SparseRows
 
-__all__ = ["FacetModel"]
+__all__ = ["FacetModel", "Input"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """Something given beside x by a keyword, such as ``label``.
+
+    :ivar required: whether the program needs it; else a guide may use it where it is given.
+    :ivar decoded: whether the decoder reads it.
+
+    Example:
+
+    >>> from ppl_models import NVAE
+    >>> NVAE((6,), num_classes=3, class_dim=2, shared_dim=2).inputs["label"]
+    Input(required=True, decoded=True)
+    """
+
+    required: bool = True
+    decoded: bool = False
+
 
 # poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
 TINY = torch.finfo(torch.float32).tiny

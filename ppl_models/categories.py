@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from ppl_models.checks import check_size
+from ppl_models.given.checks import check_size
 from ppl_models.likelihood_base import Likelihood, rebuilt
 
 __all__ = ["Categorical", "Ordinal"]

@@ -12,8 +12,8 @@ import torch
 from pyro.distributions import constraints
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind
 from ppl_models.configurable import CLASS
+from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import Exact, Incomplete
 

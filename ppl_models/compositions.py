@@ -12,11 +12,11 @@ from pyro.distributions import constraints
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from ppl_models.checks import check_positive, check_size
 from ppl_models.counts import check_counted
+from ppl_models.given.checks import check_positive, check_size
+from ppl_models.given.sparse import ENTRIES_AT_ONCE, SparseRows
 from ppl_models.likelihood_base import Likelihood, rebuilt
 from ppl_models.rising import log_rising_sums, wide
-from ppl_models.sparse import ENTRIES_AT_ONCE, SparseRows
 
 __all__ = ["DirichletMultinomial", "Multinomial"]
 
@@ -155,7 +155,7 @@ class Multinomial(Likelihood):
     The total is that of each row and has no probability of its own: it is the size factor, and no
     other is needed. Bounds are in nats per datum, of the exact probability given the total; a row
     whose total is 0 has the log-probability 0. Encoders see log(1 + x m / n), where m is a typical
-    total. Data may be sparse (:class:`~ppl_models.sparse.SparseRows`).
+    total. Data may be sparse (:class:`~ppl_models.given.sparse.SparseRows`).
 
     With several batches, such as laboratories or sources, the last column of x holds the code of
     the batch. It is given, not modelled: each batch has learned offsets of the logits, and encoders

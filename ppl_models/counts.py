@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Located
 from ppl_models.rising import wide
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pyro
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, draw_labels
-from ppl_models.checks import check_size
+from ppl_models.base import Input
 from ppl_models.distributions import one_hot_labels
-from ppl_models.inputs import Input
+from ppl_models.given.checks import check_size
+from ppl_models.given.labels import as_labels, draw_labels
 from ppl_models.ivae import Labelled
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture, SharedMLP

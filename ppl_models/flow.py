@@ -9,7 +9,7 @@ import pyro
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 from ppl_models.likelihoods import Exact
 from ppl_models.networks import AutoregressiveFlow, FlowDecoder
 from ppl_models.priors import Mixture

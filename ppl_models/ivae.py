@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import pyro
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, as_vectors
-from ppl_models.base import TINY, FacetModel
-from ppl_models.checks import check_size
+from ppl_models.base import TINY, FacetModel, Input
 from ppl_models.distributions import one_hot_labels
-from ppl_models.inputs import Input
+from ppl_models.given.arrays import as_vectors
+from ppl_models.given.checks import check_size
+from ppl_models.given.labels import as_labels
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior

@@ -14,9 +14,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
-from ppl_models.sparse import SparseRows
+from ppl_models.given.checks import check_kind, number
+from ppl_models.given.sparse import SparseRows
 
 __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
 

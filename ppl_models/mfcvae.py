@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import pyro
 from torch import Tensor
 
-from ppl_models.base import FacetModel
-from ppl_models.facet_values import cluster_labels, neighbor_counts
-from ppl_models.inputs import Input
+from ppl_models.base import FacetModel, Input
+from ppl_models.given.labels import cluster_labels, neighbor_counts
 from ppl_models.priors import Prior
 from ppl_models.program import ENUMERATE
 

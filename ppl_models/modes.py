@@ -1,11 +1,14 @@
-"""Temporary evaluation or training mode, with each submodule's own mode restored afterwards."""
+"""Temporary states of networks: evaluation or training mode, and the precision they run at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ppl_models.turns import exclusive
 
@@ -34,3 +37,34 @@ def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
         finally:
             for part, was_training in kept.items():
                 part.training = was_training
+
+
+_dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=None)
+
+
+@contextmanager
+def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
+    """Within this context every encoder and decoder runs under autocast to ``dtype``; ``None``
+    means no autocast.
+    """
+    token = _dtype.set(dtype)
+    try:
+        yield
+    finally:
+        _dtype.reset(token)
+
+
+def run_network(network: Callable[..., Any], device: torch.device, *inputs: Any) -> Any:
+    """Call ``network`` at the current precision and return float32 (or float64 if it computed in
+    that).
+
+    This is the only boundary between reduced precision and the densities: in bfloat16, a
+    log-density of 784 pixels would have no accurate digits.
+    """
+    dtype = _dtype.get()
+    if dtype is None:
+        return network(*inputs)
+    # A cache of converted weights would outlive a step if the caller is within autocast as well.
+    with torch.autocast(device.type, dtype=dtype, cache_enabled=False):
+        output = network(*inputs)
+    return output.float() if isinstance(output, Tensor) else [item.float() for item in output]

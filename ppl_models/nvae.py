@@ -9,11 +9,10 @@ import pyro
 import torch
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, draw_labels
-from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_size, number
+from ppl_models.base import FacetModel, Input
 from ppl_models.distributions import Proportions, one_hot_labels
-from ppl_models.inputs import Input
+from ppl_models.given.checks import check_kind, check_size, number
+from ppl_models.given.labels import as_labels, draw_labels
 from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate

@@ -8,7 +8,7 @@ import pyro
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_shape, check_size
+from ppl_models.given.checks import check_kind, check_shape, check_size
 from ppl_models.likelihoods import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvGrid

@@ -9,7 +9,7 @@ from scipy.sparse import issparse
 from scipy.special import softmax
 
 from facetvae.describing import FacetClusters
-from ppl_models.frames import is_frame
+from ppl_models.given.frames import is_frame
 
 
 def clusters_found(

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from facetvae.selection.candidates import Selection
 from inference.figures.drawing import label_axes, new_figure, styles
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 
 __all__ = ["selection_overview"]
 

@@ -21,7 +21,7 @@ import torch
 from guides import GroupedGuide
 from inference import Groups, Loss, Rows
 from ppl_models import MLP, MLVAE
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 
 def ragged(rows: int, groups: int) -> torch.Tensor:

@@ -7,11 +7,10 @@ from math import prod
 
 from torch import nn
 
-from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, ChannelsLast
+from ppl_models.given.checks import check_images
+from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, ChannelsLast
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
-from ppl_models.networks.layers import Batched, BatchNorm
 
 __all__ = ["ConvLadder"]
 

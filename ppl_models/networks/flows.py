@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_size
+from ppl_models.given.checks import check_size
 from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
 
 __all__ = ["AutoregressiveFlow", "FlowDecoder"]

@@ -7,9 +7,16 @@ from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, ChannelsLast, Decoder, Encoder, gated
-from ppl_models.networks.layers import Batched, BatchNorm
+from ppl_models.given.checks import check_images
+from ppl_models.networks.base import (
+    ACTIVATIONS,
+    Batched,
+    BatchNorm,
+    ChannelsLast,
+    Decoder,
+    Encoder,
+    gated,
+)
 
 __all__ = ["ConvGrid"]
 

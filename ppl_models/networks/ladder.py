@@ -12,7 +12,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.checks import check_one_of, is_index
+from ppl_models.given.checks import check_one_of, is_index
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 

@@ -18,7 +18,6 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind, check_size, is_index, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import (
     Component,
@@ -28,6 +27,7 @@ from ppl_models.distributions import (
     in_plates,
     is_enumerated,
 )
+from ppl_models.given.checks import check_kind, check_size, is_index, number
 from ppl_models.priors.weights import DirichletWeights, MixtureWeights, mixture_weights
 
 __all__ = ["Data", "Mixture", "Prior"]

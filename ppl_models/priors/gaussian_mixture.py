@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ppl_models.checks import check_one_of, number
 from ppl_models.distributions import DiagonalNormal, is_enumerated
+from ppl_models.given.checks import check_one_of, number
 from ppl_models.priors.base import Data, Mixture, check_parameter
 from ppl_models.priors.weights import DirichletWeights
 

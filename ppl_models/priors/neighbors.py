@@ -9,8 +9,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_kind, number
 from ppl_models.distributions import AveragedComponent, Component
+from ppl_models.given.checks import check_kind, number
 from ppl_models.priors.base import Data, Mixture
 
 __all__ = ["NeighborMixture"]

@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_shape, number
+from ppl_models.given.checks import check_shape, number
 from ppl_models.priors.base import Data, Mixture
 from ppl_models.priors.weights import DirichletWeights
 

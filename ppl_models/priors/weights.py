@@ -7,9 +7,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_count, check_one_of, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import AveragedComponent, Component
+from ppl_models.given.checks import check_count, check_one_of, number
 
 __all__ = ["DirichletWeights"]
 

@@ -57,7 +57,7 @@ from ppl_models import (
     VaDE,
     VampPrior,
 )
-from ppl_models.sparse import sparse_rows
+from ppl_models.given.sparse import sparse_rows
 from tests.bad_inputs.shared import (
     COUNT,
     HUGE,

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ppl_models.arrays import as_numbers
-from ppl_models.base import FacetModel
-from ppl_models.checks import check_rows
-from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_rows
+from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 
+#: A FacetModel, whose module reads arrays by this package itself.
+Model = Any
 # Numbers per block when data are checked.
 CHECKED_AT_ONCE = 2**22
 
@@ -89,7 +90,7 @@ def _take(values: Tensor | SparseRows, rows: Tensor | slice) -> Tensor:
 def as_observed(
     x: ArrayLike | Tensor | SparseRows,
     given: Mapping[str, Any],
-    model: FacetModel,
+    model: Model,
     accepts: Collection[str] = (),
 ) -> Observed:
     """``x`` with what ``model`` takes besides it, all checked.
@@ -117,7 +118,7 @@ def as_observed(
     )
 
 
-def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Any:
+def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
     """A tensor ``[N, *x_shape]`` for ``model``: uint8 stays uint8, other numbers get the model's
     dtype.
 
@@ -142,7 +143,7 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Any:
     return data if stays else data.to(model.gates.dtype)
 
 
-def _sparse(x: Any, model: FacetModel) -> SparseRows | Tensor:
+def _sparse(x: Any, model: Model) -> SparseRows | Tensor:
     """Sparse rows, where the likelihood takes them.
 
     :raises ValueError: if it does not.
@@ -157,7 +158,7 @@ def _sparse(x: Any, model: FacetModel) -> SparseRows | Tensor:
     )
 
 
-def _check_entries(data: SparseRows, model: FacetModel) -> None:
+def _check_entries(data: SparseRows, model: Model) -> None:
     """:raises ValueError: if a stored entry is not finite or outside the likelihood's support."""
     bad = sum(int((~values.isfinite()).sum()) for _, _, values in data.blocks())
     if bad:
@@ -174,7 +175,7 @@ def _parts(data: Tensor) -> Iterator[tuple[int, Tensor]]:
     return ((start, data[start : start + rows]) for start in range(0, len(data), rows))
 
 
-def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> None:
+def _check_values(part: Tensor, start: int, data: Tensor, model: Model) -> None:
     if part.dtype != torch.uint8:
         part = part.to(model.gates.dtype)
         bad = _bad(part, model)
@@ -195,6 +196,6 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
     model.likelihood.check(part)
 
 
-def _bad(x: Tensor, model: FacetModel) -> Tensor:
+def _bad(x: Tensor, model: Model) -> Tensor:
     """Which entries are infinite, or NaN where NaN does not mark missing entries."""
     return x.isinf() if model.likelihood.takes_missing else ~x.isfinite()

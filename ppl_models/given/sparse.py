@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from ppl_models.arrays import as_numbers
+from ppl_models.given.arrays import as_numbers
 
 __all__ = ["SparseRows"]
 
@@ -39,7 +39,7 @@ class SparseRows:
 
     Example:
         >>> from scipy.sparse import csr_array
-        >>> from ppl_models.sparse import sparse_rows
+        >>> from ppl_models.given.sparse import sparse_rows
         >>> rows = sparse_rows(csr_array([[0, 2, 0], [1, 0, 3], [0, 0, 0]]))
         >>> rows
         SparseRows([3, 3], 3 entries, torch.int64, cpu)

@@ -1,18 +1,83 @@
-"""Arrays as users have them (masked, nullable, sparse, quantised), as plain numbers or refused."""
+"""Arrays as users have them (masked, nullable, sparse, quantised): as plain numbers or refused."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from math import nan
 from numbers import Number
 from typing import Any, cast
 
-import narwhals.stable.v2 as nw
 import numpy as np
 import torch
-from narwhals.stable.v2.dependencies import is_into_series
 from numpy.typing import ArrayLike
 from torch import Tensor
+
+from ppl_models.turns import exclusive
+
+# Bytes of the longest number that torch has.
+LONGEST = 8
+
+
+def as_vectors(
+    name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype
+) -> Tensor:
+    """Real vectors ``[n, dim]`` of type ``dtype``.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if the shape is wrong or numbers are not finite.
+    """
+    vectors = as_numbers(values, name).to(dtype)
+    if tuple(vectors.shape) != (n, dim):
+        raise ValueError(
+            f"{name} has shape {list(vectors.shape)}, but {[n, dim]} is needed: a vector of {dim} "
+            f"for each of {n} samples"
+        )
+    if not vectors.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinity: drop those rows from it and from x")
+    return vectors
+
+
+def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
+    """An array of numbers as a dense tensor of the same dtype, NaN where it is masked or NA.
+
+    Longer floats than 64 bits become float64.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if it is not an array of real numbers.
+    """
+    if isinstance(x, Tensor):
+        return dense_tensor(x, name)
+    array = plain_array(x, name)
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")
+    if not array.dtype.isnative:
+        raise ValueError(
+            f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})"
+        )
+    if array.dtype.itemsize > LONGEST:
+        array = within_float64(array, name)
+    with exclusive(), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "The given NumPy array is not writable"
+        )  # nothing here writes to data
+        # Torch has no negative strides.
+        return torch.from_numpy(array.copy() if any(step < 0 for step in array.strides) else array)
+
+
+def within_float64(array: np.ndarray, name: str) -> np.ndarray:
+    """Longer floats as float64.
+
+    :raises ValueError: if a value is too large or too small for that.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        found = array.astype(np.float64)
+    if np.isinf(found[np.isfinite(array)]).any() or (found[array != 0] == 0).any():
+        raise ValueError(
+            f"{name} holds values of {array.dtype} that float64 cannot represent: scale them first"
+        )
+    return found
+
 
 # Not every larger integer is a float.
 LARGEST_EXACT = 2**53
@@ -102,74 +167,6 @@ def hidden(x: Any) -> np.ndarray:
     except ValueError:  # rows differ in shape, which the check of numbers says
         return np.zeros(1, bool)
     return np.array([value is missing for value in objects.ravel()], bool).reshape(objects.shape)
-
-
-def with_unknown(labels: Any, name: str) -> Any:
-    """``labels``, with -1 in place of masked entries, ``pandas.NA``, and NaN among whole numbers,
-    which is how pandas holds integers with gaps; in lists and arrays of objects also of None, and
-    of either among strings.
-
-    :param name: the keyword, for messages.
-    :raises ValueError: if an integer needs 64 bits without a sign, or a tensor is not dense.
-    """
-    if is_into_series(labels) and not hasattr(labels, "iloc"):  # of polars or PyArrow
-        labels = nw.from_native(labels, series_only=True).to_list()
-    if isinstance(labels, Tensor) and labels.is_floating_point():
-        labels = array_of_tensor(labels, name)
-    if (whole := _whole_numbers(labels)) is not None:
-        return whole
-    where = hidden(labels) | _unnamed(labels)
-    if not where.any():
-        return labels
-    found = np.array(labels, dtype=object)
-    found[where] = -1
-    plain = _without_objects(found, name)
-    if plain.dtype.kind != "f":
-        return plain
-    if all(isinstance(label, int) for label in found.tolist()):
-        raise ValueError(
-            f"{name} has integers beyond 2**63 - 1, which cannot stand beside unknown ones: "
-            "renumber them"
-        )
-    return plain.astype(np.int64) if _are_whole(plain) else plain
-
-
-def _unnamed(labels: Any) -> np.ndarray:
-    """Which entries of a list or an array of objects are None or NaN, where the numbers among them
-    are whole; a single False if none can be. Text is made of them only later.
-    """
-    if not isinstance(labels, list | tuple) and not is_of_objects(labels):
-        return np.zeros(1, bool)
-    try:
-        objects = np.asarray(labels, dtype=object)
-    except ValueError:  # rows differ in shape, which the check of numbers says
-        return np.zeros(1, bool)
-    values = objects.ravel().tolist()
-    numbers = np.array([each for each in values if isinstance(each, float | np.floating)], float)
-    if not _are_whole(numbers[~np.isnan(numbers)]):
-        return np.zeros(1, bool)
-    missing = [
-        each is None or (isinstance(each, float | np.floating) and bool(np.isnan(each)))
-        for each in values
-    ]
-    return np.array(missing, bool).reshape(objects.shape)
-
-
-def _whole_numbers(labels: Any) -> np.ndarray | None:
-    """Floats that are whole or NaN as integers, -1 for NaN; ``None`` for anything else."""
-    kind = getattr(labels, "dtype", None)
-    if not isinstance(kind, np.dtype) or kind.kind != "f" or is_masked(labels):
-        return None
-    numbers = np.asarray(labels)
-    gaps = np.isnan(numbers)
-    if not gaps.any() or not _are_whole(numbers[~gaps]):
-        return None
-    return np.where(gaps, -1, numbers).astype(np.int64)
-
-
-def _are_whole(numbers: np.ndarray) -> bool:
-    """Whether all are integers of 64 bits."""
-    return bool(((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**63)).all())
 
 
 def _na() -> Any:

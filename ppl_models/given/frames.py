@@ -16,7 +16,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import get_pandas, is_into_dataframe, is_into_series
 
-from ppl_models.plain import check_told_apart, plain_array
+from ppl_models.given.arrays import check_told_apart, plain_array
 
 
 class Kind(StrEnum):

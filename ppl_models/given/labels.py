@@ -1,0 +1,267 @@
+"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import torch
+from narwhals.stable.v2.dependencies import is_into_series
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ppl_models.given.arrays import (
+    _without_objects,
+    array_of_tensor,
+    as_numbers,
+    hidden,
+    is_masked,
+    is_of_objects,
+)
+
+
+def as_labels(
+    name: str, values: ArrayLike | Tensor, n: int, num_classes: int, unknown: bool = False
+) -> Tensor:
+    """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
+
+    :param name: the keyword, for messages.
+    :param unknown: whether -1 may mark an unknown class; masked entries, ``pandas.NA``, None, and
+        NaN among whole numbers are then unknown as well.
+    :raises ValueError: if the length is wrong, or values are not integers or are out of range.
+    """
+    labels = as_integers(name, with_unknown(values, name) if unknown else values, n, "class")
+    low, high = (int(bound) for bound in torch.aminmax(labels))
+    if low < (-1 if unknown else 0) or high >= num_classes:
+        marked = ", or -1 where unknown" if unknown else ""
+        raise ValueError(
+            f"{name} has classes from {low} to {high}, but the model was built for 0 to "
+            f"{num_classes - 1}{marked}"
+        )
+    return labels
+
+
+def draw_labels(
+    n: int, num_classes: int, device: torch.device, given: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """The given classes of ``n`` samples, checked; drawn uniformly if not given.
+
+    :raises ValueError: as :func:`as_labels`, or if something else is given.
+    """
+    beside = dict(given or {})
+    label = beside.pop("label", None)
+    if beside:
+        raise ValueError(
+            f"only label= can be given besides the latents, got {' and '.join(beside)}"
+        )
+    if label is None:
+        return {"label": torch.randint(num_classes, (n,), device=device)}
+    return {"label": as_labels("label", label, n, num_classes).to(device)}
+
+
+def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
+    """Groups ``[n]``, given as any integers and renumbered from 0.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if the length is wrong or values are not integers.
+    """
+    return as_integers(name, values, n, "group").unique(return_inverse=True)[1]
+
+
+def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Number of rows in each of B slots, for groups ``[B]`` numbered from 0: ``[B]``, 0 for unused
+    slots.
+
+    There are as many slots as rows, so that no count has to be copied to the host.
+    """
+    ones = torch.ones(len(group), dtype=dtype, device=group.device)
+    return torch.zeros_like(ones).index_add(0, group, ones)
+
+
+def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
+    """Booleans ``[n]``.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if the length is wrong or values are not booleans.
+    """
+    mask = as_numbers(values, name)
+    if tuple(mask.shape) != (n,) or mask.dtype != torch.bool:
+        raise ValueError(
+            f"{name} must hold {n} booleans, one per sample, got {mask.dtype} {list(mask.shape)}"
+        )
+    return mask
+
+
+def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:
+    """Integers ``[n]``.
+
+    :param name: the keyword, for messages.
+    :param what: what each integer stands for, for messages.
+    :raises ValueError: if the length is wrong, or values are not integers of 64 bits or are masked.
+    """
+    if is_masked(values):
+        raise ValueError(f"{name} has masked entries: give one {what} for each sample")
+    integers = as_numbers(values, name)
+    if tuple(integers.shape) != (n,):
+        raise ValueError(
+            f"{name} has shape {list(integers.shape)}, but there are {n} samples: "
+            f"give one {what} per sample"
+        )
+    if integers.is_floating_point() or integers.is_complex() or integers.dtype == torch.bool:
+        raise ValueError(
+            f"{name} must hold integers, got {integers.dtype}: convert it if each value is a {what}"
+        )
+    if integers.dtype == torch.uint64 and (integers.long() < 0).any():
+        raise ValueError(f"{name} holds integers beyond 2**63 - 1: renumber them")
+    return integers.long()
+
+
+def with_unknown(labels: Any, name: str) -> Any:
+    """``labels``, with -1 in place of masked entries, ``pandas.NA``, and NaN among whole numbers,
+    which is how pandas holds integers with gaps; in lists and arrays of objects also of None, and
+    of either among strings.
+
+    :param name: the keyword, for messages.
+    :raises ValueError: if an integer needs 64 bits without a sign, or a tensor is not dense.
+    """
+    if is_into_series(labels) and not hasattr(labels, "iloc"):  # of polars or PyArrow
+        labels = nw.from_native(labels, series_only=True).to_list()
+    if isinstance(labels, Tensor) and labels.is_floating_point():
+        labels = array_of_tensor(labels, name)
+    if (whole := _whole_numbers(labels)) is not None:
+        return whole
+    where = hidden(labels) | _unnamed(labels)
+    if not where.any():
+        return labels
+    found = np.array(labels, dtype=object)
+    found[where] = -1
+    plain = _without_objects(found, name)
+    if plain.dtype.kind != "f":
+        return plain
+    if all(isinstance(label, int) for label in found.tolist()):
+        raise ValueError(
+            f"{name} has integers beyond 2**63 - 1, which cannot stand beside unknown ones: "
+            "renumber them"
+        )
+    return plain.astype(np.int64) if _are_whole(plain) else plain
+
+
+def _unnamed(labels: Any) -> np.ndarray:
+    """Which entries of a list or an array of objects are None or NaN, where the numbers among them
+    are whole; a single False if none can be. Text is made of them only later.
+    """
+    if not isinstance(labels, list | tuple) and not is_of_objects(labels):
+        return np.zeros(1, bool)
+    try:
+        objects = np.asarray(labels, dtype=object)
+    except ValueError:  # rows differ in shape, which the check of numbers says
+        return np.zeros(1, bool)
+    values = objects.ravel().tolist()
+    numbers = np.array([each for each in values if isinstance(each, float | np.floating)], float)
+    if not _are_whole(numbers[~np.isnan(numbers)]):
+        return np.zeros(1, bool)
+    missing = [
+        each is None or (isinstance(each, float | np.floating) and bool(np.isnan(each)))
+        for each in values
+    ]
+    return np.array(missing, bool).reshape(objects.shape)
+
+
+def _whole_numbers(labels: Any) -> np.ndarray | None:
+    """Floats that are whole or NaN as integers, -1 for NaN; ``None`` for anything else."""
+    kind = getattr(labels, "dtype", None)
+    if not isinstance(kind, np.dtype) or kind.kind != "f" or is_masked(labels):
+        return None
+    numbers = np.asarray(labels)
+    gaps = np.isnan(numbers)
+    if not gaps.any() or not _are_whole(numbers[~gaps]):
+        return None
+    return np.where(gaps, -1, numbers).astype(np.int64)
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    """Whether all are integers of 64 bits."""
+    return bool(((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**63)).all())
+
+
+def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) -> Tensor:
+    """Known clusters, a column a facet: integers ``[n, J]``, -1 where unknown.
+
+    :param name: the keyword, for messages.
+    :param values: integers ``[n]`` by facet, or columns ``[n, J]``; of one facet, ``[n]``.
+    :param facets: the number of clusters of each facet that may be known.
+    :raises ValueError: if they do not fit.
+    """
+    columns = values if isinstance(values, Mapping) else with_unknown(values, name)
+    given = _by_facet(name, columns, dict.fromkeys(facets, 1), "clusters")
+    return torch.stack(
+        [
+            as_labels(f"{name} of {facet!r}", _flat(given[facet]), n, number, unknown=True).cpu()
+            if facet in given
+            else torch.full((n,), -1)
+            for facet, number in facets.items()
+        ],
+        1,
+    )
+
+
+def neighbor_counts(
+    name: str, values: Any, n: int, facets: Mapping[str, int], like: Tensor
+) -> Tensor:
+    """How many neighbours are in each cluster, the facets' side by side: ``[n, K + ...]``.
+
+    :param name: the keyword, for messages.
+    :param values: numbers ``[n, K]`` by facet, or side by side.
+    :param facets: the number of clusters K of each facet that has neighbours.
+    :param like: whose dtype and device the result has.
+    :raises ValueError: if they do not fit, are negative or infinite.
+    """
+    given = _by_facet(name, values, facets, "a NeighborMixture")
+    counts = []
+    for facet, number in facets.items():
+        each = as_numbers(given[facet], name) if facet in given else torch.zeros(n, number)
+        if tuple(each.shape) != (n, number):
+            raise ValueError(
+                f"{name} of {facet!r} has shape {list(each.shape)}, but numbers for {n} data and "
+                f"{number} clusters are needed: [{n}, {number}]"
+            )
+        if not (each >= 0).all() or each.isinf().any():
+            raise ValueError(
+                f"{name} of {facet!r} holds numbers that no count can be: they must be finite and "
+                "at least 0"
+            )
+        counts.append(each.to(like))
+    return torch.cat(counts, -1)
+
+
+def _by_facet(name: str, values: Any, sizes: Mapping[str, int], what: str) -> dict[str, Any]:
+    """Values by facet.
+
+    :param sizes: the number of columns of each facet.
+    :param what: the facets have, for messages.
+    """
+    if not sizes:
+        raise ValueError(f"{name} is for facets with {what}, but this model has none")
+    if isinstance(values, Mapping):
+        if unknown := [facet for facet in values if facet not in sizes]:
+            raise ValueError(
+                f"{name} is given for {unknown[0]!r}, but the facets with {what} are {list(sizes)}"
+            )
+        return dict(values)
+    columns, needed = as_numbers(values, name), sum(sizes.values())
+    if len(sizes) == 1:
+        return dict.fromkeys(sizes, columns)
+    if columns.ndim != 2 or columns.shape[1] != needed:
+        raise ValueError(
+            f"{name} has shape {list(columns.shape)}, but this model has {len(sizes)} facets with "
+            f"{what}: give them by facet, such as {name}={{{list(sizes)[-1]!r}: ...}}, or in "
+            f"{needed} columns, the facets' side by side"
+        )
+    return dict(zip(sizes, columns.split(list(sizes.values()), 1), strict=True))
+
+
+def _flat(values: Any) -> Any:
+    """A single column as a row of values."""
+    return values[:, 0] if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1 else values

@@ -1,0 +1,284 @@
+"""Convolutional networks that all facets share (*I Don't Need u*, Tables A.3, A.4; ML-VAE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, relu
+from torch.nn.utils.parametrize import register_parametrization
+
+from ppl_models.given.checks import check_images, check_size
+from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, NetworkT, ReadsImages
+from ppl_models.networks.dense import Linear
+from ppl_models.networks.shared import Plain
+
+__all__ = ["ConvNet", "ResNet", "StridedConvNet"]
+
+
+class ConvNet(ReadsImages, Plain):
+    """3 x 3 convolutions, two before each halving, and two fully connected layers (*I Don't Need
+    u*, Table A.3).
+
+    Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the
+    last convolution covers the whole remaining image. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64 -> 32
+    -> 16 -> 8 -> x``; the convolutions to 32 and to 8 channels double the image. Every convolution
+    except the last of the encoder and of the decoder is followed by batch normalisation, which
+    provides the bias, and ELU; the fully connected layers use leaky ReLU with slope 0.1.
+
+    :param widths: channels, two for each halving.
+    :raises ValueError: if an option is out of range or ``widths`` has an odd length; when a network
+        is built, if the data are not images or cannot be halved that often.
+
+    Example:
+        >>> from ppl_models import VAE, ConvNet
+        >>> VAE((1, 28, 28), 8, network=ConvNet((4, 4, 8, 8))).generate(2).shape
+        torch.Size([2, 1, 28, 28])
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (8, 16, 32, 64),
+        activation: str = "elu",
+        init: str = "pytorch",
+        hidden: int = 64,
+    ) -> None:
+        super().__init__(widths, activation, init)
+        if len(self.widths) % 2:
+            raise ValueError(
+                "ConvNet has two convolutions for each halving and needs an even number of widths: "
+                f"{widths}"
+            )
+        self.hidden = check_size("hidden", hidden)
+
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        smallest = self._smallest(x_shape)
+        layers, channels = [], x_shape[0]
+        for i, width in enumerate(self.widths):
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), *self._after(width)]
+            if i % 2:
+                layers.append(nn.MaxPool2d(2))
+            channels = width
+        layers += [
+            nn.Conv2d(channels, self.hidden, smallest),
+            nn.Flatten(),
+            *self._dense(self.hidden),
+        ]
+        return Batched(3, *layers), self.hidden
+
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        smallest, last = self._smallest(x_shape), self.widths[-1]
+        layers = [
+            *self._dense(dim),
+            Linear(self.hidden, self.hidden),
+            nn.Unflatten(1, (self.hidden, 1, 1)),
+        ]
+        layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
+        for i, width in reversed(list(enumerate(self.widths[:-1]))):
+            kernel, stride = (3, 1) if i % 2 else (4, 2)  # every second one doubles the image
+            layer = nn.ConvTranspose2d(self.widths[i + 1], width, kernel, stride, 1, bias=False)
+            layers += [layer, *self._after(width)]
+        return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
+
+    def _dense(self, size: int) -> list[nn.Module]:
+        return [Linear(size, self.hidden), ACTIVATIONS["leaky_relu_0.1"]()]
+
+    def _after(self, channels: int) -> list[nn.Module]:
+        return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
+
+    def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        """Height and width of the features at the lowest resolution."""
+        return check_images(
+            f"a ConvNet of {len(self.widths)} widths", x_shape, len(self.widths) // 2
+        )
+
+
+class ResNet(ReadsImages, Plain):
+    """Residual blocks with weight normalisation, each of which halves or doubles the image (*I
+    Don't Need u*, Table A.4).
+
+    Encoder: a 1 x 1 convolution to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
+    Decoder: a fully connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a 1 x 1 convolution.
+    Halving rounds odd sizes up: 28 x 28 images become 14, 7, 4, 2 and 1 pixels wide, and back.
+
+    The table does not define a block. Here: two 3 x 3 convolutions, each after its activation, in
+    parallel with one 1 x 1 convolution; the image is halved (by averaging) after them, or doubled
+    (by repetition) before them.
+
+    :param widths: channels, from the data inwards: one number for the first convolution and one per
+        block.
+    :raises ValueError: if an option is out of range or there are fewer than two widths; when a
+        network is built, if the data are not images.
+
+    Example:
+        >>> from ppl_models import VAE, ResNet
+        >>> VAE((1, 28, 28), 8, network=ResNet((4, 8, 16))).generate(2).shape
+        torch.Size([2, 1, 28, 28])
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (16, 32, 64, 128, 256, 512),
+        activation: str = "relu",
+        init: str = "pytorch",
+    ) -> None:
+        super().__init__(widths, activation, init)
+        if len(self.widths) < 2:
+            raise ValueError(
+                "ResNet needs a width for its first convolution and one for each block, got "
+                f"{widths}"
+            )
+
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        sizes = self._sizes(x_shape)
+        blocks = [_Halving(n, m, self.activation) for n, m in pairwise(self.widths)]
+        first = nn.Conv2d(x_shape[0], self.widths[0], 1)
+        trunk = Batched(3, first, *blocks, ACTIVATIONS[self.activation](), nn.Flatten())
+        return trunk, self.widths[-1] * prod(sizes[-1])
+
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        sizes = self._sizes(x_shape)
+        start = (self.widths[-1], *sizes[-1])
+        steps = zip(pairwise(self.widths[::-1]), sizes[-2::-1], strict=True)
+        blocks = [_Growing(n, m, self.activation, size) for (n, m), size in steps]
+        last = nn.Conv2d(self.widths[0], x_shape[0], 1)
+        return Batched(
+            1,
+            Linear(dim, prod(start)),
+            nn.Unflatten(1, start),
+            *blocks,
+            ACTIVATIONS[self.activation](),
+            last,
+        )
+
+    def _sizes(self, x_shape: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Height and width before the first block and after each."""
+        if len(x_shape) != 3:
+            raise ValueError(
+                f"a ResNet needs images (channels, height, width), got x_shape={x_shape}"
+            )
+        sizes = [(x_shape[1], x_shape[2])]
+        for _ in self.widths[1:]:
+            sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
+        return sizes
+
+    def _initialized(self, network: NetworkT) -> NetworkT:
+        super()._initialized(network)
+        blocks = [module for module in network.modules() if isinstance(module, _Block)]
+        for block in blocks:
+            for convolution in (block.first, block.second, block.beside):
+                register_parametrization(
+                    convolution, "weight", _WeightNorm()
+                )  # starts from the initialised weights
+        return network
+
+
+class _WeightNorm(nn.Module):
+    """A weight as length times direction, per output channel (Salimans and Kingma, 2016).
+
+    torch's own is a fused operator that torch.vmap does not support.
+    """
+
+    def forward(self, length: Tensor, direction: Tensor) -> Tensor:
+        return direction * (length / direction.flatten(1).norm(dim=1))[:, None, None, None]
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return weight.flatten(1).norm(dim=1), weight
+
+
+class _Block(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int, activation: str) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels_in, channels_out, 3, padding=1)
+        self.second = nn.Conv2d(channels_out, channels_out, 3, padding=1)
+        self.beside = nn.Conv2d(channels_in, channels_out, 1)
+        self.activation = ACTIVATIONS[activation]()
+
+    def residual(self, h: Tensor) -> Tensor:
+        return self.beside(h) + self.second(self.activation(self.first(self.activation(h))))
+
+
+class _Halving(_Block):
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.nn.functional.avg_pool2d(self.residual(h), 2, ceil_mode=True)
+
+
+class _Growing(_Block):
+    """:param size: height and width of the output."""
+
+    def __init__(
+        self, channels_in: int, channels_out: int, activation: str, size: tuple[int, int]
+    ) -> None:
+        super().__init__(channels_in, channels_out, activation)
+        self.size = size
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.residual(interpolate(h, self.size))
+
+
+class StridedConvNet(ReadsImages, Plain):
+    """Strided convolutions and two fully connected layers (ML-VAE, supplement, 2.1).
+
+    Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch
+    normalisation and ReLU; two linear layers of ``hidden`` units, each with batch normalisation and
+    concatenated ReLU (max(h, 0) and max(-h, 0)); heads. Decoder: a linear layer, transposed
+    convolutions of size 4 and stride 2 to all widths except the deepest, from deep to shallow, each
+    with batch normalisation and ReLU; a convolution of size 3. The paper does not say how its
+    decoder turns a vector into the first image: here the linear layer does.
+
+    :param widths: channels, from the data inwards; (64, 128, 256, 512) in the paper, for 64 x 64
+        images.
+    :param hidden: units of the two linear layers.
+    :raises ValueError: if an option is out of range; when a network is built, if the data are not
+        images or cannot be halved that often.
+
+    Example:
+        >>> from ppl_models import VAE, StridedConvNet
+        >>> VAE((3, 32, 32), 8, network=StridedConvNet((8, 16), hidden=32)).generate(2).shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (64, 128, 256, 512),
+        init: str = "pytorch",
+        hidden: int = 256,
+    ) -> None:
+        super().__init__(widths, init=init)
+        self.hidden = check_size("hidden", hidden)
+
+    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        height, width = self._smallest(x_shape)
+        layers: list[nn.Module] = []
+        for n, m in pairwise((x_shape[0], *self.widths)):
+            layers += [nn.Conv2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
+        for size in (self.widths[-1] * height * width, 2 * self.hidden):
+            layers += [
+                nn.Flatten(),
+                Linear(size, self.hidden, bias=False),
+                BatchNorm(self.hidden),
+                _ConcatenatedReLU(),
+            ]
+        return Batched(3, *layers), 2 * self.hidden
+
+    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+        height, width = self._smallest(x_shape)
+        start = (self.widths[-1], 2 * height, 2 * width)
+        layers = [Linear(dim, prod(start)), nn.Unflatten(1, start)]
+        for n, m in pairwise(self.widths[::-1]):
+            layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
+        return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
+
+    def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        """Height and width of the encoder's features at the lowest resolution."""
+        return check_images(
+            f"a StridedConvNet of {len(self.widths)} widths", x_shape, len(self.widths)
+        )
+
+
+class _ConcatenatedReLU(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.cat([relu(h), relu(-h)], 1)
