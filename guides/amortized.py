@@ -163,7 +163,6 @@ class AmortizedGuide(NetworkGuide):
         num_samples: int | None = None,
         marginal: bool = False,
     ) -> None:
-        L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             seen = self.model.seen(x)
             beside = {} if neighbors is None else {"neighbors": neighbors}
@@ -172,7 +171,7 @@ class AmortizedGuide(NetworkGuide):
             for name in () if marginal else self.model.mixtures:
                 logits = self.cluster_logits(name, heads[name], **near.get(name, {}))
                 c[name] = self.discrete.sample(name, logits, seen, self.downstream(name))
-            with self.model.draws(L):
+            with self.draws(num_samples):
                 for name, head in heads.items():
                     # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
                     q = (

@@ -48,6 +48,8 @@ class FacetGuide(Program):
     takes: tuple[str, ...] = ()
     #: optional keywords that the posterior uses, among those that the model accepts
     accepts: tuple[str, ...] = ()
+    #: the kind of model whose posterior it is
+    kind: type[FacetModel] = FacetModel
     #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
     #: whether it has the codes of a VQVAE, which every guide of one needs
@@ -58,6 +60,11 @@ class FacetGuide(Program):
     ) -> None:
         super().__init__()
         check_model(model)
+        if not isinstance(model, self.kind):
+            raise ValueError(
+                f"{type(self).__name__} is for {self.kind.__name__}, got {type(model).__name__}: "
+                f"use {model.suitable_guide}"
+            )
         if family is not None:
             check_kind("family", family, Family, "a family, such as FullCovariance()")
             diagonal = isinstance(family, Diagonal)
@@ -236,16 +243,19 @@ class FacetGuide(Program):
         with evaluating(self.encoder):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
-    def draw_latents(self, x: Tensor, num_samples: int, **given: Tensor) -> dict[str, Tensor]:
+    def draws(self, num_samples: int | None) -> AbstractContextManager:
+        """A plate of this number of draws, or by default the guide's own."""
+        return self.model.draws(self.num_samples if num_samples is None else num_samples)
+
+    def draw_latents(
+        self, x: Tensor, num_samples: int | None, **given: Tensor
+    ) -> dict[str, Tensor]:
         """Sample the sites ``z_NAME`` within the data plate: L draws of every facet's latent
         vector, ``[(L,) B, d]``.
         """
         posterior = self.encode(x, **given)
-        z = {}
-        with self.model.draws(num_samples):
-            for name, q in posterior.items():
-                z[name] = pyro.sample(f"z_{name}", q)
-        return z
+        with self.draws(num_samples):
+            return {name: pyro.sample(f"z_{name}", q) for name, q in posterior.items()}
 
     # Methods for users of a fitted guide. All run in evaluation mode, without gradients, in
     # batches; what model and guide take besides x is given by keyword, one entry per sample.

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import check_model
 from guides.discrete import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.base import FacetModel
@@ -67,28 +66,17 @@ class ClassifierGuide(SupervisedGuide):
         (3, 20)
     """
 
+    kind = NVAE
+    needs = Needs.CLASSIFICATION
     takes = ("label",)
+    reads = ()
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, label_weight: float | None = None
     ) -> None:
-        check_model(model)
-        if not isinstance(model, NVAE):
-            raise ValueError(
-                f"ClassifierGuide is for NVAE, got {type(model).__name__}: use "
-                f"{model.suitable_guide}"
-            )
         if label_weight is None:
-            label_weight = 1.0 if model.concentration is None else 0.0
+            label_weight = 1.0 if getattr(model, "concentration", None) is None else 0.0
         super().__init__(model, num_samples, label_weight)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs.CLASSIFICATION
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ()
 
     def forward(
         self,
@@ -110,8 +98,7 @@ class ClassifierGuide(SupervisedGuide):
                 pi = Proportions(model.concentration + logits.softmax(-1))  # Eq. 4
                 pyro.sample("pi", pi)
             self.add_label_loss("classified", logits, found)
-            L = self.num_samples if num_samples is None else num_samples
-            with model.draws(L):
+            with self.draws(num_samples):
                 for name, head in heads.items():
                     pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
 

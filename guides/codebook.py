@@ -43,18 +43,18 @@ class PointGuide(FacetGuide):
 
     deterministic = True
 
-    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+    def __init__(self, model: FacetModel) -> None:
         check_model(model)
         if model.mixtures:
             raise ValueError(
                 "PointGuide is for facets without clusters, such as an Autoencoder's, got "
                 f"{model.priors}"
             )
-        super().__init__(model, num_samples)
+        super().__init__(model)
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):
-            self.draw_latents(x, self.num_samples if num_samples is None else num_samples)
+            self.draw_latents(x, num_samples)
 
     def head_size(self, name: str) -> int:
         return self.model.priors[name].dim
@@ -88,14 +88,13 @@ class CodebookGuide(FacetGuide):
         (3, 49)
     """
 
+    kind = VQVAE
     needs = Needs.RELAXATION
     draws_codes = True
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None
     ) -> None:
-        if not isinstance(model, VQVAE):
-            raise ValueError(f"CodebookGuide is for VQVAE, got {type(model).__name__}")
         if not isinstance(discrete, GumbelSoftmax | None):
             raise ValueError(
                 f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}"
@@ -108,10 +107,9 @@ class CodebookGuide(FacetGuide):
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
         model = cast(VQVAE, self.model)
-        L = self.num_samples if num_samples is None else num_samples
         with model.plate(x, len(x)):
             logits = model.codebook.log_affinity(self.heads(x)[model.name])
-            with model.draws(L):
+            with self.draws(num_samples):
                 pyro.sample(f"c_{model.name}", self.discrete.relaxed(logits).to_event(1))
 
     def at_step(self, step: Tensor) -> None:

@@ -71,9 +71,7 @@ class ConditionalGuide(FacetGuide):
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):
-            self.draw_latents(
-                x, self.num_samples if num_samples is None else num_samples, label=label
-            )
+            self.draw_latents(x, num_samples, label=label)
 
     def build_encoder(self) -> Encoder:
         if not self.reads_label:

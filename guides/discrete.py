@@ -5,8 +5,8 @@ drawn and scored; and what objectives must do with them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from math import inf, log, prod
 
@@ -18,7 +18,8 @@ from torch.nn.functional import mse_loss
 from ppl_models.base import FacetModel
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
-from ppl_models.given.checks import check_count, check_kind, check_one_of, number
+from ppl_models.given.checks import check_count, check_kind, check_one_of, check_positive, number
+from ppl_models.modes import temporarily
 from ppl_models.program import ENUMERATE
 
 __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "Needs", "ScoreFunction"]
@@ -141,10 +142,9 @@ class Discrete(Configurable, nn.Module):
     def at_step(self, step: Tensor) -> None:
         """Called with the number of each optimiser step before it."""
 
-    @contextmanager
-    def without_relaxation(self) -> Iterator[None]:
+    def without_relaxation(self) -> AbstractContextManager:
         """Within this context draws follow the probabilities exactly."""
-        yield
+        return nullcontext()
 
 
 class Enumerate(Discrete):
@@ -222,13 +222,12 @@ class GumbelSoftmax(Discrete):
     def __init__(self, temperature: float | Annealed = 0.5, hard: bool = False) -> None:
         super().__init__()
         start = temperature.start if isinstance(temperature, Annealed) else temperature
-        if not 0 < number(start) < inf:
-            raise ValueError(f"temperature must be positive, got {temperature!r}")
+        first = check_positive("temperature", start)
         self.schedule: Callable[[Tensor], Tensor] | None = (
             temperature if isinstance(temperature, Annealed) else None
         )
         self.hard = check_kind("hard", hard, bool, "True or False")
-        self.register_buffer("temperature", torch.tensor(float(start)))
+        self.register_buffer("temperature", torch.tensor(first))
         self.temperature: Tensor
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
@@ -242,13 +241,8 @@ class GumbelSoftmax(Discrete):
         if self.schedule is not None:
             self.temperature = self.schedule(step)
 
-    @contextmanager
-    def without_relaxation(self) -> Iterator[None]:
-        kept, self.hard = self.hard, True
-        try:
-            yield
-        finally:
-            self.hard = kept
+    def without_relaxation(self) -> AbstractContextManager:
+        return temporarily(self, hard=True)
 
     def extra_repr(self) -> str:
         return f"temperature={self.schedule or float(self.temperature)}, hard={self.hard}"

@@ -9,6 +9,7 @@ slots, of which the first are used; no size is copied to the host.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -152,9 +153,7 @@ class GroupMixture(dist.TorchDistribution):
         self.loc, self.scale, self.group, self.of = loc, scale, group, of
         super().__init__(torch.Size([*leading, len(of)]), loc.shape[-1:], validate_args=False)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> GroupMixture:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> GroupMixture:
         return GroupMixture(self.loc, self.scale, self.group, self.of, torch.Size(batch_shape[:-1]))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, isqrt
+from math import isqrt
 from typing import cast
 
 import pyro.distributions as dist
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ppl_models.configurable import Options
 from ppl_models.distributions import diagonal_normal, mean_and_log_variance
-from ppl_models.given.checks import check_counts, check_kind, check_size, number
+from ppl_models.given.checks import check_counts, check_kind, check_positive, check_size
 from ppl_models.posteriors import AutoregressiveNormal, FullNormal
 
 __all__ = ["Diagonal", "Family", "FullCovariance", "InverseAutoregressive", "Refined"]
@@ -210,17 +210,13 @@ class Refined(Family):
         rate: float = 0.1,
         num_points: int = 16,
     ) -> None:
-        self.family = (
-            Diagonal()
-            if family is None
-            else check_kind("family", family, Family, "a family, such as FullCovariance()")
-        )
+        family = Diagonal() if family is None else family
+        self.family = check_kind("family", family, Family, "a family, such as FullCovariance()")
         self.num_steps = check_size("num_steps", num_steps)
         self.num_points = check_size("num_points", num_points)
         if num_points == 1:
             raise ValueError("num_points must be at least 2, so that they tell a variance, got 1")
-        if not 0 < number(rate) < inf:
-            raise ValueError(f"rate is the length of a step and must be above 0, got {rate!r}")
+        check_positive("rate", rate)
         self.rate = rate
 
     def head_size(self, dim: int) -> int:
@@ -253,9 +249,7 @@ class Refined(Family):
         return {name: head + units[name] * offsets[name] for name, head in heads.items()}
 
     def _climb(
-        self,
-        at: dict[str, Tensor],
-        gradient: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+        self, at: dict[str, Tensor], gradient: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
         """Adam's steps uphill, for every number by itself, so that data do not touch each other."""
         first = second = {name: torch.zeros_like(each) for name, each in at.items()}

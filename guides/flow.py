@@ -48,14 +48,11 @@ class FlowGuide(MarginalGuide):
         (4, 3)
     """
 
+    kind = GMMFlow
     deterministic = True
 
-    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
-        if not isinstance(model, GMMFlow):
-            raise ValueError(
-                f"FlowGuide is for GMMFlow, whose decoder is invertible, got {type(model).__name__}"
-            )
-        super().__init__(model, num_samples)
+    def __init__(self, model: FacetModel) -> None:
+        super().__init__(model)
 
     def build_encoder(self) -> Encoder:
         return NoEncoder()

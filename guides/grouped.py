@@ -4,8 +4,8 @@ from tables of parameters (SVI; Fig. 3a).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import pyro
@@ -25,6 +25,7 @@ from ppl_models.given.checks import check_one_of, number
 from ppl_models.given.labels import as_groups, as_integers, group_sizes
 from ppl_models.given.observed import Observed
 from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
+from ppl_models.modes import temporarily
 from ppl_models.networks import Encoder, NoEncoder
 
 __all__ = ["GroupedGuide", "SimilarContentGuide", "TableGuide"]
@@ -56,7 +57,10 @@ class GroupedGuide(FacetGuide):
         True
     """
 
+    kind = MLVAE
     takes = ("group",)
+    factorizes = False
+    needs = Needs.GROUPING
 
     def __init__(
         self,
@@ -65,8 +69,6 @@ class GroupedGuide(FacetGuide):
         evidence: Evidence | None = None,
         content: str = "member",
     ) -> None:
-        if not isinstance(model, MLVAE):
-            raise ValueError(f"{type(self).__name__} is for MLVAE, got {type(model).__name__}")
         if not isinstance(evidence, Evidence | None):
             raise ValueError(
                 "evidence must be a rule such as ProductOfNormals() or MixtureOfNormals(), got "
@@ -88,14 +90,6 @@ class GroupedGuide(FacetGuide):
                 "model: svi.step(x, group=group, content='untied')"
             )
 
-    @property
-    def factorizes(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> Needs:
-        return Needs.GROUPING
-
     def forward(
         self,
         x: Tensor,
@@ -106,28 +100,21 @@ class GroupedGuide(FacetGuide):
         size: float | None = None,
         row: Tensor | None = None,
     ) -> None:
-        L = self.num_samples if num_samples is None else num_samples
-        given = {} if row is None else {"row": row}
-        self.draw(self.heads(x, **given), group, L, content, size)
-
-    def draw(
-        self,
-        heads: dict[str, Tensor],
-        group: Tensor,
-        num_samples: int,
-        content: str,
-        size: float | None,
-    ) -> None:
-        """The program, given the encoder's output for each row.
+        """The program.
 
         :param size: how many samples the batch represents, if not its number of rows.
         """
         model = cast(MLVAE, self.model)
-        with model.draws(num_samples):
+        heads = self.heads(x, **({} if row is None else {"row": row}))
+        with self.draws(num_samples):
             with model.contents(group, content):
                 pyro.sample("z_content", self.content_posterior(heads["content"], group, content))
             with model.plate(None, len(group)):
                 pyro.sample("z_style", self.latent_posterior("style", heads["style"]))
+        self.press(heads["content"], group, len(group) if size is None else size)
+
+    def press(self, head: Tensor, group: Tensor, size: float) -> None:
+        """Add what the objective has besides the bound: nothing."""
 
     def content_posterior(
         self, head: Tensor, group: Tensor, content: str
@@ -148,10 +135,8 @@ class GroupedGuide(FacetGuide):
         :param x: ``[N, *x_shape]``.
         :param given: ``group``, ``[N]``.
         """
-        heads = self._all_heads(self.observed(x, given))
-        group = as_groups("group", given["group"], len(heads["content"])).to(
-            self.model.gates.device
-        )
+        data = self.observed(x, given)
+        heads, group = self._all_heads(data), data.given["group"].to(self.model.gates.device)
         content = "untied" if self.content == "untied" else "member"
         return {
             "style": self.latent_posterior("style", heads["style"]),
@@ -189,30 +174,17 @@ class SimilarContentGuide(GroupedGuide):
         self.penalty = penalty
         self.pressing = True
 
-    def draw(
-        self,
-        heads: dict[str, Tensor],
-        group: Tensor,
-        num_samples: int,
-        content: str,
-        size: float | None,
-    ) -> None:
-        super().draw(heads, group, num_samples, content, size)
+    def press(self, head: Tensor, group: Tensor, size: float) -> None:
         if self.pressing:
-            distances = self.distances(heads["content"], group)
-            # A mean over groups; the rest of Eq. 18 is a mean over the samples that the batch
-            # represents.
+            distances = self.distances(head, group)
+            # A mean over groups; the rest of Eq. 18 is a mean over the samples of the batch.
             groups = (group_sizes(group, distances.dtype) > 0).sum()
-            weight = self.penalty * (len(group) if size is None else size) / groups
-            pyro.factor("similarity", weight * distances.sum(), has_rsample=True)
+            pyro.factor(
+                "similarity", self.penalty * size / groups * distances.sum(), has_rsample=True
+            )
 
-    @contextmanager
-    def without_relaxation(self) -> Iterator[None]:
-        kept, self.pressing = self.pressing, False
-        try:
-            yield
-        finally:
-            self.pressing = kept
+    def without_relaxation(self) -> AbstractContextManager:
+        return temporarily(self, pressing=False)
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
         """Mean symmetrised KL divergence over the pairs of each slot: ``[B]``, nats."""
@@ -224,11 +196,9 @@ class SimilarContentGuide(GroupedGuide):
         paired = (place % 2 == 0) & (place + 1 < sizes[group[one]])
         p, q = diagonal_normal(head[one]), diagonal_normal(head[other])
         symmetric = 0.5 * (kl_divergence(p, q) + kl_divergence(q, p))
+        each = torch.where(paired, symmetric, 0.0)
         pairs = (sizes / 2).floor().clamp_min(1)
-        return (
-            torch.zeros_like(sizes).index_add(0, group[one], torch.where(paired, symmetric, 0.0))
-            / pairs
-        )
+        return torch.zeros_like(sizes).index_add(0, group[one], each) / pairs
 
 
 class TableGuide(GroupedGuide):
@@ -259,13 +229,9 @@ class TableGuide(GroupedGuide):
     """
 
     def __init__(
-        self,
-        model: FacetModel,
-        group: ArrayLike | Tensor,
-        num_samples: int = 1,
-        content: str = "member",
+        self, model: FacetModel, group: ArrayLike | Tensor, content: str = "member"
     ) -> None:
-        super().__init__(model, num_samples, GroupMean(), content)
+        super().__init__(model, evidence=GroupMean(), content=content)
         group = as_numbers(group, "group")
         if not group.numel():
             raise ValueError("group is empty: give the group of every row")

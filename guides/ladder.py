@@ -85,7 +85,6 @@ class LadderGuide(NetworkGuide):
                 "combinations of clusters: use MarginalGuide or AmortizedGuide where that density "
                 "is asked for"
             )
-        L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             x, near = self.model.seen(x), self.model.by_facet(neighbors)
             c: dict[str, Tensor] = {}
@@ -93,7 +92,7 @@ class LadderGuide(NetworkGuide):
                 logits = self.with_neighbors(name, logits, **near.get(name, {}))
                 # y_l ~ q(y_l | x)
                 c[name] = self.discrete.sample(name, logits, x, self.downstream(name))
-            with self.model.draws(L):
+            with self.draws(num_samples):
                 for name, head in self.climb(x, c).items():
                     # z_l ~ q(z_l | x, y_1, ..., y_l)
                     pyro.sample(f"z_{name}", diagonal_normal(head))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pyro
 from torch import Tensor
@@ -13,6 +12,7 @@ from guides.families import Family
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, one_hot_labels
 from ppl_models.given.checks import number
+from ppl_models.modes import temporarily
 
 __all__ = ["SupervisedGuide"]
 
@@ -59,10 +59,5 @@ class SupervisedGuide(FacetGuide):
             log_q = Component(logits=logits).log_prob(classes)
             pyro.factor(site, -self.label_weight * known * log_q, has_rsample=True)
 
-    @contextmanager
-    def without_relaxation(self) -> Iterator[None]:
-        kept, self.adds_label_loss = self.adds_label_loss, False
-        try:
-            yield
-        finally:
-            self.adds_label_loss = kept
+    def without_relaxation(self) -> AbstractContextManager:
+        return temporarily(self, adds_label_loss=False)

@@ -17,7 +17,7 @@ from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
 from ppl_models.given.sparse import SparseRows
 from ppl_models.likelihoods import Bernoulli, Likelihood
-from ppl_models.modes import evaluating
+from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 from ppl_models.program import Program
@@ -91,22 +91,12 @@ class FacetModel(Program):
         self.facets = _check_facets(facets)
         for name, prior in self.priors.items():
             self.check_prior(name, prior)
-        if likelihood is not None:
-            check_kind(
-                "likelihood",
-                likelihood,
-                Likelihood,
-                "a likelihood, such as Bernoulli() or Normal(0.3)",
-            )
-        if network is not None:
-            check_kind(
-                "network",
-                network,
-                Architecture,
-                "an architecture, such as MLPLadder() or SharedMLP()",
-            )
-        self.likelihood = likelihood if likelihood is not None else Bernoulli()
-        self.network = network if network is not None else _default_network(len(facets))
+        likelihood = Bernoulli() if likelihood is None else likelihood
+        network = _default_network(len(facets)) if network is None else network
+        example = "a likelihood, such as Bernoulli() or Normal(0.3)"
+        self.likelihood: Likelihood = check_kind("likelihood", likelihood, Likelihood, example)
+        example = "an architecture, such as MLPLadder() or SharedMLP()"
+        self.network: Architecture = check_kind("network", network, Architecture, example)
         output_shape = self.likelihood.output_shape(self.x_shape)
         self.decoder = self.network.decoder(output_shape, self.decoder_dims)
         self.register_buffer("kl_weights", torch.ones(len(facets), 2))
@@ -368,30 +358,20 @@ class FacetModel(Program):
             check_rows(x.shape, self.x_shape)
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
-    @contextmanager
-    def weights_set_to(self, kl_weights: Tensor, gates: Tensor | None = None) -> Iterator[None]:
+    def weights_set_to(
+        self, kl_weights: Tensor, gates: Tensor | None = None
+    ) -> AbstractContextManager:
         """Within this context the KL weights are ``kl_weights`` ``[J, 2]`` and the gates are
         ``gates`` ``[J]``.
         """
-        kept = self.kl_weights, self.gates, self.gated
-        self.kl_weights = kl_weights
-        if gates is not None:
-            self.gates, self.gated = gates, True
-        try:
-            yield
-        finally:
-            self.kl_weights, self.gates, self.gated = kept
+        opened = {} if gates is None else {"gates": gates, "gated": True}
+        return temporarily(self, kl_weights=kl_weights, **opened)
 
-    @contextmanager
-    def gating(self, gated: bool) -> Iterator[None]:
+    def gating(self, gated: bool) -> AbstractContextManager:
         """Within this context the decoder's inputs are multiplied by the gates, or are not, for
         which these must all be 1: at MNIST's size the multiplications take some percent of a step.
         """
-        kept, self.gated = self.gated, gated
-        try:
-            yield
-        finally:
-            self.gated = kept
+        return temporarily(self, gated=gated)
 
     def prepare(self, x: Tensor) -> Tensor:
         """A batch in the likelihood's form and the model's dtype; see

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -13,13 +13,12 @@ from pyro.distributions import constraints
 from torch import Tensor, nn
 
 from ppl_models.configurable import CLASS
+from ppl_models.distributions import NO_SHAPE
 from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import Exact, Incomplete
 
 __all__ = ["Columns"]
-
-NO_SHAPE = torch.Size()
 
 
 class ColumnsDistribution(dist.TorchDistribution):
@@ -67,9 +66,7 @@ class ColumnsDistribution(dist.TorchDistribution):
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         return torch.cat([column.sample(sample_shape) for column in self.columns], -1)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> ColumnsDistribution:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ColumnsDistribution:
         expanded = [column.expand(torch.Size(batch_shape)) for column in self.columns]
         return ColumnsDistribution(expanded, self.placeholders)
 
@@ -159,9 +156,7 @@ class Columns(Likelihood):
         """What encoders read of each column, ``[B, F_d]``; 0 in a gap."""
         return [
             torch.where(
-                one.isnan(),
-                0.0,
-                each.features(torch.where(one.isnan(), each.placeholder, one)),
+                one.isnan(), 0.0, each.features(torch.where(one.isnan(), each.placeholder, one))
             )
             for each, one in zip(self, x.split(1, -1), strict=True)
         ]
@@ -192,7 +187,7 @@ class Columns(Likelihood):
         for name, each, column in zip(self.names, self, numbers.unbind(-1), strict=True):
             if len(there := column[~column.isnan()]):
                 with _about(name):
-                    _check_column(each, there)
+                    each.check(there)
 
 
 def numeric(columns: Columns, x: Tensor) -> list[Tensor]:
@@ -235,21 +230,13 @@ def _check_columns(columns: Mapping[str, Likelihood]) -> None:
         )
 
 
-def _check_column(likelihood: Likelihood, values: Tensor) -> None:
-    """:raises ValueError: for values outside the support; without a word on images."""
-    try:
-        likelihood.check(values)
-    except ValueError as error:
-        raise ValueError(str(error).partition("\n")[0]) from error
-
-
 @contextmanager
 def _about(name: str) -> Iterator[None]:
-    """Errors within this context say which column they are about."""
+    """Errors within this context say which column they are about, without a word on images."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"column {name!r}: {error}") from error
+        raise ValueError(f"column {name!r}: {str(error).splitlines()[0]}") from error
 
 
 def _some(names: Sequence[str]) -> str:

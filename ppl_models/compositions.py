@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from ppl_models.counts import check_counted
+from ppl_models.distributions import NO_SHAPE
 from ppl_models.given.checks import check_positive, check_size
 from ppl_models.given.sparse import ENTRIES_AT_ONCE, SparseRows
 from ppl_models.likelihood_base import Likelihood, rebuilt
@@ -20,7 +22,6 @@ from ppl_models.rising import log_rising_sums, wide
 
 __all__ = ["DirichletMultinomial", "Multinomial"]
 
-NO_SHAPE = torch.Size()
 # Total of draws and means where none is given.
 TYPICAL_TOTAL = 1000.0
 # Concentration of a DirichletMultinomial before it is learned, and what a step of its parameter is
@@ -101,11 +102,10 @@ class RowsGivenTotal(dist.TorchDistribution):
         """With the code of batch 0 if there are several."""
         return nn.functional.pad(counts, (0, 1)) if self.coded else counts
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> RowsGivenTotal:
-        logits = self.logits.expand(*batch_shape, -1)
-        return RowsGivenTotal(logits, self.total, self.offset)
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> RowsGivenTotal:
+        new = copy(self)
+        new.logits, new._batch_shape = self.logits.expand(*batch_shape, -1), torch.Size(batch_shape)
+        return new
 
 
 class OverdispersedRows(RowsGivenTotal):
@@ -122,7 +122,8 @@ class OverdispersedRows(RowsGivenTotal):
 
     def _log_kernel(self, counts: Tensor, total: Tensor, logits: Tensor) -> Tensor:
         rising = log_rising_sums(counts, self._alpha(logits.softmax(-1)))
-        return rising - _log_rising(self.concentration, total)
+        start = self.concentration.to(total.dtype)
+        return rising - ((start + total).lgamma() - start.lgamma())
 
     def _alpha(self, probs: Tensor) -> Tensor:
         return (self.concentration * probs).clamp_min(torch.finfo(probs.dtype).tiny)
@@ -133,18 +134,6 @@ class OverdispersedRows(RowsGivenTotal):
 
     def _drawn_probs(self, sample_shape: torch.Size) -> Tensor:
         return dist.Dirichlet(self._alpha(self.probs)).sample(sample_shape)
-
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> OverdispersedRows:
-        logits = self.logits.expand(*batch_shape, -1)
-        return OverdispersedRows(logits, self.concentration, self.total, self.offset)
-
-
-def _log_rising(start: Tensor, number: Tensor) -> Tensor:
-    """log of start (start + 1) ... (start + number - 1), in the number's precision."""
-    long = start.to(number.dtype)
-    return (long + number).lgamma() - long.lgamma()
 
 
 class Multinomial(Likelihood):
@@ -188,9 +177,6 @@ class Multinomial(Likelihood):
         self, num_batches: int = 1, num_columns: int | None = None, total: float | None = None
     ) -> None:
         super().__init__()
-        self._set_sizes(num_batches, num_columns, total)
-
-    def _set_sizes(self, num_batches: int, num_columns: int | None, total: float | None) -> None:
         self.num_batches = check_size("num_batches", num_batches)
         self.given_total = total
         self.total = TYPICAL_TOTAL if total is None else check_positive("total", total)
@@ -232,7 +218,7 @@ class Multinomial(Likelihood):
         return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
 
     def features(self, x: Tensor) -> Tensor:
-        counts = x[..., :-1] if self._is_coded else x
+        counts = self._counts(x)
         seen = (counts * (self.total / counts.sum(-1, keepdim=True).clamp_min(1))).log1p()
         if not self._is_coded:
             return seen

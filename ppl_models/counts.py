@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import inf
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -38,9 +40,7 @@ class WidePoisson(dist.Poisson):
         x, log_rate = (each.to(wide(each)) for each in (value, self.log_rate))
         return (x * log_rate - log_rate.exp() - (x + 1).lgamma()).to(self.log_rate)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> WidePoisson:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> WidePoisson:
         return WidePoisson(self.log_rate.expand(batch_shape))
 
 
@@ -65,9 +65,7 @@ class WideNegativeBinomial(dist.NegativeBinomial):
         ways = (x + size).lgamma() - size.lgamma() - (x + 1).lgamma()
         return (ways + size * logsigmoid(-logits) + x * logsigmoid(logits)).to(self.log_mean)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> WideNegativeBinomial:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> WideNegativeBinomial:
         return WideNegativeBinomial(self.log_size, self.log_mean.expand(batch_shape))
 
 
@@ -82,10 +80,23 @@ class Counts(Located):
     discrete = True
     takes_sparse = True
 
-    def _set_options(self, zero_inflated: bool, loc: float | None, unit: float | None) -> None:
+    def __init__(
+        self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
+    ) -> None:
+        super().__init__(loc, unit)
         self.zero_inflated = check_kind("zero_inflated", zero_inflated, bool, "True or False")
         self.parameters_per_entry = 2 if zero_inflated else 1
-        self._locate(loc, unit)
+
+    @abstractmethod
+    def counts(self, log_rate: Tensor) -> dist.TorchDistribution:
+        """The distribution without zero inflation: batch ``[...]``."""
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        if not self.zero_inflated:
+            return self.counts(self.log_rate(output)).to_event(event_dim)
+        output, gate = output.chunk(2, -event_dim)
+        counts = self.counts(self.log_rate(output))
+        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
@@ -135,18 +146,8 @@ class Poisson(Counts):
         tensor([[1., 1.]])
     """
 
-    def __init__(
-        self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
-    ) -> None:
-        super().__init__()
-        self._set_options(zero_inflated, loc, unit)
-
-    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        if not self.zero_inflated:
-            return WidePoisson(self.log_rate(output)).to_event(event_dim)
-        output, gate = output.chunk(2, -event_dim)
-        counts = WidePoisson(self.log_rate(output))
-        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
+    def counts(self, log_rate: Tensor) -> dist.TorchDistribution:
+        return WidePoisson(log_rate)
 
 
 class NegativeBinomial(Counts):
@@ -171,8 +172,7 @@ class NegativeBinomial(Counts):
     def __init__(
         self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
     ) -> None:
-        super().__init__()
-        self._set_options(zero_inflated, loc, unit)
+        super().__init__(zero_inflated, loc, unit)
         self.log_size = nn.Parameter(torch.tensor(FIRST_SIZE).log())
 
     @property
@@ -180,9 +180,5 @@ class NegativeBinomial(Counts):
         """The size, a positive scalar: the larger, the more as a Poisson's."""
         return self.log_size.exp()
 
-    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        if not self.zero_inflated:
-            return WideNegativeBinomial(self.log_size, self.log_rate(output)).to_event(event_dim)
-        output, gate = output.chunk(2, -event_dim)
-        counts = WideNegativeBinomial(self.log_size, self.log_rate(output))
-        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
+    def counts(self, log_rate: Tensor) -> dist.TorchDistribution:
+        return WideNegativeBinomial(self.log_size, log_rate)

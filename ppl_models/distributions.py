@@ -62,9 +62,7 @@ class DiagonalNormal(dist.Independent):
         """z ``[..., d]`` for standard normal noise of the same shape."""
         return self.base_dist.loc + self.base_dist.scale * noise
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> DiagonalNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> DiagonalNormal:
         shape = (*batch_shape, *self.event_shape)
         loc, scale = self._narrow
         new = type(self)(loc.expand(shape), scale.expand(shape), validate_args=False)
@@ -134,9 +132,7 @@ class _InPlates(dist.TorchDistribution):
         del batch[-1 - self.plates]
         return draw(torch.Size((*sample_shape, *batch))).movedim(-2, -2 - self.plates)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> dist.TorchDistribution:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> dist.TorchDistribution:
         return _InPlates(self.components, self.plates, batch_shape)
 
 
@@ -162,9 +158,7 @@ class FewScalesNormal(dist.Independent):
             logs = logs.mean()
         return -0.5 * squares - entries * (logs + 0.5 * math.log(2 * math.pi))
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> FewScalesNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> FewScalesNormal:
         loc = self.base_dist.loc.expand(*batch_shape, *self.event_shape)
         return FewScalesNormal(loc, self.scale, len(self.event_shape))
 
@@ -221,23 +215,13 @@ class Component(dist.OneHotCategorical):
 
     support = WEIGHTS
 
-    def __init__(
-        self,
-        probs: Tensor | None = None,
-        logits: Tensor | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
-        if probs is not None or logits is None:
-            super().__init__(probs, logits, validate_args)
-            return
+    def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:
         # torch's own __init__ normalises in several passes over [B, K], forwards and backwards.
         self._categorical = _categorical(logits.log_softmax(-1))
         shape = self._categorical.batch_shape, self._categorical.param_shape[-1:]
         torch.distributions.Distribution.__init__(self, *shape, validate_args=validate_args)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> Component:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Component:
         return super().expand(batch_shape, self._get_checked_instance(Component, _instance))
 
     @property
@@ -284,9 +268,7 @@ class KnownValue(dist.TorchDistribution):
     def support(self) -> Any:
         return self.base.support
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> KnownValue:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> KnownValue:
         return KnownValue(self.base.expand(batch_shape), self.value)
 
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
@@ -346,9 +328,7 @@ class Proportions(dist.Dirichlet):
         )
         return gamma / gamma.sum(-1, keepdim=True)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> Proportions:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Proportions:
         return Proportions(
             self.concentration.expand(*batch_shape, *self.event_shape), validate_args=False
         )
@@ -371,9 +351,7 @@ class AveragedComponent(Component):
     def log_probs(self) -> Tensor:
         return self.logits + self.shortfall
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> AveragedComponent:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> AveragedComponent:
         return AveragedComponent(
             self.log_probs.expand(*batch_shape, *self.event_shape), validate_args=False
         )
@@ -404,9 +382,7 @@ class RelaxedComponent(Component):
         relaxed = (self._perturbed(sample_shape) / self.temperature).softmax(-1)
         return one_hot_of_largest(relaxed) + relaxed - relaxed.detach() if self.hard else relaxed
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> RelaxedComponent:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> RelaxedComponent:
         logits = self.logits.expand(*batch_shape, *self.event_shape)
         return RelaxedComponent(logits, self.temperature, self.hard, validate_args=False)
 
@@ -438,9 +414,7 @@ class MarginalMixture(dist.MixtureSameFamily):
         log_probs = component_log_probs(self.component_distribution, value)
         return (log_probs + self.component.log_probs).logsumexp(-1)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> dist.MixtureSameFamily:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> dist.MixtureSameFamily:
         new = super().expand(batch_shape, self._get_checked_instance(MarginalMixture, _instance))
         new.component = self.component.expand(batch_shape)
         return new
@@ -551,9 +525,7 @@ class RoundedLogistic(dist.TorchDistribution):
         for k in range(self.STEPS):
             yield ((self.loc - (k + 0.5) / self.STEPS) / self.scale).sigmoid()
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> RoundedLogistic:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> RoundedLogistic:
         return RoundedLogistic(
             self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False
         )
@@ -595,9 +567,7 @@ class MaskedIndependent(dist.TorchDistribution):
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         return self.entries.sample(sample_shape)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> MaskedIndependent:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> MaskedIndependent:
         return MaskedIndependent(self.entries.expand(batch_shape), self.fill)
 
 

@@ -140,8 +140,9 @@ class Located(Likelihood):
     loc: Tensor
     unit: Tensor
 
-    def _locate(self, loc: float | None, unit: float | None) -> None:
+    def __init__(self, loc: float | None, unit: float | None) -> None:
         """:raises ValueError: if ``loc`` is not finite or ``unit`` not positive."""
+        super().__init__()
         self.located = loc is not None or unit is not None
         loc, unit = 0.0 if loc is None else loc, 1.0 if unit is None else unit
         if not abs(number(loc)) < inf:
@@ -190,10 +191,15 @@ class Scaled(Located):
     A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
     """
 
-    def _set_scale(
-        self, scale: float | Sequence[Any] | np.ndarray | Tensor | None, learned: bool = False
+    def __init__(
+        self,
+        scale: float | Sequence[Any] | np.ndarray | Tensor | None,
+        loc: float | None,
+        unit: float | None,
+        learned: bool = False,
     ) -> None:
         """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
+        super().__init__(loc, unit)
         check_kind("learned", learned, bool, "True or False")
         first = FIRST_SHARE * self.unit if scale is None else _scales(scale)
         self._least = LEAST_SHARE * float(self.unit) if scale is None else 0.0

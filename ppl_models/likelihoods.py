@@ -17,7 +17,7 @@ from ppl_models.distributions import (
     MaskedIndependent,
     RoundedLogistic,
 )
-from ppl_models.given.checks import check_kind, number
+from ppl_models.given.checks import check_kind, check_positive, number
 from ppl_models.likelihood_base import Likelihood, Scaled
 
 __all__ = [
@@ -126,10 +126,8 @@ class Normal(Scaled):
         loc: float | None = None,
         unit: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(scale, loc, unit, learned)
         self.bounded = bounded
-        self._locate(loc, unit)
-        self._set_scale(scale, learned)
         if bounded and (self.located or scale is None):
             raise ValueError(
                 "a bounded mean lies in [0, 1], with a scale and neither loc nor unit, such as "
@@ -170,10 +168,7 @@ class HeteroscedasticNormal(Likelihood):
 
     def __init__(self, bound: float = 5.0) -> None:
         super().__init__()
-        if not 0 < number(bound) < inf:
-            raise ValueError(
-                f"bound is the largest log-variance and must be positive, got {bound!r}"
-            )
+        check_positive("bound", bound)
         self.bound = bound
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -254,9 +249,8 @@ class Incomplete(Likelihood):
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         prepared = self.likelihood.prepare(x, dtype)
-        return torch.where(
-            x.isnan(), x.to(prepared.dtype), prepared
-        )  # keep NaN, which a threshold would have replaced
+        # Keep NaN, which a threshold would have replaced.
+        return torch.where(x.isnan(), x.to(prepared.dtype), prepared)
 
     def features(self, x: Tensor) -> Tensor:
         return self.likelihood.features(x.nan_to_num(self.fill))
@@ -310,9 +304,7 @@ class DiscretizedLogistic(Likelihood):
 
     def __init__(self, scale: float = 0.1) -> None:
         super().__init__()
-        if not 0 < number(scale) < inf:
-            raise ValueError(f"scale must be positive, got {scale!r}")
-        self.log_scale = nn.Parameter(torch.tensor(float(scale)).log())
+        self.log_scale = nn.Parameter(torch.tensor(check_positive("scale", scale)).log())
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return RoundedLogistic(0.5 + output, self.log_scale.exp()).to_event(event_dim)
@@ -358,11 +350,9 @@ class StudentT(Scaled):
         loc: float | None = None,
         unit: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(scale, loc, unit)
         if not 1 < number(df) < inf:
             raise ValueError(f"df must be a number above 1, so that there is a mean, got {df!r}")
-        self._locate(loc, unit)
-        self._set_scale(scale)
         self.register_buffer("df", torch.tensor(float(df)), persistent=False)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -395,9 +385,7 @@ class LogNormal(Scaled):
     def __init__(
         self, scale: float | None = None, loc: float | None = None, unit: float | None = None
     ) -> None:
-        super().__init__()
-        self._locate(loc, unit)
-        self._set_scale(scale)
+        super().__init__(scale, loc, unit)
 
     @property
     def placeholder(self) -> float | Tensor:

@@ -28,6 +28,19 @@ def training(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def temporarily(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of ``owner`` have these values inside; previous ones restored after."""
+    kept = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(owner, name, value)
+
+
+@contextmanager
 def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     with exclusive():
         kept = {part: part.training for part in module.modules()}

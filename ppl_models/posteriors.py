@@ -62,9 +62,7 @@ class FullNormal(dist.MultivariateNormal):
         shape = self._extended_shape(sample_shape)
         return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> FullNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> FullNormal:
         shape = (*batch_shape, *self.event_shape)
         factor = self.scale_tril.expand(*shape, self.event_shape[0])
         return type(self)(self.loc.expand(shape), factor, validate_args=False)
@@ -112,9 +110,7 @@ class AutoregressiveNormal(dist.TorchDistribution):
         start, log_scales = self._invert(value.expand(shape))
         return self.base.log_prob(start) - log_scales
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> AutoregressiveNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> AutoregressiveNormal:
         features = self.features.expand(*batch_shape, self.features.shape[-1])
         return type(self)(self.base.expand(batch_shape), self.networks, features)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
 from math import nan
 from numbers import Number
 from typing import Any, cast
@@ -123,10 +124,12 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
     if hasattr(x, "todense"):
         raise ValueError(f"{name} is sparse ({type(x).__name__}): give {name}.toarray()")
     try:
-        array = _unmasked(np.ma.stack(cast(Any, x)) if _has_masked_rows(x) else x)
+        rows = x if isinstance(x, list | tuple) else ()
+        masked = any(isinstance(row, np.ma.MaskedArray) for row in rows)
+        array = _unmasked(np.ma.stack(cast(Any, x)) if masked else x)
     except ValueError as error:
         raise ValueError(f"{name} must be an array, with rows of equal shape: {error}") from error
-    return _without_objects(array, name) if is_of_objects(array) else array
+    return numbers_of(array, name) if is_of_objects(array) else array
 
 
 def check_told_apart(integers: np.ndarray, name: str) -> None:
@@ -159,30 +162,27 @@ def hidden(x: Any) -> np.ndarray:
         return np.ma.getmaskarray(x)
     if hasattr(x, "isna") and not isinstance(getattr(x, "dtype", None), np.dtype):
         return np.asarray(x.isna())
-    if not isinstance(x, list | tuple) and not is_of_objects(x):
+    if (objects := objects_of(x)) is None:
         return np.zeros(1, bool)
     missing = _na()
-    try:
-        objects = np.asarray(x, dtype=object)
-    except ValueError:  # rows differ in shape, which the check of numbers says
-        return np.zeros(1, bool)
     return np.array([value is missing for value in objects.ravel()], bool).reshape(objects.shape)
+
+
+def objects_of(x: Any) -> np.ndarray | None:
+    """A list as an array of objects, or such an array; ``None`` for anything else, and for rows
+    that differ in shape, which the check of numbers says.
+    """
+    if not isinstance(x, list | tuple) and not is_of_objects(x):
+        return None
+    try:
+        return np.asarray(x, dtype=object)
+    except ValueError:
+        return None
 
 
 def _na() -> Any:
     """``pandas.NA``; an object that nothing else is, if pandas was not imported."""
     return getattr(sys.modules.get("pandas"), "NA", object())
-
-
-def _number(value: Any, name: str) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise ValueError(f"{name} holds an integer that is too large for a float") from error
-
-
-def _has_masked_rows(x: Any) -> bool:
-    return isinstance(x, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in x)
 
 
 def _unmasked(x: Any) -> np.ndarray:
@@ -194,19 +194,24 @@ def _unmasked(x: Any) -> np.ndarray:
     )
 
 
-def _without_objects(array: np.ndarray, name: str) -> np.ndarray:
+def numbers_of(array: np.ndarray, name: str) -> np.ndarray:
     """Numbers, NaN for ``pandas.NA``; the objects themselves if one is not a number."""
     missing = _na()
     values = [nan if value is missing else value for value in array.ravel().tolist()]
     if not all(isinstance(value, Number | np.bool_) for value in values):
-        return _filled_objects(values, array.shape)
+        return as_objects(values).reshape(array.shape)
     found = np.array(values)
     if is_of_objects(found):  # decimals, fractions, integers beyond 64 bits
-        found = np.array([_number(value, name) for value in values])
+        try:
+            found = np.array([float(value) for value in values])
+        except OverflowError as error:
+            raise ValueError(f"{name} holds an integer that is too large for a float") from error
     return found.reshape(array.shape)
 
 
-def _filled_objects(values: list[Any], shape: tuple[int, ...]) -> np.ndarray:
-    objects = np.empty(len(values), object)
-    objects[:] = values
-    return objects.reshape(shape)
+def as_objects(values: Iterable[Any]) -> np.ndarray:
+    """An array of these objects, whatever they are."""
+    listed = list(values)
+    array = np.empty(len(listed), object)
+    array[:] = listed
+    return array

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ppl_models.given.arrays import (
-    _without_objects,
     array_of_tensor,
     as_numbers,
     hidden,
     is_masked,
-    is_of_objects,
+    numbers_of,
+    objects_of,
 )
 
 
@@ -130,14 +130,12 @@ def with_unknown(labels: Any, name: str) -> Any:
         labels = nw.from_native(labels, series_only=True).to_list()
     if isinstance(labels, Tensor) and labels.is_floating_point():
         labels = array_of_tensor(labels, name)
-    if (whole := _whole_numbers(labels)) is not None:
-        return whole
     where = hidden(labels) | _unnamed(labels)
     if not where.any():
         return labels
     found = np.array(labels, dtype=object)
     found[where] = -1
-    plain = _without_objects(found, name)
+    plain = numbers_of(found, name)
     if plain.dtype.kind != "f":
         return plain
     if all(isinstance(label, int) for label in found.tolist()):
@@ -149,14 +147,12 @@ def with_unknown(labels: Any, name: str) -> Any:
 
 
 def _unnamed(labels: Any) -> np.ndarray:
-    """Which entries of a list or an array of objects are None or NaN, where the numbers among them
-    are whole; a single False if none can be. Text is made of them only later.
+    """Which entries of floats, a list or an array of objects are None or NaN, where the numbers
+    among them are whole; a single False if none can be. Text is made of them only later.
     """
-    if not isinstance(labels, list | tuple) and not is_of_objects(labels):
-        return np.zeros(1, bool)
-    try:
-        objects = np.asarray(labels, dtype=object)
-    except ValueError:  # rows differ in shape, which the check of numbers says
+    kind = getattr(getattr(labels, "dtype", None), "kind", "")
+    objects = np.asarray(labels, dtype=object) if kind == "f" else objects_of(labels)
+    if objects is None:
         return np.zeros(1, bool)
     values = objects.ravel().tolist()
     numbers = np.array([each for each in values if isinstance(each, float | np.floating)], float)
@@ -167,18 +163,6 @@ def _unnamed(labels: Any) -> np.ndarray:
         for each in values
     ]
     return np.array(missing, bool).reshape(objects.shape)
-
-
-def _whole_numbers(labels: Any) -> np.ndarray | None:
-    """Floats that are whole or NaN as integers, -1 for NaN; ``None`` for anything else."""
-    kind = getattr(labels, "dtype", None)
-    if not isinstance(kind, np.dtype) or kind.kind != "f" or is_masked(labels):
-        return None
-    numbers = np.asarray(labels)
-    gaps = np.isnan(numbers)
-    if not gaps.any() or not _are_whole(numbers[~gaps]):
-        return None
-    return np.where(gaps, -1, numbers).astype(np.int64)
 
 
 def _are_whole(numbers: np.ndarray) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -22,6 +23,7 @@ NUMBERS_AT_ONCE = 2**24
 ALL = slice(None)
 
 
+@dataclass(eq=False, repr=False)
 class SparseRows:
     """Rows of a sparse matrix ``[N, D]``; entries that are not stored are 0.
 
@@ -50,20 +52,16 @@ class SparseRows:
         (2, 3)
     """
 
-    ndim = 2
+    starts: Tensor
+    ends: Tensor
+    columns: Tensor
+    values: Tensor
+    num_columns: int
+    dtype: torch.dtype = None  # type: ignore[assignment]
+    ndim: ClassVar[int] = 2
 
-    def __init__(
-        self,
-        starts: Tensor,
-        ends: Tensor,
-        columns: Tensor,
-        values: Tensor,
-        num_columns: int,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.starts, self.ends, self.columns, self.values = starts, ends, columns, values
-        self.num_columns = num_columns
-        self.dtype = values.dtype if dtype is None else dtype
+    def __post_init__(self) -> None:
+        self.dtype = self.dtype or self.values.dtype
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -77,9 +75,8 @@ class SparseRows:
         return self.values.device
 
     def __getitem__(self, rows: slice | ArrayLike | Tensor) -> SparseRows:
-        starts, ends = (x[self._here(rows)] for x in (self.starts, self.ends))
-        parts = starts, ends, self.columns, self.values
-        return SparseRows(*parts, self.num_columns, self.dtype)
+        here = self._here(rows)
+        return replace(self, starts=self.starts[here], ends=self.ends[here])
 
     def dense(self, rows: slice | Tensor = ALL) -> Tensor:
         """Rows as a dense tensor ``[B, D]``; for an index of more axes, ``[..., D]``.
@@ -101,13 +98,12 @@ class SparseRows:
 
     def astype(self, dtype: torch.dtype) -> SparseRows:
         """The same, with dense rows of this type; entries stay as they are."""
-        parts = self.starts, self.ends, self.columns, self.values
-        return SparseRows(*parts, self.num_columns, dtype)
+        return replace(self, dtype=dtype)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SparseRows:
         parts = self.starts, self.ends, self.columns, self.values
-        starts, ends, columns, values = (x.to(device, non_blocking=non_blocking) for x in parts)
-        return SparseRows(starts, ends, columns, values, self.num_columns, self.dtype)
+        there = (x.to(device, non_blocking=non_blocking) for x in parts)
+        return SparseRows(*there, self.num_columns, self.dtype)
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All entries, some rows at a time: row ``[E]``, column ``[E]`` and value ``[E]``."""
@@ -152,9 +148,8 @@ class SparseRows:
 
     def _entries(self, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The row and the place of each entry ``[E]``, and which of them there are, if not all."""
-        if self.device.type != "cpu":
-            return self._padded(starts, lengths)
-        return *_exactly(starts, lengths), None
+        on_cpu = self.device.type == "cpu"
+        return (*_exactly(starts, lengths), None) if on_cpu else self._padded(starts, lengths)
 
     def _padded(self, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As many as rows of the greatest length have, without reading a number back."""

@@ -132,14 +132,11 @@ class Architecture(Options):
     """
 
     def __init__(
-        self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch"
+        self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch"
     ) -> None:
-        widths = check_counts("widths", widths, "(500, 2000)")
-        check_one_of("activation", activation, ACTIVATIONS)
-        check_one_of("init", init, INITIALIZERS)
-        self.widths = widths
-        self.activation = activation
-        self.init = init
+        self.widths = check_counts("widths", widths, "(500, 2000)")
+        self.activation = check_one_of("activation", activation, ACTIVATIONS)
+        self.init = check_one_of("init", init, INITIALIZERS)
 
     def encoder(
         self, x_shape: Sequence[int], sizes: Sequence[int], components: Sequence[int] = ()

@@ -83,9 +83,8 @@ class ConvLadder(ChannelsLast, Ladder):
 
     def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
         shape = (self.rung_width(level), *self._image(x_shape, level))
-        return Batched(
-            1, Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape)
-        )
+        first = Linear(dim, prod(shape))
+        return Batched(1, first, *self._after(prod(shape)), nn.Unflatten(1, shape))
 
     def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
         channels = self.rung_width(level)
@@ -104,9 +103,8 @@ class ConvLadder(ChannelsLast, Ladder):
         )
 
     def shift(self, level: int, num_components: int) -> nn.Module:
-        return nn.Sequential(
-            super().shift(level, num_components), nn.Unflatten(-1, (self.widths[level], 1, 1))
-        )
+        image = nn.Unflatten(-1, (self.widths[level], 1, 1))
+        return nn.Sequential(super().shift(level, num_components), image)
 
     def rung_width(self, level: int) -> int:
         return self.widths[level] * (2 if level == len(self.widths) - 1 else 1)
@@ -115,10 +113,8 @@ class ConvLadder(ChannelsLast, Ladder):
         self, channels_in: int, channels_out: int, kernel: int = 4, stride: int = 1
     ) -> list[nn.Module]:
         padding = 1 if kernel > 1 else 0
-        return [
-            nn.Conv2d(channels_in, channels_out, kernel, stride, padding),
-            *self._after(channels_out),
-        ]
+        layer = nn.Conv2d(channels_in, channels_out, kernel, stride, padding)
+        return [layer, *self._after(channels_out)]
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [ACTIVATIONS[self.activation](), BatchNorm(channels)]

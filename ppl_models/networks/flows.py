@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.given.checks import check_size
-from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
+from ppl_models.networks.base import Architecture, Decoder, Encoder
 
 __all__ = ["AutoregressiveFlow", "FlowDecoder"]
 
@@ -35,14 +35,8 @@ class AutoregressiveFlow(Architecture):
         torch.Size([4, 5])
     """
 
-    def __init__(
-        self,
-        widths: Sequence[int] = (64, 64),
-        activation: str = "relu",
-        init: str = "pytorch",
-        num_layers: int = 10,
-    ) -> None:
-        super().__init__(widths, activation, init)
+    def __init__(self, widths: Sequence[int] = (64, 64), num_layers: int = 10) -> None:
+        super().__init__(widths)
         self.num_layers = check_size("num_layers", num_layers)
 
     def _encoder(
@@ -90,8 +84,4 @@ def _masked_layers(features: int, flow: AutoregressiveFlow) -> nn.Module:
     finally:
         # Importing zuko turns off argument validation for every distribution in the process.
         torch.distributions.Distribution.set_default_validate_args(checks)
-    activation = ACTIVATIONS[flow.activation]
-    flows = MAF(
-        features, transforms=flow.num_layers, hidden_features=flow.widths, activation=activation
-    )
-    return flows.transform
+    return MAF(features, transforms=flow.num_layers, hidden_features=flow.widths).transform

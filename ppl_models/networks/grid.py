@@ -8,15 +8,8 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.given.checks import check_images
-from ppl_models.networks.base import (
-    ACTIVATIONS,
-    Batched,
-    BatchNorm,
-    ChannelsLast,
-    Decoder,
-    Encoder,
-    gated,
-)
+from ppl_models.networks.base import Batched, BatchNorm, ChannelsLast, Decoder, Encoder
+from ppl_models.networks.shared import PlainDecoder
 
 __all__ = ["ConvGrid"]
 
@@ -42,10 +35,8 @@ class ConvGrid(ChannelsLast):
         torch.Size([2, 1, 28, 28])
     """
 
-    def __init__(
-        self, widths: Sequence[int] = (64, 64), activation: str = "relu", init: str = "pytorch"
-    ) -> None:
-        super().__init__(widths, activation, init)
+    def __init__(self, widths: Sequence[int] = (64, 64)) -> None:
+        super().__init__(widths)
 
     def places(self, x_shape: tuple[int, ...]) -> int:
         """Number of places of the grid, for images of ``x_shape``."""
@@ -61,26 +52,21 @@ class ConvGrid(ChannelsLast):
         for width in self.widths:
             layers += [nn.Conv2d(channels, width, 4, 2, 1, bias=False), *self._after(width)]
             channels = width
-        layers += [
-            _Residual(channels, self),
-            _Residual(channels, self),
-            nn.Conv2d(channels, depth, 1),
-        ]
+        layers += [_Residual(channels), _Residual(channels), nn.Conv2d(channels, depth, 1)]
         return _GridEncoder(Batched(3, *layers, nn.Flatten()))
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         grid, depth = self._grid(x_shape), self._depth(dims, x_shape)
         last = self.widths[-1]
         layers = [nn.Unflatten(1, (depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
-        layers += [_Residual(last, self), _Residual(last, self), *self._after(last)]
+        layers += [_Residual(last), _Residual(last), *self._after(last)]
         for width, below in zip(self.widths[::-1], self.widths[-2::-1], strict=False):
             layers += [nn.ConvTranspose2d(width, below, 4, 2, 1, bias=False), *self._after(below)]
-        return _GridDecoder(
-            Batched(1, *layers, nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1))
-        )
+        image = nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1)
+        return PlainDecoder(Batched(1, *layers, image))
 
     def _after(self, channels: int) -> list[nn.Module]:
-        return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
+        return [BatchNorm(channels), nn.ReLU()]
 
     def _grid(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         return check_images(f"a ConvGrid of {len(self.widths)} widths", x_shape, len(self.widths))
@@ -97,14 +83,13 @@ class ConvGrid(ChannelsLast):
 
 
 class _Residual(nn.Module):
-    def __init__(self, channels: int, network: ConvGrid) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        activation = ACTIVATIONS[network.activation]
         self.layers = nn.Sequential(
-            activation(),
+            nn.ReLU(),
             nn.Conv2d(channels, channels, 3, padding=1, bias=False),
             BatchNorm(channels),
-            activation(),
+            nn.ReLU(),
             nn.Conv2d(channels, channels, 1),
         )
 
@@ -119,12 +104,3 @@ class _GridEncoder(Encoder):
 
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         return [self.trunk(x)]
-
-
-class _GridDecoder(Decoder):
-    def __init__(self, trunk: nn.Module) -> None:
-        super().__init__()
-        self.trunk = trunk
-
-    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
-        return self.trunk(*gated(z, gates))

@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, relu
+from torch.nn.functional import avg_pool2d, interpolate, relu
 from torch.nn.utils.parametrize import register_parametrization
 
 from ppl_models.given.checks import check_images, check_size
@@ -39,14 +39,8 @@ class ConvNet(ReadsImages, Plain):
         torch.Size([2, 1, 28, 28])
     """
 
-    def __init__(
-        self,
-        widths: Sequence[int] = (8, 16, 32, 64),
-        activation: str = "elu",
-        init: str = "pytorch",
-        hidden: int = 64,
-    ) -> None:
-        super().__init__(widths, activation, init)
+    def __init__(self, widths: Sequence[int] = (8, 16, 32, 64), hidden: int = 64) -> None:
+        super().__init__(widths, "elu")
         if len(self.widths) % 2:
             raise ValueError(
                 "ConvNet has two convolutions for each halving and needs an even number of widths: "
@@ -62,20 +56,13 @@ class ConvNet(ReadsImages, Plain):
             if i % 2:
                 layers.append(nn.MaxPool2d(2))
             channels = width
-        layers += [
-            nn.Conv2d(channels, self.hidden, smallest),
-            nn.Flatten(),
-            *self._dense(self.hidden),
-        ]
-        return Batched(3, *layers), self.hidden
+        whole = nn.Conv2d(channels, self.hidden, smallest)
+        return Batched(3, *layers, whole, nn.Flatten(), *self._dense(self.hidden)), self.hidden
 
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
         smallest, last = self._smallest(x_shape), self.widths[-1]
-        layers = [
-            *self._dense(dim),
-            Linear(self.hidden, self.hidden),
-            nn.Unflatten(1, (self.hidden, 1, 1)),
-        ]
+        layers = [*self._dense(dim), Linear(self.hidden, self.hidden)]
+        layers += [nn.Unflatten(1, (self.hidden, 1, 1))]
         layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
         for i, width in reversed(list(enumerate(self.widths[:-1]))):
             kernel, stride = (3, 1) if i % 2 else (4, 2)  # every second one doubles the image
@@ -91,9 +78,8 @@ class ConvNet(ReadsImages, Plain):
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the features at the lowest resolution."""
-        return check_images(
-            f"a ConvNet of {len(self.widths)} widths", x_shape, len(self.widths) // 2
-        )
+        what = f"a ConvNet of {len(self.widths)} widths"
+        return check_images(what, x_shape, len(self.widths) // 2)
 
 
 class ResNet(ReadsImages, Plain):
@@ -120,12 +106,9 @@ class ResNet(ReadsImages, Plain):
     """
 
     def __init__(
-        self,
-        widths: Sequence[int] = (16, 32, 64, 128, 256, 512),
-        activation: str = "relu",
-        init: str = "pytorch",
+        self, widths: Sequence[int] = (16, 32, 64, 128, 256, 512), init: str = "pytorch"
     ) -> None:
-        super().__init__(widths, activation, init)
+        super().__init__(widths, init=init)
         if len(self.widths) < 2:
             raise ValueError(
                 "ResNet needs a width for its first convolution and one for each block, got "
@@ -134,25 +117,18 @@ class ResNet(ReadsImages, Plain):
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         sizes = self._sizes(x_shape)
-        blocks = [_Halving(n, m, self.activation) for n, m in pairwise(self.widths)]
+        blocks = [_Halving(n, m) for n, m in pairwise(self.widths)]
         first = nn.Conv2d(x_shape[0], self.widths[0], 1)
-        trunk = Batched(3, first, *blocks, ACTIVATIONS[self.activation](), nn.Flatten())
+        trunk = Batched(3, first, *blocks, nn.ReLU(), nn.Flatten())
         return trunk, self.widths[-1] * prod(sizes[-1])
 
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
         sizes = self._sizes(x_shape)
         start = (self.widths[-1], *sizes[-1])
         steps = zip(pairwise(self.widths[::-1]), sizes[-2::-1], strict=True)
-        blocks = [_Growing(n, m, self.activation, size) for (n, m), size in steps]
-        last = nn.Conv2d(self.widths[0], x_shape[0], 1)
-        return Batched(
-            1,
-            Linear(dim, prod(start)),
-            nn.Unflatten(1, start),
-            *blocks,
-            ACTIVATIONS[self.activation](),
-            last,
-        )
+        blocks = [_Growing(n, m, size) for (n, m), size in steps]
+        first = Linear(dim, prod(start)), nn.Unflatten(1, start)
+        return Batched(1, *first, *blocks, nn.ReLU(), nn.Conv2d(self.widths[0], x_shape[0], 1))
 
     def _sizes(self, x_shape: tuple[int, ...]) -> list[tuple[int, int]]:
         """Height and width before the first block and after each."""
@@ -167,12 +143,10 @@ class ResNet(ReadsImages, Plain):
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         super()._initialized(network)
-        blocks = [module for module in network.modules() if isinstance(module, _Block)]
-        for block in blocks:
+        for block in [module for module in network.modules() if isinstance(module, _Block)]:
             for convolution in (block.first, block.second, block.beside):
-                register_parametrization(
-                    convolution, "weight", _WeightNorm()
-                )  # starts from the initialised weights
+                # It starts from the initialised weights.
+                register_parametrization(convolution, "weight", _WeightNorm())
         return network
 
 
@@ -190,12 +164,12 @@ class _WeightNorm(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, channels_in: int, channels_out: int, activation: str) -> None:
+    def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(channels_in, channels_out, 3, padding=1)
         self.second = nn.Conv2d(channels_out, channels_out, 3, padding=1)
         self.beside = nn.Conv2d(channels_in, channels_out, 1)
-        self.activation = ACTIVATIONS[activation]()
+        self.activation = nn.ReLU()
 
     def residual(self, h: Tensor) -> Tensor:
         return self.beside(h) + self.second(self.activation(self.first(self.activation(h))))
@@ -203,16 +177,14 @@ class _Block(nn.Module):
 
 class _Halving(_Block):
     def forward(self, h: Tensor) -> Tensor:
-        return torch.nn.functional.avg_pool2d(self.residual(h), 2, ceil_mode=True)
+        return avg_pool2d(self.residual(h), 2, ceil_mode=True)
 
 
 class _Growing(_Block):
     """:param size: height and width of the output."""
 
-    def __init__(
-        self, channels_in: int, channels_out: int, activation: str, size: tuple[int, int]
-    ) -> None:
-        super().__init__(channels_in, channels_out, activation)
+    def __init__(self, channels_in: int, channels_out: int, size: tuple[int, int]) -> None:
+        super().__init__(channels_in, channels_out)
         self.size = size
 
     def forward(self, h: Tensor) -> Tensor:
@@ -241,13 +213,8 @@ class StridedConvNet(ReadsImages, Plain):
         torch.Size([2, 3, 32, 32])
     """
 
-    def __init__(
-        self,
-        widths: Sequence[int] = (64, 128, 256, 512),
-        init: str = "pytorch",
-        hidden: int = 256,
-    ) -> None:
-        super().__init__(widths, init=init)
+    def __init__(self, widths: Sequence[int] = (64, 128, 256, 512), hidden: int = 256) -> None:
+        super().__init__(widths)
         self.hidden = check_size("hidden", hidden)
 
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -256,12 +223,8 @@ class StridedConvNet(ReadsImages, Plain):
         for n, m in pairwise((x_shape[0], *self.widths)):
             layers += [nn.Conv2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
         for size in (self.widths[-1] * height * width, 2 * self.hidden):
-            layers += [
-                nn.Flatten(),
-                Linear(size, self.hidden, bias=False),
-                BatchNorm(self.hidden),
-                _ConcatenatedReLU(),
-            ]
+            layers += [nn.Flatten(), Linear(size, self.hidden, bias=False)]
+            layers += [BatchNorm(self.hidden), _ConcatenatedReLU()]
         return Batched(3, *layers), 2 * self.hidden
 
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
@@ -274,9 +237,8 @@ class StridedConvNet(ReadsImages, Plain):
 
     def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the encoder's features at the lowest resolution."""
-        return check_images(
-            f"a StridedConvNet of {len(self.widths)} widths", x_shape, len(self.widths)
-        )
+        what = f"a StridedConvNet of {len(self.widths)} widths"
+        return check_images(what, x_shape, len(self.widths))
 
 
 class _ConcatenatedReLU(nn.Module):

@@ -70,10 +70,9 @@ class Ladder(Architecture):
                 f"{layers_after_merge!r}"
             )
         self.layers_after_merge = layers_after_merge
-        levels = range(len(self.widths))
-        self.rungs = tuple(
-            levels if rungs is None else rungs if isinstance(rungs, Sequence) else ()
-        )
+        levels: Sequence[int] = range(len(self.widths))
+        chosen = levels if rungs is None else rungs
+        self.rungs = tuple(chosen) if isinstance(chosen, Sequence) else ()
         found = all(is_index(rung, len(levels)) for rung in self.rungs)
         if not self.rungs or not found or list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
@@ -122,34 +121,25 @@ class Ladder(Architecture):
         self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
     ) -> Encoder:
         self._check_rungs(sizes)
-        levels = [level for level, size in zip(self.rungs, sizes, strict=True) if size]
+        heads = [(level, size) for level, size in zip(self.rungs, sizes, strict=True) if size]
+        shifts = enumerate(zip(self.rungs, components, strict=False))
         return LadderEncoder(
             backbones=[
                 _chain([self.up(x_shape, level) for level in range(low + 1, high + 1)])
-                for low, high in pairwise([-1, *levels])
+                for low, high in pairwise([-1, *(level for level, _ in heads)])
             ],
-            rungs=[
-                self.head(x_shape, level, size)
-                for level, size in zip(self.rungs, sizes, strict=True)
-                if size
-            ],
-            shifts={
-                str(j): self.shift(level, K)
-                for j, (level, K) in enumerate(zip(self.rungs, components, strict=False))
-                if K
-            },
+            rungs=[self.head(x_shape, level, size) for level, size in heads],
+            shifts={str(j): self.shift(level, K) for j, (level, K) in shifts if K},
         )
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
         self._check_rungs(dims)
+        levels = zip(self.rungs, dims, strict=True)
+        rungs = [self.rung(x_shape, level, dim) for level, dim in levels]
+        gaps = pairwise((-1, *self.rungs))
+        backbones = [self._descent(x_shape, low, high) for low, high in gaps]
         return LadderDecoder(
-            rungs=[
-                self.rung(x_shape, level, dim) for level, dim in zip(self.rungs, dims, strict=True)
-            ],
-            backbones=[
-                self._descent(x_shape, low, high) for low, high in pairwise((-1, *self.rungs))
-            ],
-            merge=partial(MERGES[self.merge][0], dim=self.feature_axis),
+            rungs, backbones, partial(MERGES[self.merge][0], dim=self.feature_axis)
         )
 
     def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
@@ -164,11 +154,8 @@ class Ladder(Architecture):
             mixing.append(self.after_merge(x_shape, high, arriving))
             arriving = self.rung_width(high)
         widths = [arriving, *self.widths[low + 1 : high][::-1]]
-        levels = range(high, low, -1)
-        descending = [
-            self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)
-        ]
-        return _chain([*mixing, *descending])
+        levels = zip(range(high, low, -1), widths, strict=True)
+        return _chain([*mixing, *(self.down(x_shape, level, width) for level, width in levels)])
 
     def _check_rungs(self, dims: tuple[int, ...]) -> None:
         if len(dims) != len(self.rungs):
@@ -199,9 +186,7 @@ class LadderEncoder(Encoder):
         for j, (backbone, rung) in enumerate(zip(self.backbones, self.rungs, strict=True)):
             h = backbone(h)  # Eq. 74
             if components and (component := components[j]) is not None:
-                h = h + self.shift_of(j)(
-                    component
-                )  # VLAC, Eq. 7 and 8: for this head and all above it
+                h = h + self.shift_of(j)(component)  # for this head and all above (VLAC, Eq. 7, 8)
             heads.append(rung(h))  # Eq. 75
         return heads
 
@@ -219,11 +204,8 @@ class LadderDecoder(Decoder):
         merge: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         super().__init__()
-        self.rungs, self.backbones, self.merge = (
-            nn.ModuleList(rungs),
-            nn.ModuleList(backbones),
-            merge,
-        )
+        self.rungs, self.backbones = nn.ModuleList(rungs), nn.ModuleList(backbones)
+        self.merge = merge
 
     def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
         deepest = len(z) - 1

@@ -54,11 +54,6 @@ class SharedMLP(Shared):
         torch.Size([2, 784])
     """
 
-    def __init__(
-        self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch"
-    ) -> None:
-        super().__init__(widths, activation, init)
-
     def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         hidden = [self._block(n, m) for n, m in pairwise((prod(x_shape), *self.widths))]
         return nn.Sequential(nn.Flatten(-len(x_shape)), *hidden), self.widths[-1]
@@ -67,12 +62,8 @@ class SharedMLP(Shared):
         rungs = [self._block(dim, self.widths[-1]) for dim in dims]
         widths = (len(dims) * self.widths[-1], *self.widths[-2::-1])
         hidden = [self._block(n, m) for n, m in pairwise(widths)]
-        return _SharedDecoder(
-            rungs=rungs,
-            trunk=nn.Sequential(
-                *hidden, Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
-            ),
-        )
+        last = Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
+        return _SharedDecoder(rungs, nn.Sequential(*hidden, *last))
 
 
 class _SharedEncoder(Encoder):
@@ -105,7 +96,7 @@ class Plain(Shared):
         """Layers from the concatenated latents ``[..., dim]`` to ``[..., *x_shape]``."""
 
     def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
-        return _PlainDecoder(self.picture(sum(dims), x_shape))
+        return PlainDecoder(self.picture(sum(dims), x_shape))
 
 
 class MLP(Plain):
@@ -166,7 +157,7 @@ class _Skip(nn.Sequential):
         return concatenate(super().forward(rows), rows)
 
 
-class _PlainDecoder(Decoder):
+class PlainDecoder(Decoder):
     def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
         self.trunk = trunk

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import AveragedComponent, Component
-from ppl_models.given.checks import check_count, check_one_of, number
+from ppl_models.given.checks import check_count, check_one_of, check_positive
 
 __all__ = ["DirichletWeights"]
 
@@ -27,20 +27,15 @@ class MixtureWeights(Configurable):
         return Component(logits=logits)
 
 
-class LearnedWeights(MixtureWeights):
-    """pi = softmax(logits), point estimates."""
+class PlainWeights(MixtureWeights):
+    """pi = softmax(logits): point estimates (``"learned"``), or fixed at 1 / K (``"uniform"``)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = check_one_of("weights", name, ("learned", "uniform"))
+        self.learned = name == "learned"
 
     def __repr__(self) -> str:
-        return "'learned'"
-
-
-class UniformWeights(MixtureWeights):
-    """pi = 1 / K, fixed."""
-
-    learned = False
-
-    def __repr__(self) -> str:
-        return "'uniform'"
+        return repr(self.name)
 
 
 class DirichletWeights(MixtureWeights):
@@ -73,8 +68,7 @@ class DirichletWeights(MixtureWeights):
 
     def __init__(self, num_data: int, concentration: float = 0.01) -> None:
         self.num_data = check_count("num_data", num_data)
-        if not 0 < number(concentration) < float("inf"):
-            raise ValueError(f"concentration must be a positive number, got {concentration!r}")
+        check_positive("concentration", concentration)
         self.concentration = concentration
 
     def component(self, logits: Tensor) -> Component:
@@ -93,7 +87,4 @@ class DirichletWeights(MixtureWeights):
 
 def mixture_weights(weights: str | MixtureWeights) -> MixtureWeights:
     """The :class:`MixtureWeights` that ``weights`` is or names."""
-    if isinstance(weights, MixtureWeights):
-        return weights
-    named: dict[str, type[MixtureWeights]] = {"learned": LearnedWeights, "uniform": UniformWeights}
-    return named[check_one_of("weights", weights, named)]()
+    return weights if isinstance(weights, MixtureWeights) else PlainWeights(weights)

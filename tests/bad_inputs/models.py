@@ -532,8 +532,8 @@ LIKELIHOODS = [
     ),
     *of(
         "HeteroscedasticNormal",
-        ("range: bound", lambda: HeteroscedasticNormal(0), "must be positive, got 0"),
-        ("type: bound", lambda: HeteroscedasticNormal(None), "must be positive, got None"),
+        ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0"),
+        ("type: bound", lambda: HeteroscedasticNormal(None), "must be a positive number, got None"),
     ),
     *of(
         "Incomplete",
@@ -572,8 +572,16 @@ LIKELIHOODS = [
     ),
     *of(
         "DiscretizedLogistic",
-        ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be positive, got -1"),
-        ("nan: scale", lambda: DiscretizedLogistic(NAN), "scale must be positive, got nan"),
+        (
+            "range: scale",
+            lambda: DiscretizedLogistic(-1),
+            "scale must be a positive number, got -1",
+        ),
+        (
+            "nan: scale",
+            lambda: DiscretizedLogistic(NAN),
+            "scale must be a positive number, got nan",
+        ),
         ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
     ),
     *of(
