@@ -58,9 +58,7 @@ class NetworkGuide(FacetGuide):
         return self.discrete.without_relaxation()
 
     def reading_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the networks that read x: not the model's, and not those of the clusters'
-        shifts.
-        """
+        """Parameters of the networks that read x, without those of the clusters' shifts."""
         return (
             p
             for name, p in self.named_parameters()
@@ -71,9 +69,7 @@ class NetworkGuide(FacetGuide):
         """Reset the latents to be the same for every cluster of a facet, as they are initially."""
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        """Logits of q(c_j given x) from the network, or given neighbours, too: ``[..., size] ->
-        [..., K]``.
-        """
+        """Logits of q(c_j given x), or given neighbours, too: ``[..., size] -> [..., K]``."""
         return self.with_neighbors(name, head[..., 2 * self.model.priors[name].dim :], **near)
 
     def with_neighbors(self, name: str, logits: Tensor, **near: Tensor) -> Tensor:
@@ -89,9 +85,7 @@ class NetworkGuide(FacetGuide):
         return self.latent_given(name, head, None)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x) from the head, for a guide whose head does not use the facet's cluster
-        ``c``.
-        """
+        """q(z_j given x) from the head, which here does not depend on the cluster ``c``."""
         return diagonal_normal(head[..., : 2 * self.model.priors[name].dim])
 
 
@@ -182,9 +176,7 @@ class AmortizedGuide(NetworkGuide):
                     pyro.sample(f"z_{name}", q)
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """The other sites that depend on facet ``name``'s cluster: its latent and, if that depends
-        on the cluster in the guide, x.
-        """
+        """Other sites that depend on the facet's cluster: its latent and, if conditional, x."""
         return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
 
     def forget_clusters(self, name: str) -> None:
@@ -198,17 +190,13 @@ class AmortizedGuide(NetworkGuide):
         return 2 * prior.dim + (prior.num_components if name in self.model.mixtures else 0)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x, c_j), or q(z_j given x) if the guide is not conditional or the facet has
-        no cluster.
-        """
+        """q(z_j given x, c_j), or q(z_j given x) where there is no shift by a cluster."""
         raw = head[..., : 2 * self.model.priors[name].dim]
         shift = self.shifts[name](c) if self.conditional and c is not None else 0.0
         return diagonal_normal(raw + shift)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x); for a conditional guide the mixture of q(z_j given x, c_j) over q(c_j
-        given x).
-        """
+        """q(z_j given x): of a conditional guide, the mixture over q(c_j given x)."""
         if not (self.conditional and name in self.model.mixtures):
             return self.latent_given(name, head, None)
         component = Component(logits=self.cluster_logits(name, head))

@@ -117,9 +117,7 @@ class FacetGuide(Program):
 
     @property
     def needs(self) -> Needs:
-        """What an objective must do with the guide's discrete sites; a key of
-        ``inference.objectives.SUITABLE``.
-        """
+        """What an objective must do with the guide's discrete sites."""
         return Needs.NOTHING
 
     @property
@@ -161,9 +159,7 @@ class FacetGuide(Program):
     # The encoder and the layout of its output.
 
     def build_encoder(self) -> Encoder:
-        """The network that reads x ``[..., *x_shape]``, with a head of :meth:`head_size` numbers
-        per facet.
-        """
+        """The network that reads x, with a head of :meth:`head_size` numbers per facet."""
         return self.model.network.encoder(
             self.model.features_shape, [self.head_size(name) for name in self.model.priors]
         )
@@ -173,9 +169,7 @@ class FacetGuide(Program):
         return self.family.head_size(self.model.priors[name].dim)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x) from the encoder's output ``[..., size]``: batch ``[...]``, event
-        ``[d]``.
-        """
+        """q(z_j given x) from the encoder's ``[..., size]``: batch ``[...]``, event ``[d]``."""
         return self.family.posterior(head, getattr(self.layers, name, None))
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
@@ -195,9 +189,7 @@ class FacetGuide(Program):
         return self.cluster_logits(name, head, **near).softmax(-1)
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        """What the posterior of a batch on the device is made of, by facet: ``[B, size]``; the
-        encoder's output, unless the family improves it.
-        """
+        """The encoder's output ``[B, size]`` by facet, perhaps improved by the family."""
         encoded = self.encoder_output(x, **given)
         dims = {name: prior.dim for name, prior in self.model.priors.items()}
         return self.family.improved(encoded, dims, partial(self._bound, x, given))
@@ -209,9 +201,8 @@ class FacetGuide(Program):
     def _bound(
         self, x: Tensor, given: Mapping[str, Tensor], heads: Mapping[str, Tensor], num_points: int
     ) -> Tensor:
-        """The bound of each datum at these heads, with clusters summed out, ``[B]`` in nats; by
-        points of a fixed sequence, twice as many as latents at least: fewer tell little of a
-        covariance.
+        """The bound of each datum at these heads, with clusters summed out, ``[B]`` in nats, by
+        fixed points, at least twice as many as latents: fewer tell little of a covariance.
         """
         total = x.new_zeros((), dtype=self.model.gates.dtype)
         dims = [self.model.priors[name].dim for name in heads]
@@ -236,9 +227,8 @@ class FacetGuide(Program):
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
 
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
-        """Posterior of one facet at pseudo-inputs, which are learned in prepared form.
-
-        They are not a batch of data, so batch normalisation uses its running statistics.
+        """Posterior of one facet at pseudo-inputs, prepared; these are no batch of data, so
+        that batch normalisation uses its running statistics.
         """
         with evaluating(self.encoder):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])
@@ -250,9 +240,7 @@ class FacetGuide(Program):
     def draw_latents(
         self, x: Tensor, num_samples: int | None, **given: Tensor
     ) -> dict[str, Tensor]:
-        """Sample the sites ``z_NAME`` within the data plate: L draws of every facet's latent
-        vector, ``[(L,) B, d]``.
-        """
+        """Sample the sites ``z_NAME``, each ``[(L,) B, d]``, within the data plate."""
         posterior = self.encode(x, **given)
         with self.draws(num_samples):
             return {name: pyro.sample(f"z_{name}", q) for name, q in posterior.items()}

@@ -1,6 +1,4 @@
-"""How a guide handles clusters whose probabilities come from a network: enumerated, relaxed, or
-drawn and scored; and what objectives must do with them.
-"""
+"""How a guide handles clusters with a network: enumerated, relaxed, or drawn and scored."""
 
 from __future__ import annotations
 

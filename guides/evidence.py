@@ -1,9 +1,7 @@
-"""How the members' posteriors of a group's content are combined into one (ML-VAE, 3.3, and
-supplement 1).
+"""How the members' posteriors of a group's content are combined (ML-VAE, 3.3, and supplement 1).
 
-Groups may differ in size: ``group`` ``[B]`` holds each row's group number, counted from 0, and sums
-run over these numbers, without padding. A batch of B rows has at most B groups, so results have B
-slots, of which the first are used; no size is copied to the host.
+Groups are numbered from 0, ``[B]``. Sums run over these numbers, in B slots of which the first are
+used, so that no size is copied to the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Content inferred from all members of a group, style from each member (ML-VAE); by an encoder, or
-from tables of parameters (SVI; Fig. 3a).
-"""
+"""Content inferred from all members of a group, style from each member (ML-VAE)."""
 
 from __future__ import annotations
 
@@ -119,9 +117,7 @@ class GroupedGuide(FacetGuide):
     def content_posterior(
         self, head: Tensor, group: Tensor, content: str
     ) -> dist.TorchDistribution:
-        """q(content given the group) from the members' heads ``[B, 2 d]``: batch ``[B]``, per
-        member or per slot.
-        """
+        """q(content given the group) from heads ``[B, 2 d]``: batch ``[B]``, members or slots."""
         if content == "untied":
             return diagonal_normal(head)
         rule = self.evidence.by_group if content == "group" else self.evidence.by_member

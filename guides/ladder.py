@@ -1,6 +1,4 @@
-"""VLAC's posterior: clusters from x, latents from x and the clusters of their own and of shallower
-layers.
-"""
+"""VLAC's posterior: clusters from x, latents from x and the clusters up to their own layer."""
 
 from __future__ import annotations
 
@@ -111,9 +109,7 @@ class LadderGuide(NetworkGuide):
         return dict(zip(self.model.priors, heads, strict=True))
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """The sites that depend on facet ``name``'s cluster: its latent, those above and, through
-        them, x.
-        """
+        """The sites that depend on a facet's cluster: its latent, those above and x."""
         names = list(self.model.priors)
         return (*(f"z_{above}" for above in names[names.index(name) :]), "x")
 

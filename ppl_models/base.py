@@ -361,9 +361,7 @@ class FacetModel(Program):
     def weights_set_to(
         self, kl_weights: Tensor, gates: Tensor | None = None
     ) -> AbstractContextManager:
-        """Within this context the KL weights are ``kl_weights`` ``[J, 2]`` and the gates are
-        ``gates`` ``[J]``.
-        """
+        """Within this context these are the KL weights ``[J, 2]`` and the gates ``[J]``."""
         opened = {} if gates is None else {"gates": gates, "gated": True}
         return temporarily(self, kl_weights=kl_weights, **opened)
 
@@ -374,15 +372,11 @@ class FacetModel(Program):
         return temporarily(self, gated=gated)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """A batch in the likelihood's form and the model's dtype; see
-        :meth:`Likelihood.prepare`.
-        """
+        """A batch in the likelihood's form (:meth:`Likelihood.prepare`) and the model's dtype."""
         return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
 
     def seen(self, x: Tensor) -> Tensor:
-        """A batch as encoders read it, ``[B, *features_shape]``: prepared, and in numbers; see
-        :meth:`Likelihood.features`.
-        """
+        """A batch as encoders read it, ``[B, *features_shape]``: :meth:`Likelihood.features`."""
         return self.likelihood.features(self.prepare(x))
 
 

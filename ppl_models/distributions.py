@@ -1,8 +1,5 @@
-"""Variants of Pyro's distributions whose densities are fast for latent vectors under enumeration.
-
-Values and gradients equal those of the parent classes; a density only takes fewer passes over
-memory. With K components enumerated over a batch, these two densities are most of a step's work
-outside the networks.
+"""Variants of Pyro's distributions, with the same values and gradients by fewer passes over memory:
+densities under enumeration are most of a step's work outside the networks.
 """
 
 from __future__ import annotations
@@ -164,17 +161,13 @@ class FewScalesNormal(dist.Independent):
 
 
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:
-    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``,
-    event ``[d]``.
-    """
+    """Diagonal Normal from a head: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``."""
     loc, log_variance = mean_and_log_variance(raw)
     return DiagonalNormal(loc, (0.5 * log_variance).exp())
 
 
 def mean_and_log_variance(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Split a head's output ``[..., 2 d]`` into mean and log-variance, the latter softly bounded to
-    +-10 to avoid overflow.
-    """
+    """Mean and log-variance of a head ``[..., 2 d]``, the latter softly bounded to +-10."""
     loc, log_variance = raw.chunk(2, -1)
     return loc, MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
 
@@ -185,9 +178,7 @@ def raw_log_variance(log_variance: Tensor) -> Tensor:
 
 
 def mark_enumerated(values: Tensor) -> Tensor:
-    """Mark one-hot values ``[K, 1, ..., 1, K]`` as all components in order, so that nobody has to
-    multiply by ones and zeros to find out.
-    """
+    """Mark one-hot values ``[K, 1, ..., 1, K]`` as all components in order."""
     values.enumerates_components = True  # type: ignore[attr-defined]
     return values
 

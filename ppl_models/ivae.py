@@ -1,6 +1,4 @@
-"""Identifiable VAE (Khemakhem et al., AISTATS 2020), as presented in *I Don't Need u* (Willetts and
-Paige, 2021).
-"""
+"""Identifiable VAE (Khemakhem et al., 2020), as in *I Don't Need u* (Willetts and Paige, 2021)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What every likelihood is: from a decoder's output to a distribution over x; and the base of those
-of numbers that have a place and a unit.
-"""
+"""Bases of likelihoods: from a decoder's output to a distribution over x."""
 
 from __future__ import annotations
 
@@ -171,9 +169,7 @@ class Located(Likelihood):
         return (linked - self.loc) / self.unit if self.located else linked
 
     def fitted(self, values: Tensor) -> Likelihood:
-        """With the mean and deviation of observed values as ``loc`` and ``unit``, unless one of
-        these was given.
-        """
+        """With the values' mean and deviation as ``loc`` and ``unit``, if neither was given."""
         if self.located or not len(values):
             return self
         linked = self.link(values.double())

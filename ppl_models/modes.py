@@ -57,9 +57,7 @@ _dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=Non
 
 @contextmanager
 def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
-    """Within this context every encoder and decoder runs under autocast to ``dtype``; ``None``
-    means no autocast.
-    """
+    """All encoders and decoders run under autocast to ``dtype`` inside; ``None``: no autocast."""
     token = _dtype.set(dtype)
     try:
         yield

@@ -1,7 +1,4 @@
-"""What a model's and a guide's program have in common when they are called.
-
-Each site's log-density counts with its weight, and Pyro is told of the parameters if it asks.
-"""
+"""What programs of models and guides share: weights of sites, and names in Pyro's store."""
 
 from __future__ import annotations
 
@@ -188,9 +185,7 @@ def _take_over(name: str, stored: Tensor, parameter: nn.Parameter) -> None:
 
 
 def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
-    """Let the store's parameter of this name be this one, with the values that were loaded, if any
-    were.
-    """
+    """Let the store's parameter of this name be this one, with loaded values, if any."""
     if name in store and store[name] is not parameter:
         if _was_loaded(store[name]):  # else something has replaced it in the program
             _take_over(name, store[name], parameter)

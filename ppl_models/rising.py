@@ -1,7 +1,5 @@
-"""Sums of logarithms of rising factorials, at the entries of a row that are not 0.
-
-A text has few of the words that there are: of ten thousand columns fifty count, and the gamma
-functions of the others cancel, but would take most of a training step's time.
+"""Sums of logarithms of rising factorials, at the entries of a row that are not 0: the gamma
+functions of the others, which are most in a text, cancel, but would take most of a step's time.
 """
 
 from __future__ import annotations

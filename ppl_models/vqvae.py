@@ -124,9 +124,6 @@ class Autoencoder(MFCVAE):
 
 
 def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
-    """Number of places of the grid.
-
-    :raises ValueError: if ``network`` is not a ``ConvGrid`` or does not fit images of ``x_shape``.
-    """
+    """:raises ValueError: if ``network`` is no ``ConvGrid``, or does not fit images."""
     check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
     return network.places(check_shape(x_shape))

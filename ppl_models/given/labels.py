@@ -221,11 +221,7 @@ def neighbor_counts(
 
 
 def _by_facet(name: str, values: Any, sizes: Mapping[str, int], what: str) -> dict[str, Any]:
-    """Values by facet.
-
-    :param sizes: the number of columns of each facet.
-    :param what: the facets have, for messages.
-    """
+    """Values by facet, which all have ``what``; ``sizes`` are their numbers of columns."""
     if not sizes:
         raise ValueError(f"{name} is for facets with {what}, but this model has none")
     if isinstance(values, Mapping):

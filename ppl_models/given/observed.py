@@ -53,9 +53,7 @@ class Observed:
         return (self[slice(start, start + size)] for start in range(0, len(self), size))
 
     def whole_groups(self, size: int) -> Iterator[Observed]:
-        """Blocks of about ``size`` rows that split no group; as :meth:`split` if there are no
-        groups.
-        """
+        """Blocks of about ``size`` rows that split no group, if there are any."""
         if "group" not in self.given:
             yield from self.split(size)
             return
@@ -144,10 +142,7 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
 
 
 def _sparse(x: Any, model: Model) -> SparseRows | Tensor:
-    """Sparse rows, where the likelihood takes them.
-
-    :raises ValueError: if it does not.
-    """
+    """:raises ValueError: if the likelihood takes no sparse rows."""
     if model.likelihood.takes_sparse:
         return sparse_rows(x)
     if isinstance(x, Tensor):

@@ -59,9 +59,7 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
-    """Join along ``dim``, counted from the end, after broadcasting the axes to its left:
-    enumeration adds axes there.
-    """
+    """Join along ``dim``, from the end, after broadcasting the axes to its left."""
     batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
     return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
 
@@ -90,9 +88,7 @@ class Encoder(nn.Module):
         return run_network(self.heads, x.device, x, components)
 
     def shift_of(self, facet: int) -> nn.Module:
-        """The layer by which the component of facet number ``facet`` enters, in an encoder built
-        with components.
-        """
+        """The layer by which the component of facet number ``facet`` enters."""
         raise ValueError(
             f"{type(self).__name__} takes no components: use a ladder, such as MLPLadder()"
         )
@@ -165,9 +161,7 @@ class Architecture(Options):
         return (prod(x_shape) + extra,)
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
-        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here concatenated as
-        vectors.
-        """
+        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here as vectors."""
         return torch.cat([x.flatten(1), features], 1)
 
     @abstractmethod

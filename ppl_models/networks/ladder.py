@@ -1,6 +1,4 @@
-"""The ladder: each facet is read from the encoder, and enters the decoder, at its own depth
-(MFCVAE, D.2, Eq. 74 to 80).
-"""
+"""The ladder: each facet has its own depth in encoder and decoder (MFCVAE, D.2, Eq. 74 to 80)."""
 
 from __future__ import annotations
 
@@ -143,9 +141,7 @@ class Ladder(Architecture):
         )
 
     def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
-        """Layers from the joined features of level ``high`` to those of ``low``, the next level
-        with a rung (-1: the data).
-        """
+        """Layers from the joined features of ``high`` to the next rung's ``low``; -1: the data."""
         # The deepest rung joins nothing from above; a level without a rung has nothing to join.
         merges = high != self.rungs[-1]
         arriving = self.rung_width(high) * (MERGES[self.merge][1] if merges else 1)

@@ -1,6 +1,4 @@
-"""Networks in which all facets have the same depth (MFCVAE, D.2, Eq. 81 to 87; *I Don't Need u*,
-appendix A).
-"""
+"""Networks in which all facets have one depth (MFCVAE, D.2, Eq. 81 to 87; *I Don't Need u*, A)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The interface of priors, and what all mixtures share.
-
-A prior has two steps: :meth:`Prior.component` (the discrete draw of a mixture, or nothing) and
-:meth:`Prior.latent` (the latent vector given the component). Models only call these two and never
-check the kind of prior.
+"""Priors have two steps, which is all that models call: :meth:`Prior.component`, the discrete draw
+of a mixture or nothing, and :meth:`Prior.latent`, the latent vector given the component.
 """
 
 from __future__ import annotations
@@ -82,9 +79,7 @@ class Prior(Configurable, nn.Module):
     def bind(
         self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
     ) -> None:
-        """Called by a guide with its encoder of this facet; used by priors that are made of
-        posteriors.
-        """
+        """Called by a guide with its encoder of this facet, for priors made of posteriors."""
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:

@@ -72,9 +72,7 @@ class GaussianMixture(Mixture):
 
     @property
     def scale(self) -> Tensor:
-        """Positive ``[K, d]``: standard deviations (diagonal) or the Cholesky factor's diagonal
-        (full).
-        """
+        """Standard deviations ``[K, d]``; of full covariances the Cholesky factor's diagonal."""
         return MIN_SCALE + softplus(self.raw_scale, beta=SOFTPLUS_BETA)
 
     @property

@@ -181,9 +181,7 @@ class ClassBlocks(Prior):
         )
 
     def chosen(self, z: Tensor, component: Tensor) -> Tensor:
-        """Latents ``[..., dim]`` with every block except that of the class, one-hot ``[..., K]``,
-        set to 0 (N-VAE, Fig. 4).
-        """
+        """Latents ``[..., dim]``, 0 but for the block of the class, one-hot ``[..., K]``."""
         blocks = z.unflatten(-1, (self.num_components, self.block_dim))
         return (component.unsqueeze(-1) * blocks).flatten(-2)
 
@@ -256,9 +254,7 @@ class Codebook(Prior):
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw ``[n, dim]``: independent codes, or code ``cluster`` at every place; ``temperature``
-        has no effect.
-        """
+        """Draw ``[n, dim]``: independent codes, or one at every place; no effect of temperature."""
         self._check_draws(n, cluster, temperature)
         if cluster is None:
             return self.vectors(self.component().expand([n]).sample())

@@ -110,9 +110,7 @@ class VampPrior(Mixture):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Set each pseudo-input to the sample whose latent is nearest to the mean; covariances
-        follow from it.
-        """
+        """Set each pseudo-input to the sample whose latent is nearest to the mean."""
         if data is not None:
             rows, z = data
             self.pseudo_inputs.copy_(rows[torch.cdist(loc.to(z), z).argmin(-1)])

@@ -1,6 +1,4 @@
-"""Weights of a mixture's components: learned, fixed, or learned under a prior that empties unneeded
-components.
-"""
+"""Weights of a mixture's components: learned, fixed, or under a prior that empties components."""
 
 from __future__ import annotations
 
