@@ -16,8 +16,6 @@ from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
 from ppl_models.given.checks import check_kind
 
-__all__ = ["AmortizedGuide", "NetworkGuide"]
-
 
 class NetworkGuide(FacetGuide):
     """Base of guides whose heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how

@@ -21,8 +21,6 @@ from ppl_models.given.observed import Observed, as_data
 from ppl_models.nvae import NVAE
 from ppl_models.program import ENUMERATE
 
-__all__ = ["ClassifierGuide"]
-
 
 class ClassifierGuide(SupervisedGuide):
     r"""z ~ q(z given x) from one encoder, and y ~ q(y given x) where the class is unknown.

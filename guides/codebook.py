@@ -20,8 +20,6 @@ from ppl_models.distributions import one_hot_of_largest
 from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE
 
-__all__ = ["CodebookGuide", "PointGuide"]
-
 
 class PointGuide(FacetGuide):
     """z is the encoder's output, a point: with a flat prior, an autoencoder.

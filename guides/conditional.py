@@ -13,8 +13,6 @@ from ppl_models.given.checks import check_kind
 from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
 
-__all__ = ["ConditionalGuide"]
-
 
 class ConditionalGuide(FacetGuide):
     r"""z ~ q(z given x, u) for a model conditioned on a label u (*I Don't Need u*, Eq. 3).

@@ -17,8 +17,6 @@ from ppl_models.distributions import diagonal_normal, mean_and_log_variance
 from ppl_models.given.checks import check_counts, check_kind, check_positive, check_size
 from ppl_models.posteriors import AutoregressiveNormal, FullNormal
 
-__all__ = ["Diagonal", "Family", "FullCovariance", "InverseAutoregressive", "Refined"]
-
 
 class Family(Options):
     """A family of distributions of a facet's latent vector; a head's numbers pick one of them.

@@ -14,8 +14,6 @@ from ppl_models.base import FacetModel
 from ppl_models.flow import GMMFlow
 from ppl_models.networks import Encoder, NoEncoder
 
-__all__ = ["FlowGuide"]
-
 
 class MappedPoint(dist.Delta):
     """A point under an invertible map, whose density of z holds the map's log-determinant."""

@@ -26,8 +26,6 @@ from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
 from ppl_models.modes import temporarily
 from ppl_models.networks import Encoder, NoEncoder
 
-__all__ = ["GroupedGuide", "SimilarContentGuide", "TableGuide"]
-
 
 class GroupedGuide(FacetGuide):
     r"""q(content given the group) from the encoder's output for all members, q(style given x) from

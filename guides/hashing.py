@@ -15,8 +15,6 @@ from ppl_models.configurable import Configurable
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_count, check_seed, check_shape
 
-__all__ = ["RademacherHash"]
-
 
 class RademacherHash(Configurable):
     r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, with A

@@ -13,8 +13,6 @@ from ppl_models.base import FacetModel
 from ppl_models.distributions import diagonal_normal, one_hot_of_largest
 from ppl_models.networks import Encoder
 
-__all__ = ["LadderGuide"]
-
 
 class LadderGuide(NetworkGuide):
     r"""q(y given x) q(z given x, y), with clusters passed up the ladder (Willetts et al., Eq. 6 to

@@ -14,8 +14,6 @@ from ppl_models.distributions import Component, one_hot_labels
 from ppl_models.given.checks import number
 from ppl_models.modes import temporarily
 
-__all__ = ["SupervisedGuide"]
-
 
 class SupervisedGuide(FacetGuide):
     r"""Base of guides that may add :math:`w \log q(c \mid x)` of known classes to the objective.

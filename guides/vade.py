@@ -12,8 +12,6 @@ from guides.supervised import SupervisedGuide
 from ppl_models.distributions import Component, clamp_to_labels
 from ppl_models.program import ENUMERATE
 
-__all__ = ["VaDEGuide"]
-
 
 class VaDEGuide(SupervisedGuide):
     r"""q(z, c given x) without a network for c: the posterior of clusters follows from the draws of

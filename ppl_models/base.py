@@ -22,8 +22,6 @@ from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 from ppl_models.program import Program
 
-__all__ = ["FacetModel", "Input"]
-
 
 @dataclass(frozen=True)
 class Input:

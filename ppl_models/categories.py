@@ -12,8 +12,6 @@ from torch.nn.functional import logsigmoid, softplus
 from ppl_models.given.checks import check_size
 from ppl_models.likelihood_base import Likelihood, rebuilt
 
-__all__ = ["Categorical", "Ordinal"]
-
 
 class Codes(dist.Categorical):
     """Codes 0 to K - 1 as floats, so that they can stand beside numbers; their ``mean`` is the most

@@ -18,8 +18,6 @@ from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import Exact, Incomplete
 
-__all__ = ["Columns"]
-
 
 class ColumnsDistribution(dist.TorchDistribution):
     """Independent columns, each with a distribution of its own; a NaN in a value adds nothing.

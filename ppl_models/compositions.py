@@ -20,8 +20,6 @@ from ppl_models.given.sparse import ENTRIES_AT_ONCE, SparseRows
 from ppl_models.likelihood_base import Likelihood, rebuilt
 from ppl_models.rising import log_rising_sums, wide
 
-__all__ = ["DirichletMultinomial", "Multinomial"]
-
 # Total of draws and means where none is given.
 TYPICAL_TOTAL = 1000.0
 # Concentration of a DirichletMultinomial before it is learned, and what a step of its parameter is

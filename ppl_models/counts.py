@@ -15,8 +15,6 @@ from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Located
 from ppl_models.rising import wide
 
-__all__ = ["NegativeBinomial", "Poisson"]
-
 # Rates are between exp(-30) and exp(30): float32 holds them and their squares.
 LARGEST_LOG_RATE = 30.0
 # Size of a NegativeBinomial before it is learned.

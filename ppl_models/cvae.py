@@ -18,8 +18,6 @@ from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import StandardNormal
 
-__all__ = ["CVAE"]
-
 
 class CVAE(Labelled):
     r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, with

@@ -15,8 +15,6 @@ from ppl_models.networks import AutoregressiveFlow, FlowDecoder
 from ppl_models.priors import Mixture
 from ppl_models.program import ENUMERATE
 
-__all__ = ["GMMFlow"]
-
 
 class GMMFlow(FacetModel):
     r"""An invertible map of a mixture: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim

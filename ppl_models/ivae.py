@@ -20,8 +20,6 @@ from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
 from ppl_models.program import Given
 from ppl_models.vade import VaDE
 
-__all__ = ["IVAE", "ContinuousIVAE"]
-
 
 class Labelled(FacetModel):
     """Base of the models whose posterior of z is conditioned on a label, read as

@@ -13,8 +13,6 @@ from ppl_models.given.labels import cluster_labels, neighbor_counts
 from ppl_models.priors import Prior
 from ppl_models.program import ENUMERATE
 
-__all__ = ["MFCVAE"]
-
 
 class MFCVAE(FacetModel):
     r"""Several clusterings of the same data: one mixture of Gaussians per facet, one shared

@@ -17,8 +17,6 @@ from ppl_models.likelihoods import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import StandardNormal
 
-__all__ = ["MLVAE"]
-
 #: What gets its own draw of the content; see :class:`~guides.GroupedGuide`.
 CONTENT_DRAWS = ("member", "group", "untied")
 

@@ -19,8 +19,6 @@ from ppl_models.networks.base import concatenate
 from ppl_models.priors import ClassBlocks, StandardNormal
 from ppl_models.program import Given
 
-__all__ = ["NVAE"]
-
 
 class NVAE(FacetModel):
     r"""Latents specific to each class, and latents shared by all classes.

@@ -9,8 +9,6 @@ from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture
 from ppl_models.priors import Mixture
 
-__all__ = ["VaDE"]
-
 
 class VaDE(MFCVAE):
     r"""A single clustering: :math:`c \sim \mathrm{Cat}(\pi), z \mid c \sim \mathrm{Normal}(\mu_c,

@@ -10,8 +10,6 @@ from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture, MLPLadder
 from ppl_models.priors import GaussianMixture, Prior, StandardNormal
 
-__all__ = ["GMDGM", "VAE", "VLAC", "VLAE"]
-
 
 class VLAC(MFCVAE):
     r"""A ladder of latent layers, each with its own clustering or with a standard normal prior.

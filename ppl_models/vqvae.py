@@ -14,8 +14,6 @@ from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvGrid
 from ppl_models.priors import Codebook, Flat
 
-__all__ = ["VQVAE", "Autoencoder"]
-
 
 class VQVAE(FacetModel):
     r"""An image from a grid of codes of one codebook (van den Oord et al., 2017, as relaxed by

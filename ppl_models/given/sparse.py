@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from ppl_models.given.arrays import as_numbers
 
-__all__ = ["SparseRows"]
-
 # Entries that are read at a time where all are.
 ENTRIES_AT_ONCE = 2**22
 # Numbers of a dense block, where blocks are made of all rows.

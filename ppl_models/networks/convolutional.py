@@ -12,8 +12,6 @@ from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, ChannelsLa
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
 
-__all__ = ["ConvLadder"]
-
 
 class ConvLadder(ChannelsLast, Ladder):
     """Convolutional ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE,

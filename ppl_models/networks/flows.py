@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from ppl_models.given.checks import check_size
 from ppl_models.networks.base import Architecture, Decoder, Encoder
 
-__all__ = ["AutoregressiveFlow", "FlowDecoder"]
-
 
 class AutoregressiveFlow(Architecture):
     """Masked autoregressive layers, with the order of coordinates reversed between layers

@@ -11,8 +11,6 @@ from ppl_models.given.checks import check_images
 from ppl_models.networks.base import Batched, BatchNorm, ChannelsLast, Decoder, Encoder
 from ppl_models.networks.shared import PlainDecoder
 
-__all__ = ["ConvGrid"]
-
 
 class ConvGrid(ChannelsLast):
     """Latents on a grid: each width halves the image, and a 1 x 1 convolution outputs each place's

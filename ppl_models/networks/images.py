@@ -16,8 +16,6 @@ from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, NetworkT, 
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.shared import Plain
 
-__all__ = ["ConvNet", "ResNet", "StridedConvNet"]
-
 
 class ConvNet(ReadsImages, Plain):
     """3 x 3 convolutions, two before each halving, and two fully connected layers (*I Don't Need

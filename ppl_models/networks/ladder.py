@@ -14,8 +14,6 @@ from ppl_models.given.checks import check_one_of, is_index
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 
-__all__ = ["Ladder", "MLPLadder"]
-
 
 def _gated_add(upper: Tensor, rung: Tensor, dim: int) -> Tensor:
     return upper + 0.1 * rung

@@ -13,8 +13,6 @@ from ppl_models.given.checks import check_kind, number
 from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
 from ppl_models.networks.dense import Linear
 
-__all__ = ["MLP", "SharedMLP"]
-
 
 class Shared(Architecture):
     """Base of encoders without levels: each facet's head is a linear layer on the last features."""

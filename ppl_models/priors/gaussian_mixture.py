@@ -14,8 +14,6 @@ from ppl_models.given.checks import check_one_of, number
 from ppl_models.priors.base import Data, Mixture, check_parameter
 from ppl_models.priors.weights import DirichletWeights
 
-__all__ = ["GaussianMixture"]
-
 # A float32 density cannot resolve components that are narrower than this standard deviation.
 MIN_SCALE, MAX_SCALE = 1e-4, 1e10
 # A sharp softplus, so that a standard deviation of 0.1 is far from the flat part of the curve.

@@ -13,8 +13,6 @@ from ppl_models.distributions import AveragedComponent, Component
 from ppl_models.given.checks import check_kind, number
 from ppl_models.priors.base import Data, Mixture
 
-__all__ = ["NeighborMixture"]
-
 
 class NeighborMixture(Mixture):
     r"""Another mixture, whose clusters form a Potts model on a graph of the data.

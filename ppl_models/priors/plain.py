@@ -10,8 +10,6 @@ from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
 from ppl_models.given.checks import check_size
 from ppl_models.priors.base import Prior
 
-__all__ = ["ClassBlocks", "Codebook", "ConditionalNormal", "Flat", "StandardNormal"]
-
 
 class StandardNormal(Prior):
     """z ~ Normal(0, I): the prior of a plain VAE, without a discrete variable.

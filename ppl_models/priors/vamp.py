@@ -13,8 +13,6 @@ from ppl_models.given.checks import check_shape, number
 from ppl_models.priors.base import Data, Mixture
 from ppl_models.priors.weights import DirichletWeights
 
-__all__ = ["VampPrior"]
-
 
 class VampPrior(Mixture):
     r"""Mixture whose components are the guide's posteriors at learned pseudo-inputs (Tomczak and

@@ -9,8 +9,6 @@ from ppl_models.configurable import Configurable
 from ppl_models.distributions import AveragedComponent, Component
 from ppl_models.given.checks import check_count, check_one_of, check_positive
 
-__all__ = ["DirichletWeights"]
-
 
 class MixtureWeights(Configurable):
     """How the weights of a mixture follow from its parameter ``logits``.
