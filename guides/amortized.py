@@ -57,11 +57,7 @@ class NetworkGuide(FacetGuide):
 
     def reading_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the networks that read x, without those of the clusters' shifts."""
-        return (
-            p
-            for name, p in self.named_parameters()
-            if not name.startswith("model.") and "shifts." not in name
-        )
+        return (p for name, p in self.own_parameters() if "shifts." not in name)
 
     def forget_clusters(self, name: str) -> None:
         """Reset the latents to be the same for every cluster of a facet, as they are initially."""
@@ -136,15 +132,9 @@ class AmortizedGuide(NetworkGuide):
             )
         super().__init__(model, num_samples, discrete)
         self.conditional = conditional
-        self.shifts = nn.ModuleDict(
-            {
-                name: nn.Linear(p.num_components, 2 * p.dim, bias=False)
-                for name, p in model.mixtures.items()
-            }
-            if conditional
-            else {}
-        )
-        for name in model.mixtures:
+        self.shifts = nn.ModuleDict()
+        for name, prior in model.mixtures.items() if conditional else ():
+            self.shifts[name] = nn.Linear(prior.num_components, 2 * prior.dim, bias=False)
             self.forget_clusters(name)
 
     def forward(
@@ -166,9 +156,10 @@ class AmortizedGuide(NetworkGuide):
             with self.draws(num_samples):
                 for name, head in heads.items():
                     # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
+                    known = name in c
                     q = (
                         self.latent_given(name, head, c[name])
-                        if name in c
+                        if known
                         else self.latent_posterior(name, head)
                     )
                     pyro.sample(f"z_{name}", q)

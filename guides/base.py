@@ -28,6 +28,8 @@ from ppl_models.program import Program
 
 __all__ = ["FacetGuide", "check_guide", "check_model"]
 
+#: Rows as users give them, or as they were checked.
+Rows = ArrayLike | Tensor | Observed
 # Batch size outside training.
 EVALUATION_BATCH = 4096
 
@@ -248,17 +250,16 @@ class FacetGuide(Program):
     # Methods for users of a fitted guide. All run in evaluation mode, without gradients, in
     # batches; what model and guide take besides x is given by keyword, one entry per sample.
 
-    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
-        """Data with what model and guide take besides x, checked.
+    def observed(self, x: Rows, given: Mapping[str, Any]) -> Observed:
+        """Data with what model and guide take besides x, checked; these as they are, if they were.
 
         :raises ValueError: if something does not fit.
         """
-        return as_observed(
-            x, given, self.model, [name for name in self.accepts if name in self.model.accepts]
-        )
+        accepts = [name for name in self.accepts if name in self.model.accepts]
+        return x if isinstance(x, Observed) else as_observed(x, given, self.model, accepts)
 
     @torch.no_grad()
-    def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
+    def posterior(self, x: Rows, **given: Any) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for every facet: batch ``[N]``, event ``[d]``.
 
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
@@ -269,7 +270,7 @@ class FacetGuide(Program):
             for name, head in self._all_heads(self.observed(x, given)).items()
         }
 
-    def embed(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+    def embed(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""
         return {name: q.mean.cpu().numpy() for name, q in self.posterior(x, **given).items()}
 
@@ -295,22 +296,18 @@ class FacetGuide(Program):
     @torch.no_grad()
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
-        z = {name: torch.as_tensor(means) for name, means in self.embed(x, **given).items()}
-        beside = self.decoder_given(x, given)
+        data, parts = self.observed(x, given), []
+        z = {name: torch.as_tensor(means) for name, means in self.embed(data).items()}
+        beside = self.decoder_given(data, {})
         with evaluating(self):
-            parts = [
-                self.model.decode(
-                    {name: means[rows] for name, means in z.items()},
-                    **{name: values[rows] for name, values in beside.items()},
-                ).mean
-                for rows in torch.arange(len(next(iter(z.values())))).split(EVALUATION_BATCH)
-            ]
+            for rows in torch.arange(len(next(iter(z.values())))).split(EVALUATION_BATCH):
+                latents = {name: means[rows] for name, means in z.items()}
+                given = {name: values[rows] for name, values in beside.items()}
+                parts.append(self.model.decode(latents, **given).mean)
         return torch.cat(parts).cpu().numpy()
 
-    def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    def decoder_given(self, x: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the decoder reads besides latents, for these data and keywords: ``[N, ...]``."""
-        if not self.model.decodes:
-            return {}
         data = self.observed(x, given)
         return {name: data.given[name] for name in self.model.decodes}
 

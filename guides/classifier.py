@@ -9,9 +9,9 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
+from guides.base import Rows
 from guides.discrete import Needs
 from guides.supervised import SupervisedGuide
 from ppl_models.base import FacetModel
@@ -104,9 +104,8 @@ class ClassifierGuide(SupervisedGuide):
     # follow.
 
     def head_size(self, name: str) -> int:
-        return super().head_size(name) + (
-            cast(NVAE, self.model).num_classes if name == "class" else 0
-        )
+        logits = cast(NVAE, self.model).num_classes if name == "class" else 0
+        return super().head_size(name) + logits
 
     def class_logits(self, head: Tensor) -> Tensor:
         """Logits of q(y given x): ``[..., size] -> [..., L]``."""
@@ -118,7 +117,9 @@ class ClassifierGuide(SupervisedGuide):
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         return self.class_logits(head)
 
-    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
+    def observed(self, x: Rows, given: Mapping[str, Any]) -> Observed:
+        if isinstance(x, Observed):
+            return x
         beside = dict(given)
         known = beside.pop("known", None)
         if beside.get("label") is None:
@@ -132,10 +133,10 @@ class ClassifierGuide(SupervisedGuide):
             return data
         return Observed(data.x, {"label": label.clamp_min(0), "known": known})
 
-    def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    def decoder_given(self, x: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         data = self.observed(x, given)
         label = data.given["label"]
         if "known" not in data.given:
             return {"label": label}
-        predicted = torch.as_tensor(self.predict(data.x)["class"], device=label.device)
+        predicted = torch.as_tensor(self.predict(data)["class"], device=label.device)
         return {"label": torch.where(data.given["known"], label, predicted)}

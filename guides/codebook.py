@@ -137,12 +137,11 @@ class CodebookGuide(FacetGuide):
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given c) at the nearest codes: ``[N, *x_shape]``."""
         model = cast(VQVAE, self.model)
+        parts = self._log_affinity(x, given).split(EVALUATION_BATCH)
+        codes = (model.codebook.vectors(one_hot_of_largest(part)) for part in parts)
         with evaluating(self):
-            parts = [
-                model.decode({model.name: model.codebook.vectors(one_hot_of_largest(part))}).mean
-                for part in self._log_affinity(x, given).split(EVALUATION_BATCH)
-            ]
-        return torch.cat(parts).cpu().numpy()
+            means = [model.decode({model.name: each}).mean for each in codes]
+        return torch.cat(means).cpu().numpy()
 
     def _log_affinity(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Tensor:
         model = cast(VQVAE, self.model)

@@ -143,11 +143,10 @@ class InverseAutoregressive(Family):
             return None
         order = torch.arange(dim)
         widths = [max(width, dim) for width in self.widths]
+        orders = (order if t % 2 else order.flip(0) for t in range(self.num_layers))
+        sizes = dim, self.num_features, widths
         return nn.ModuleList(
-            ConditionalAutoRegressiveNN(
-                dim, self.num_features, widths, permutation=order if t % 2 else order.flip(0)
-            )
-            for t in range(self.num_layers)
+            ConditionalAutoRegressiveNN(*sizes, permutation=each) for each in orders
         )
 
     def posterior(self, head: Tensor, layers: nn.Module | None) -> dist.TorchDistribution:
@@ -257,10 +256,8 @@ class Refined(Family):
             second = {n: SLOW * second[n] + (1 - SLOW) * g * g for n, g in slopes.items()}
             rate = self.rate * (1 - t / self.num_steps) / (1 - FAST ** (t + 1))
             spread = 1 / (1 - SLOW ** (t + 1))
-            at = {
-                n: each + rate * first[n] / ((spread * second[n]).sqrt() + TINY)
-                for n, each in at.items()
-            }
+            steps = {n: rate * first[n] / ((spread * second[n]).sqrt() + TINY) for n in at}
+            at = {n: each + steps[n] for n, each in at.items()}
         return at
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from guides.base import FacetGuide
+from guides.base import FacetGuide, Rows
 from guides.discrete import Needs
 from guides.evidence import Evidence, GroupMean, ProductOfNormals
 from ppl_models.base import FacetModel
@@ -122,7 +122,7 @@ class GroupedGuide(FacetGuide):
         return rule(*mean_and_log_variance(head), group)
 
     @torch.no_grad()
-    def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
+    def posterior(self, x: Rows, **given: Any) -> dict[str, dist.TorchDistribution]:
         """q(style given x) and q(content given the full group), for every row: batch ``[N]``, event
         ``[d]``.
 
@@ -237,15 +237,14 @@ class TableGuide(GroupedGuide):
             {name: 0.1 * torch.randn(sizes[name], self.head_size(name)) for name in model.priors}
         )
 
-    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
+    def observed(self, x: Rows, given: Mapping[str, Any]) -> Observed:
+        if isinstance(x, Observed):
+            return x
         beside = dict(given)
         row = beside.pop("row", None)
         data = super().observed(x, beside)
-        rows = (
-            self._all_rows(len(data))
-            if row is None
-            else as_rows(row, len(data), len(self.group_of_row)).cpu()
-        )
+        n = len(data)
+        rows = self._all_rows(n) if row is None else as_rows(row, n, len(self.group_of_row)).cpu()
         ours, theirs = self.group_of_row.cpu()[rows], data.given["group"].cpu()
         together = len(torch.stack([ours, theirs]).unique(dim=1)[0])
         if not together == len(ours.unique()) == len(theirs.unique()):

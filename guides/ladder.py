@@ -76,10 +76,8 @@ class LadderGuide(NetworkGuide):
     ) -> None:
         if marginal and self.model.mixtures:
             raise ValueError(
-                "the density of LadderGuide's latents with their clusters summed out has as many "
-                "terms as there are "
-                "combinations of clusters: use MarginalGuide or AmortizedGuide where that density "
-                "is asked for"
+                "the density of LadderGuide's latents with clusters summed out has a term for each "
+                "combination of them: use MarginalGuide or AmortizedGuide where it is asked for"
             )
         with self.model.plate(x, len(x)):
             x, near = self.model.seen(x), self.model.by_facet(neighbors)
@@ -95,9 +93,7 @@ class LadderGuide(NetworkGuide):
 
     def classify(self, prepared: Tensor) -> dict[str, Tensor]:
         """Logits of q(y_l given x), by facet: ``[B, K]``."""
-        mixtures = (
-            self.model.mixtures
-        )  # empty while a warm start has replaced the mixtures by other priors
+        mixtures = self.model.mixtures  # none while a warm start has replaced them
         logits = zip(self.clustered, self.classifier(prepared), strict=True) if mixtures else ()
         return {name: each for name, each in logits if name in mixtures}
 

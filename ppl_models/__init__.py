@@ -9,6 +9,7 @@ from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow
 from ppl_models.given.sparse import SparseRows
 from ppl_models.ivae import IVAE, ContinuousIVAE
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import (
     Bernoulli,
     ContinuousBernoulli,
@@ -16,7 +17,6 @@ from ppl_models.likelihoods import (
     Exact,
     HeteroscedasticNormal,
     Incomplete,
-    Likelihood,
     LogNormal,
     Normal,
     StudentT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
 from ppl_models.given.sparse import SparseRows
-from ppl_models.likelihoods import Bernoulli, Likelihood
+from ppl_models.likelihood_base import Likelihood
+from ppl_models.likelihoods import Bernoulli
 from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
@@ -88,7 +89,12 @@ class FacetModel(Program):
         self.x_shape = check_shape(x_shape)
         self.facets = _check_facets(facets)
         for name, prior in self.priors.items():
-            self.check_prior(name, prior)
+            if prior.only_model not in ("", *(kind.__name__ for kind in type(self).__mro__)):
+                raise ValueError(
+                    f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
+                    f"alone: {type(self).__name__} takes a mixture, such as "
+                    "GaussianMixture(10, 5), or StandardNormal(5)"
+                )
         likelihood = Bernoulli() if likelihood is None else likelihood
         network = _default_network(len(facets)) if network is None else network
         example = "a likelihood, such as Bernoulli() or Normal(0.3)"
@@ -155,12 +161,6 @@ class FacetModel(Program):
         """The facets with a latent discrete site ``c_NAME``, whose KL is a separate term."""
         return tuple(self.inferred)
 
-    def check_prior(self, name: str, prior: Prior) -> None:
-        """Refuse a facet's prior that this program cannot draw from; none by default.
-
-        :raises ValueError: if it cannot.
-        """
-
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         """Check the values of the keyword ``name`` for ``n`` samples, and convert them for the
         program.
@@ -198,10 +198,10 @@ class FacetModel(Program):
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:
         """A plate of L draws, each weighted by 1 / L: the average of MFCVAE's Eq. 58."""
-        with ExitStack() as stack:
-            if check_size("num_samples", num_samples) > 1:
-                stack.enter_context(pyro.plate("samples", num_samples, dim=-2))
-                stack.enter_context(poutine.scale(scale=1 / num_samples))
+        if check_size("num_samples", num_samples) == 1:
+            yield
+            return
+        with pyro.plate("samples", num_samples, dim=-2), poutine.scale(scale=1 / num_samples):
             yield
 
     def decode(self, z: Mapping[str, Tensor], **given: Any) -> dist.TorchDistribution:

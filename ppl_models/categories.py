@@ -37,8 +37,9 @@ class CodedLikelihood(Likelihood):
 
     discrete = True
 
-    def _set_number(self, num_categories: int | None) -> None:
+    def __init__(self, num_categories: int | None = None) -> None:
         """:raises ValueError: if it is no integer of at least 2."""
+        super().__init__()
         self.num_categories = num_categories
         if num_categories is None:
             return
@@ -99,8 +100,7 @@ class Categorical(CodedLikelihood):
     """
 
     def __init__(self, num_categories: int | None = None) -> None:
-        super().__init__()
-        self._set_number(num_categories)
+        super().__init__(num_categories)
         self.parameters_per_entry = self.features_per_entry = num_categories or 1
 
     def features(self, x: Tensor) -> Tensor:
@@ -133,8 +133,7 @@ class Ordinal(CodedLikelihood):
     """
 
     def __init__(self, num_categories: int | None = None) -> None:
-        super().__init__()
-        self._set_number(num_categories)
+        super().__init__(num_categories)
         K = num_categories or 2
         cuts = torch.logit(torch.arange(1, K) / K)
         self.first_cut = nn.Parameter(cuts[0].clone())

@@ -49,12 +49,12 @@ class ColumnsDistribution(dist.TorchDistribution):
     def log_probs(self, value: Tensor) -> Tensor:
         """Log-density or log-probability of each entry ``[..., D]``, in nats; 0 if missing."""
         missing = value.isnan()
-        each = [
-            column.base_dist.log_prob(
-                torch.where(missing[..., k, None], place, value[..., k, None])
-            )
-            for k, (column, place) in enumerate(zip(self.columns, self.placeholders, strict=True))
+        filled = [
+            torch.where(missing[..., k, None], place, value[..., k, None])
+            for k, place in enumerate(self.placeholders)
         ]
+        columns = zip(self.columns, filled, strict=True)
+        each = [column.base_dist.log_prob(values) for column, values in columns]
         return torch.where(missing, 0.0, torch.cat(torch.broadcast_tensors(*each), -1))
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -9,11 +9,10 @@ import pyro
 from torch import Tensor
 
 from ppl_models.base import Input
-from ppl_models.distributions import one_hot_labels
 from ppl_models.given.checks import check_size
-from ppl_models.given.labels import as_labels, draw_labels
+from ppl_models.given.labels import draw_labels
 from ppl_models.ivae import Labelled
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import StandardNormal
@@ -82,10 +81,3 @@ class CVAE(Labelled):
         given: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         return draw_labels(n, self.num_classes, self.gates.device, given)
-
-    def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        return as_labels(name, values, n, self.num_classes)
-
-    def label_features(self, label: Tensor) -> Tensor:
-        """The label as the networks read it: one-hot, ``[B] -> [B, num_classes]``."""
-        return one_hot_labels(label, self.num_classes, self.gates)

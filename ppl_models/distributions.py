@@ -480,10 +480,8 @@ class RoundedLogistic(dist.TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         half = 0.5 / self.STEPS
-        above, below = (
-            (value + half - self.loc) / self.scale,
-            (value - half - self.loc) / self.scale,
-        )
+        above = (value + half - self.loc) / self.scale
+        below = (value - half - self.loc) / self.scale
         # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid: avoids
         # cancellation.
         up, down = logsigmoid(above), logsigmoid(-below)
@@ -492,9 +490,8 @@ class RoundedLogistic(dist.TorchDistribution):
 
     @torch.no_grad()
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        uniform = torch.rand(
-            self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device
-        )
+        shape = self._extended_shape(sample_shape)
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         logistic = self.loc + self.scale * torch.logit(uniform, eps=1e-7)
         return (logistic * self.STEPS).round().clamp(0, self.STEPS) / self.STEPS
 
@@ -522,44 +519,26 @@ class RoundedLogistic(dist.TorchDistribution):
         )
 
 
-class MaskedIndependent(dist.TorchDistribution):
+class MaskedIndependent(dist.Independent):
     """Independent entries, some of them missing: a NaN in a value adds nothing to the density.
 
     :param entries: batch ``[...]``, event ``[*x_shape]``, of independent entries.
     :param fill: a number within their support, a placeholder for missing entries.
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
     def __init__(self, entries: dist.Independent, fill: float) -> None:
-        self.entries, self.fill = entries, fill
-        super().__init__(entries.batch_shape, entries.event_shape, validate_args=False)
-
-    @property
-    def has_rsample(self) -> bool:
-        return self.entries.has_rsample
-
-    @property
-    def mean(self) -> Tensor:
-        return self.entries.mean
-
-    @property
-    def variance(self) -> Tensor:
-        return self.entries.variance
+        self.fill = fill
+        axes = entries.reinterpreted_batch_ndims
+        super().__init__(entries.base_dist, axes, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
         missing = value.isnan()
-        each = self.entries.base_dist.log_prob(torch.where(missing, self.fill, value))
+        each = self.base_dist.log_prob(torch.where(missing, self.fill, value))
         return torch.where(missing, 0.0, each).flatten(-len(self.event_shape)).sum(-1)
 
-    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        return self.entries.rsample(sample_shape)
-
-    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        return self.entries.sample(sample_shape)
-
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> MaskedIndependent:
-        return MaskedIndependent(self.entries.expand(batch_shape), self.fill)
+        entries = dist.Independent(self.base_dist, self.reinterpreted_batch_ndims)
+        return MaskedIndependent(entries.expand(batch_shape), self.fill)
 
 
 def clamp_to_labels(logits: Tensor, label: Tensor) -> Tensor:

@@ -63,19 +63,10 @@ class GMMFlow(FacetModel):
                 "GMMFlow's posteriors are points, of which no components can be made: use "
                 f"GaussianMixture({prior.num_components}, {prior.dim}), got {prior!r}"
             )
-        if network is not None:
-            check_kind(
-                "network",
-                network,
-                AutoregressiveFlow,
-                "an invertible network, AutoregressiveFlow(...)",
-            )
-        super().__init__(
-            x_shape,
-            {name: prior},
-            Exact(),
-            network if network is not None else AutoregressiveFlow(),
-        )
+        network = AutoregressiveFlow() if network is None else network
+        example = "an invertible network, AutoregressiveFlow(...)"
+        check_kind("network", network, AutoregressiveFlow, example)
+        super().__init__(x_shape, {name: prior}, Exact(), network)
         self.name = name
 
     @property

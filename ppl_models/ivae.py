@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from ppl_models.distributions import one_hot_labels
 from ppl_models.given.arrays import as_vectors
 from ppl_models.given.checks import check_size
 from ppl_models.given.labels import as_labels
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
 from ppl_models.program import Given
@@ -22,17 +21,18 @@ from ppl_models.vade import VaDE
 
 
 class Labelled(FacetModel):
-    """Base of the models whose posterior of z is conditioned on a label, read as
-    ``num_label_features`` numbers.
-    """
+    """Base of the models whose posterior of z is conditioned on a label: here a class."""
 
     inputs: ClassVar[Mapping[str, Input]] = {"label": Input()}
     suitable_guide = "ConditionalGuide"
     num_label_features: int
 
-    @abstractmethod
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return as_labels(name, values, n, self.num_label_features)
+
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as the networks read it: ``[B, num_label_features]``."""
+        """The label as the networks read it, ``[B, num_label_features]``: one-hot."""
+        return one_hot_labels(label, self.num_label_features, self.gates)
 
 
 class IVAE(Labelled, VaDE):
@@ -100,13 +100,6 @@ class IVAE(Labelled, VaDE):
     @property
     def inferred(self) -> Mapping[str, Prior]:
         return {}
-
-    def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        return as_labels(name, values, n, self.num_labels)
-
-    def label_features(self, label: Tensor) -> Tensor:
-        """The label as the networks read it: one-hot, ``[B] -> [B, num_labels]``."""
-        return one_hot_labels(label, self.num_labels, self.gates)
 
 
 class ContinuousIVAE(Labelled):

@@ -20,19 +20,6 @@ from ppl_models.distributions import (
 from ppl_models.given.checks import check_kind, check_positive, number
 from ppl_models.likelihood_base import Likelihood, Scaled
 
-__all__ = [
-    "Bernoulli",
-    "ContinuousBernoulli",
-    "DiscretizedLogistic",
-    "Exact",
-    "HeteroscedasticNormal",
-    "Incomplete",
-    "Likelihood",
-    "LogNormal",
-    "Normal",
-    "StudentT",
-]
-
 
 class Bernoulli(Likelihood):
     r"""Independent pixels, x ~ Bernoulli(sigmoid(output)).

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ppl_models.base import FacetModel, Input
 from ppl_models.given.labels import cluster_labels, neighbor_counts
-from ppl_models.priors import Prior
 from ppl_models.program import ENUMERATE
 
 
@@ -96,14 +95,6 @@ class MFCVAE(FacetModel):
                     z[name] = pyro.sample(f"z_{name}", latent)
                 # x | z_1, ..., z_J
                 return pyro.sample("x", self.decode(z), obs=x)
-
-    def check_prior(self, name: str, prior: Prior) -> None:
-        if prior.only_model:
-            raise ValueError(
-                f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
-                f"alone: {type(self).__name__} takes a mixture, such as GaussianMixture(10, 5), or "
-                "StandardNormal(5)"
-            )
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         if name == "neighbors":

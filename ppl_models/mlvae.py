@@ -13,7 +13,7 @@ from torch import Tensor
 from ppl_models.base import FacetModel, Input
 from ppl_models.given.checks import check_one_of, check_size
 from ppl_models.given.labels import as_groups, group_sizes
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import StandardNormal
 

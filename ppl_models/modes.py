@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,18 +13,14 @@ from torch import Tensor, nn
 from ppl_models.turns import exclusive
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> AbstractContextManager[None]:
     """Evaluation mode (no dropout, no batch statistics) inside; previous modes restored after."""
-    with _in_mode(module, training=False):
-        yield
+    return _in_mode(module, training=False)
 
 
-@contextmanager
-def training(module: nn.Module) -> Iterator[None]:
+def training(module: nn.Module) -> AbstractContextManager[None]:
     """Training mode inside; previous modes restored after."""
-    with _in_mode(module, training=True):
-        yield
+    return _in_mode(module, training=True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ppl_models.base import FacetModel, Input
 from ppl_models.distributions import Proportions, one_hot_labels
 from ppl_models.given.checks import check_kind, check_size, number
 from ppl_models.given.labels import as_labels, draw_labels
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import ClassBlocks, StandardNormal

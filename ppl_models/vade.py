@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture
 from ppl_models.priors import Mixture

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_kind, check_shape, check_size
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvGrid
 from ppl_models.priors import Codebook, Flat

@@ -89,7 +89,6 @@ EXEMPT = {
     ),
     "FacetModel.plate": "of each model, by way of its program in plain Pyro",
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
-    "FacetModel.check_prior": "of each model, when it is built",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",
 }
 

@@ -114,11 +114,8 @@ def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: st
     :raises ValueError: naming the argument, what was given and what is needed.
     """
     if not isinstance(value, kind):
-        given = (
-            f"the class {value.__name__} itself"
-            if isinstance(value, type)
-            else type(value).__name__
-        )
+        is_class = isinstance(value, type)
+        given = f"the class {value.__name__} itself" if is_class else type(value).__name__
         raise ValueError(f"{name} must be {example}, got {given}")
     return value
 

@@ -180,15 +180,11 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
     """
     columns = values if isinstance(values, Mapping) else with_unknown(values, name)
     given = _by_facet(name, columns, dict.fromkeys(facets, 1), "clusters")
-    return torch.stack(
-        [
-            as_labels(f"{name} of {facet!r}", _flat(given[facet]), n, number, unknown=True).cpu()
-            if facet in given
-            else torch.full((n,), -1)
-            for facet, number in facets.items()
-        ],
-        1,
-    )
+    labels = dict.fromkeys(facets, torch.full((n,), -1))
+    for facet, each in given.items():
+        what = f"{name} of {facet!r}"
+        labels[facet] = as_labels(what, _flat(each), n, facets[facet], unknown=True).cpu()
+    return torch.stack(list(labels.values()), 1)
 
 
 def neighbor_counts(

@@ -59,13 +59,9 @@ class Observed:
             return
         order = self.given["group"].argsort(stable=True)
         ends = self.given["group"].bincount().cumsum(0)
-        last = ends[
-            torch.searchsorted(
-                ends, torch.arange(size, len(self) + size, size, device=ends.device)
-            ).clamp_max(len(ends) - 1)
-        ]
-        cuts = [0, *last.unique().tolist()]
-        for start, end in pairwise(cuts):
+        wanted = torch.arange(size, len(self) + size, size, device=ends.device)
+        last = ends[torch.searchsorted(ends, wanted).clamp_max(len(ends) - 1)]
+        for start, end in pairwise([0, *last.unique().tolist()]):
             yield self.regrouped(order[start:end])
 
     def regrouped(self, rows: Tensor) -> Observed:

@@ -100,8 +100,8 @@ class SparseRows:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SparseRows:
         parts = self.starts, self.ends, self.columns, self.values
-        there = (x.to(device, non_blocking=non_blocking) for x in parts)
-        return SparseRows(*there, self.num_columns, self.dtype)
+        starts, ends, columns, values = (x.to(device, non_blocking=non_blocking) for x in parts)
+        return SparseRows(starts, ends, columns, values, self.num_columns, self.dtype)
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All entries, some rows at a time: row ``[E]``, column ``[E]`` and value ``[E]``."""

@@ -17,20 +17,6 @@ from ppl_models.given.checks import check_counts, check_one_of
 from ppl_models.modes import run_network
 from ppl_models.networks.dense import Linear
 
-__all__ = [
-    "ACTIVATIONS",
-    "Architecture",
-    "BatchNorm",
-    "Batched",
-    "ChannelsLast",
-    "Decoder",
-    "Encoder",
-    "NoEncoder",
-    "ReadsImages",
-    "concatenate",
-    "gated",
-]
-
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 #: Activations by name, as networks take them.
@@ -121,9 +107,9 @@ class Architecture(Options):
     latents.
 
     :param widths: widths of the hidden layers, from the data inwards.
-    :param activation: one of ``ACTIVATIONS``.
-    :param init: one of ``INITIALIZERS``: PyTorch's default, or Glorot's normal (MFCVAE, D.4) or
-        uniform.
+    :param activation: ``"relu"``, ``"elu"``, ``"leaky_relu"``, ``"leaky_relu_0.1"`` or ``"tanh"``.
+    :param init: ``"pytorch"``, its default, ``"glorot_normal"`` (MFCVAE, D.4) or
+        ``"glorot_uniform"``.
     :raises ValueError: if a width is below 1 or an option is unknown.
     """
 

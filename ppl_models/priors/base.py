@@ -42,7 +42,7 @@ class Prior(Configurable, nn.Module):
     """
 
     dim: int
-    num_components: int
+    num_components: int = 1
     #: whether z has the same density for every component, so that the KL of c says nothing about z
     shares_density = False
     #: keywords of what :meth:`component` may be given
@@ -81,6 +81,9 @@ class Prior(Configurable, nn.Module):
     ) -> None:
         """Called by a guide with its encoder of this facet, for priors made of posteriors."""
 
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
         """Draw ``[n, d]`` from component ``cluster``, or from the full prior if it is ``None``.
@@ -96,9 +99,8 @@ class Prior(Configurable, nn.Module):
         elif cluster is None:
             chosen = component.expand([n]).sample()
         else:
-            chosen = nn.functional.one_hot(torch.tensor([cluster] * n), self.num_components).to(
-                component.probs
-            )
+            chosen = component.probs.new_zeros(n, self.num_components)
+            chosen[:, cluster] = 1
         latent = self.latent(chosen)
         draws = latent.expand(torch.Size([n])).sample()
         return draws if temperature == 1 else latent.mean + temperature * (draws - latent.mean)

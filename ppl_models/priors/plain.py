@@ -30,7 +30,6 @@ class StandardNormal(Prior):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = check_size("dim", dim)
-        self.num_components = 1
         self.register_buffer("loc", torch.zeros(dim), persistent=False)
         self.loc: Tensor
 
@@ -39,9 +38,6 @@ class StandardNormal(Prior):
 
     def log_joint(self, z: Tensor) -> Tensor:
         return self.latent().log_prob(self._latents(z, self.loc)).unsqueeze(-1)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 class Flat(Prior):
@@ -60,7 +56,6 @@ class Flat(Prior):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = check_size("dim", dim)
-        self.num_components = 1
 
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         return _FlatDensity(dist.constraints.real_vector, (), (self.dim,))
@@ -72,9 +67,6 @@ class Flat(Prior):
         raise ValueError(
             "a flat prior has no draws: an autoencoder encodes and decodes, it does not generate"
         )
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 class _FlatDensity(dist.ImproperUniform):
@@ -104,7 +96,6 @@ class ConditionalNormal(Prior):
         super().__init__()
         self.label_dim = check_size("label_dim", label_dim)
         self.dim = check_size("dim", dim)
-        self.num_components = 1
         self.network = nn.Sequential(
             nn.Linear(label_dim, check_size("width", width)),
             nn.LeakyReLU(0.1),
@@ -173,10 +164,8 @@ class ClassBlocks(Prior):
         return DiagonalNormal(loc, torch.ones_like(loc))
 
     def log_joint(self, z: Tensor) -> Tensor:
-        return (
-            self.latent().log_prob(self._latents(z, self.logits)).unsqueeze(-1)
-            + self.component().log_probs
-        )
+        density = self.latent().log_prob(self._latents(z, self.logits))
+        return density.unsqueeze(-1) + self.component().log_probs
 
     def chosen(self, z: Tensor, component: Tensor) -> Tensor:
         """Latents ``[..., dim]``, 0 but for the block of the class, one-hot ``[..., K]``."""

@@ -57,11 +57,8 @@ class VampPrior(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.pseudo_inputs = nn.Parameter(torch.rand(num_components, *check_shape(x_shape)))
-        low, high = (
-            map(number, support)
-            if isinstance(support, Sequence) and len(support) == 2
-            else (0.0, 0.0)
-        )
+        is_pair = isinstance(support, Sequence) and len(support) == 2
+        low, high = map(number, support) if is_pair else (0.0, 0.0)
         if not low < high:
             raise ValueError(f"support is a range (low, high) with low < high, got {support!r}")
         self.support = (low, high)
