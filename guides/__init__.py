@@ -1,7 +1,7 @@
 """Guides: the posteriors of the models, one file per kind."""
 
 from guides.amortized import AmortizedGuide, NetworkGuide
-from guides.base import FacetGuide
+from guides.base import FacetGuide, SupervisedGuide
 from guides.classifier import ClassifierGuide
 from guides.codebook import CodebookGuide, PointGuide
 from guides.conditional import ConditionalGuide
@@ -13,7 +13,6 @@ from guides.grouped import GroupedGuide, SimilarContentGuide, TableGuide
 from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
-from guides.supervised import SupervisedGuide
 from guides.vade import VaDEGuide
 
 __all__ = [

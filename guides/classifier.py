@@ -11,9 +11,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from guides.base import Rows
+from guides.base import Rows, SupervisedGuide
 from guides.discrete import Needs
-from guides.supervised import SupervisedGuide
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, Proportions, clamp_to_labels, diagonal_normal
 from ppl_models.given.labels import as_mask

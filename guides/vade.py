@@ -7,8 +7,8 @@ from __future__ import annotations
 import pyro
 from torch import Tensor
 
+from guides.base import SupervisedGuide
 from guides.discrete import Needs
-from guides.supervised import SupervisedGuide
 from ppl_models.distributions import Component, clamp_to_labels
 from ppl_models.program import ENUMERATE
 

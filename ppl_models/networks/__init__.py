@@ -3,8 +3,7 @@
 from ppl_models.networks.base import Architecture, Decoder, Encoder, NoEncoder
 from ppl_models.networks.convolutional import ConvLadder
 from ppl_models.networks.flows import AutoregressiveFlow, FlowDecoder
-from ppl_models.networks.grid import ConvGrid
-from ppl_models.networks.images import ConvNet, ResNet, StridedConvNet
+from ppl_models.networks.images import ConvGrid, ConvNet, ResNet, StridedConvNet
 from ppl_models.networks.ladder import Ladder, MLPLadder
 from ppl_models.networks.shared import MLP, SharedMLP
 

@@ -30,7 +30,7 @@ class Shared(Architecture):
                 "such as MLPLadder() for two facets or MLPLadder(rungs=[1]) for one"
             )
         trunk, width = self.features(x_shape)
-        return _SharedEncoder(trunk, [Linear(width, size) for size in sizes if size])
+        return SharedEncoder(trunk, [Linear(width, size) for size in sizes if size])
 
 
 class SharedMLP(Shared):
@@ -62,7 +62,7 @@ class SharedMLP(Shared):
         return _SharedDecoder(rungs, nn.Sequential(*hidden, *last))
 
 
-class _SharedEncoder(Encoder):
+class SharedEncoder(Encoder):
     def __init__(self, trunk: nn.Module, rungs: Sequence[nn.Module]) -> None:
         super().__init__()
         self.trunk, self.rungs = trunk, nn.ModuleList(rungs)
