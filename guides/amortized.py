@@ -86,16 +86,13 @@ class NetworkGuide(FacetGuide):
 class AmortizedGuide(NetworkGuide):
     r"""All posteriors from the encoder, including those of the clusters.
 
-    .. math::
-
-        c_j \sim q(c_j \mid x), \quad
-        z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
+    .. math:: c_j \sim q(c_j \mid x), \quad
+              z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
 
     Without ``conditional`` this is the mean-field posterior of MFCVAE's Eq. 3 with a free q(c given
     x). At its optimum, q(c given x) equals the responsibilities of :class:`~guides.vade.VaDEGuide`
-    (Theorem 2), so it cannot do better. With ``conditional``, z has one Normal per cluster and q(z
-    given x) is their mixture, with facets still independent given x: the posterior of a
-    Gaussian-mixture VAE. The cluster adds a linear shift to the latent's head.
+    (Theorem 2). With ``conditional``, z has one Normal per cluster, by a linear shift of its head,
+    and q(z given x) is their mixture: the posterior of a Gaussian-mixture VAE.
 
     :param model: any model whose facets are mixtures or other priors.
     :param num_samples: L, the number of draws of z, all given the same cluster.

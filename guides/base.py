@@ -337,11 +337,9 @@ def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
 class SupervisedGuide(FacetGuide):
     r"""Base of guides that may add :math:`w \log q(c \mid x)` of known classes to the objective.
 
-    For a sample of known class, the bound alone only makes its latents likely under that class and
-    ignores the other classes: with only a few nats at stake, q(c given x) learns the class late.
-    With w above 0 the objective is a looser bound than the ELBO, since the term is at most 0;
-    ``elbo`` and the history's terms leave it out. A schedule's weights do not apply to it: it also
-    trains facets that are not yet faded in.
+    By the bound alone, which has few nats at stake, q(c given x) learns a known class late. With w
+    above 0 the objective is a looser bound than the ELBO; ``elbo`` and the history's terms leave
+    the term out. A schedule's weights do not apply to it.
 
     :param label_weight: w, at least 0.
     :raises ValueError: if the weight is negative or not a number.

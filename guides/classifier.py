@@ -24,23 +24,19 @@ from ppl_models.program import ENUMERATE
 class ClassifierGuide(SupervisedGuide):
     r"""z ~ q(z given x) from one encoder, and y ~ q(y given x) where the class is unknown.
 
-    .. math::
+    .. math:: q(z_c, z_s, y, \pi \mid x)
+              = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
 
-        q(z_c, z_s, y, \pi \mid x)
-        = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
+    (N-VAE, Eq. 4 and 5.) Three objectives differ in how the classifier learns from known labels:
 
-    (N-VAE, Eq. 4 and 5.) There are three objectives, which differ in how the classifier learns from
-    known labels:
-
-    * Eq. 6, the paper's: a model without :math:`\pi`, with log q(y given x) added to the ELBO. This
-      objective is at most the ELBO; ``elbo`` and the history's ``elbo`` leave the added term out.
+    * Eq. 6, the paper's: a model without :math:`\pi`, with log q(y given x) added to the ELBO,
+      which ``elbo`` and the history leave out.
     * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y
       \mid x))`, with the KL in closed form; the default objective for such models.
     * Eq. 2: the same with :math:`\pi` drawn, using ``objective=GuideEnum_ELBO(...)``.
 
-    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the family contains the best
-    posterior: the expectation of Eq. 3 over y given x is highest when q(y given x) is the true
-    class probability.
+    Here :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4), so that Eq. 3 is highest where
+    q(y given x) is the true class probability.
 
     Labels are integers from 0 to L - 1, with -1 where unknown; they may be omitted. A sample of
     unknown class enters once per class, weighted by q(y given x). (Booleans ``known=`` may mark

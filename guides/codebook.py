@@ -68,9 +68,8 @@ class CodebookGuide(FacetGuide):
     .. math:: q(c_p = k \mid x) \propto \exp(-\lVert e_p(x) - e_k \rVert^2 / 2)
 
     the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B).
-    Training uses relaxed draws of the codes (Gumbel-softmax) and their KL in closed form; the
-    history and :func:`inference.elbo` report values for one-hot draws. ``posterior`` and ``embed``
-    give the mean of z: the codes' vectors, averaged by probability.
+    Training relaxes draws (Gumbel-softmax), with the KL in closed form; the history and
+    :func:`inference.elbo` are of one-hot draws. ``embed`` gives the codes' mean vectors.
 
     :param model: a :class:`~ppl_models.vqvae.VQVAE`.
     :param num_samples: L, the number of draws of the codes.

@@ -108,10 +108,9 @@ class InverseAutoregressive(Family):
               z_{t, i} = s_{t, i} z_{t - 1, i} + m_{t, i}, \quad
               (s_{t, i}, m_{t, i}) = f_t(z_{t - 1, < i}, h(x))
 
-    with the order of the coordinates reversed from layer to layer. The layers are Pyro's. A draw
-    and its density take one pass; the density of other values takes d. Logarithms of s are softly
-    bounded to +-3, to avoid overflow. ``mean`` and ``variance`` of such a q are averages over 256
-    points of a quasi-random sequence. Of a single coordinate q is a Normal.
+    with the order of the coordinates reversed from layer to layer. A draw and its density take one
+    pass; the density of other values takes d. Logarithms of s are softly bounded to +-3. ``mean``
+    and ``variance`` are averages over 256 fixed points. Of a single coordinate q is a Normal.
 
     :param num_layers: T.
     :param widths: hidden widths of each layer's network f, raised to d where they are below.
@@ -174,14 +173,11 @@ class Refined(Family):
               \mathbb{E}_{q(z \mid \lambda_t)} [\log p(x, z) - \log q(z \mid \lambda_t)]\big)
 
     with clusters summed out, given their neighbours if these are, also where labels are known, and
-    with the weights of the terms of z. What an encoder of limited size leaves of the bound is
-    gained back; what the family itself leaves is not. The expectation is over fixed points, so that
-    the same datum always has the same posterior, and a datum whose bound by them does not rise
-    keeps the encoder's. The steps have no gradient: the objective's gradient passes to the encoder
-    as if :math:`\lambda_T - \lambda_0` did not depend on it, which leaves out second derivatives.
-
-    Each of the steps takes the decoder forwards and backwards at ``num_points`` points, in training
-    and in predictions.
+    with the weights of the terms of z. The expectation is over fixed points, so that the same datum
+    always has the same posterior, and a datum whose bound by them does not rise keeps the
+    encoder's. The objective's gradient passes to the encoder as if :math:`\lambda_T - \lambda_0`
+    did not depend on it. Each step takes the decoder forwards and backwards at ``num_points``
+    points, in training and in predictions.
 
     :param family: the other family; diagonal Normals by default.
     :param num_steps: T.

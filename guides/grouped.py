@@ -28,8 +28,7 @@ from ppl_models.networks import Encoder, NoEncoder
 
 
 class GroupedGuide(FacetGuide):
-    r"""q(content given the group) from the encoder's output for all members, q(style given x) from
-    each member alone.
+    r"""q(content given the group) from all members' heads, q(style given x) from each alone.
 
     .. math:: q(C_G, S_G \mid X_G) = q(C_G \mid X_G) \prod_{i \in G} q(S_i \mid X_i)
 
@@ -139,13 +138,11 @@ class GroupedGuide(FacetGuide):
 
 
 class SimilarContentGuide(GroupedGuide):
-    r"""A VAE with a penalty that keeps the contents of a group's members similar (ML-VAE's
-    supplement, 8, Eq. 18).
+    r"""A VAE whose members of a group have similar contents (ML-VAE's supplement, 8, Eq. 18).
 
-    Every row has its own content. For each group, the objective is reduced by the mean symmetrised
-    KL divergence between the posteriors of its members, paired in the order of the rows; groups of
-    one have no penalty. The history and :func:`inference.elbo` report the VAE's ELBO, without the
-    penalty.
+    Every row has its own content. The objective is reduced by the mean over groups of the mean
+    symmetrised KL divergence of members' posteriors, paired in the order of the rows; groups of one
+    have none. The history and :func:`inference.elbo` leave this penalty out.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param penalty: lambda, at least 0.

@@ -15,8 +15,7 @@ from ppl_models.networks import Encoder
 
 
 class LadderGuide(NetworkGuide):
-    r"""q(y given x) q(z given x, y), with clusters passed up the ladder (Willetts et al., Eq. 6 to
-    8).
+    r"""q(y given x) q(z given x, y), with clusters passed up the ladder (VLAC, Eq. 6 to 8).
 
     .. math:: y_l \sim q(y_l \mid x), \quad h_1 = g_1(x), \; h_l = g_l(h_{l-1}, y_{l-1}), \quad
               z_l \sim q(z_l \mid h_l, y_l)
@@ -24,11 +23,10 @@ class LadderGuide(NetworkGuide):
     Details that the paper leaves open: q(y given x) has its own ladder, up to the last layer with
     clusters, and a cluster enters as a learned shift of its layer's features, initially zero.
 
-    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, with the KL
-    of every y, and of every z given y, in closed form). ``Enumerate`` is exact, but the number of
-    passes through the layers above and the decoder is the product of all layers' K. The methods of
-    a fitted guide (``embed``, ``posterior``, ``reconstruct``) use each layer's most probable
-    cluster.
+    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, with every
+    KL in closed form). ``Enumerate`` is exact and takes as many passes through the layers above and
+    the decoder as the product of all layers' K. ``embed``, ``posterior`` and ``reconstruct`` use
+    each layer's most probable cluster.
 
     :param model: any model on a ladder network, such as :class:`~ppl_models.vlac.VLAC`.
     :param num_samples: L, the number of draws of z, all given the same clusters.

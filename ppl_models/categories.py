@@ -116,9 +116,8 @@ class Ordinal(CodedLikelihood):
     :math:`p(x \leq k) = \sigma(b_k - \text{output})`, with ordered cut points b that are learned,
     the same for all entries.
 
-    As ``pyro.distributions.OrderedLogistic``, but in logits, which float32 does not round to 0, and
-    without writing into tensors, so that steps can be recorded. Encoders see codes on a scale from
-    -1 to 1.
+    As ``pyro.distributions.OrderedLogistic``, but in logits, which float32 does not round to 0.
+    Encoders see codes on a scale from -1 to 1.
 
     :param num_categories: K, at least 2; the codes are 0 to K - 1. ``None`` only for a column of a
         table that is still to be read.

@@ -74,15 +74,11 @@ class Columns(Likelihood):
 
     .. math:: p(x \mid z) = \prod_{d \,\text{observed}} p_d(x_d \mid z)
 
-    Columns are independent given z, so that gaps are left out, as by
-    :class:`~ppl_models.likelihoods.Incomplete` (Nazabal et al., *Handling incomplete heterogeneous
-    data using VAEs*, 2020). Categories are codes from 0 on. Densities, draws and means are in the
-    units of x: the bound is in nats per datum, of a density for numbers and a probability for
-    categories and counts. Means, as ``reconstruct`` and ``generate`` return them, are the most
-    probable codes for categories.
-
-    Encoders see the columns' own features, 0 in a gap, and then for each column whether there is
-    one.
+    Gaps are left out, as by :class:`~ppl_models.likelihoods.Incomplete` (Nazabal et al., *Handling
+    incomplete heterogeneous data using VAEs*, 2020). Categories are codes from 0 on, whose means
+    are the most probable ones. Densities, draws and means are in the units of x: the bound is in
+    nats per datum, of a density for numbers and a probability for categories and counts. Encoders
+    see the columns' own features, 0 in a gap, and then for each column whether there is one.
 
     :param columns: a likelihood for each column by name, in the columns' order: any of single
         entries, such as ``Normal(loc=40.0, unit=12.0)``, ``StudentT()``, ``LogNormal()``,

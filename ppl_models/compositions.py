@@ -139,15 +139,14 @@ class Multinomial(Likelihood):
 
     .. math:: \log p(x \mid n, z) = \log \frac{n!}{\prod_d x_d!} + \sum_d x_d \log p_d(z)
 
-    The total is that of each row and has no probability of its own: it is the size factor, and no
-    other is needed. Bounds are in nats per datum, of the exact probability given the total; a row
-    whose total is 0 has the log-probability 0. Encoders see log(1 + x m / n), where m is a typical
-    total. Data may be sparse (:class:`~ppl_models.given.sparse.SparseRows`).
+    The total of each row is given, and takes the place of a size factor. Bounds are in nats per
+    datum, of the exact probability; a row whose total is 0 has the log-probability 0. Encoders see
+    log(1 + x m / n), where m is a typical total. Data may be sparse
+    (:class:`~ppl_models.given.sparse.SparseRows`).
 
-    With several batches, such as laboratories or sources, the last column of x holds the code of
-    the batch. It is given, not modelled: each batch has learned offsets of the logits, and encoders
-    see its code as zeros and a one, so that latents need not tell the batches. Means and draws have
-    the total m, and are as in batch 0.
+    With several batches, such as laboratories, the last column of x holds the batch's code, which
+    is given: each batch has learned offsets of the logits, and encoders see its code as zeros and a
+    one. Means and draws have the total m, and are as in batch 0.
 
     :param num_batches: M; with 2 or more, the last column of x holds codes from 0 to M - 1.
     :param num_columns: D, if the logits are to have offsets: needed for several batches.
@@ -274,16 +273,14 @@ class Multinomial(Likelihood):
 
 
 class DirichletMultinomial(Multinomial):
-    r"""The same with overdispersion: the row's probabilities are drawn from a Dirichlet
-    distribution with the parameters a softmax(output), where the concentration a is learned, one
-    for all rows.
+    r"""The same with overdispersion: a row's probabilities are drawn from a Dirichlet distribution
+    with the parameters a softmax(output), where the concentration a is learned.
 
     .. math:: \log p(x \mid n, z) = \log \frac{n!\, \Gamma(a)}{\Gamma(a + n)}
         + \sum_d \log \frac{\Gamma(x_d + a p_d(z))}{x_d!\, \Gamma(a p_d(z))}
 
-    The variance of a count is that of :class:`Multinomial` times (n + a) / (1 + a), and the larger
-    a, the nearer the two are (Minka, *Estimating a Dirichlet distribution*, 2000). Words of a text
-    come in bursts, and counts of cells vary more than draws do.
+    The variance of a count is that of :class:`Multinomial` times (n + a) / (1 + a) (Minka,
+    *Estimating a Dirichlet distribution*, 2000).
 
     :param num_batches: M, as of :class:`Multinomial`.
     :param num_columns: D, as of :class:`Multinomial`.

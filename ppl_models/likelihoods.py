@@ -187,11 +187,9 @@ class Incomplete(Likelihood):
 
     .. math:: p(x_{\text{there}} \mid z) = \prod_{i \,\text{there}} p(x_i \mid z)
 
-    Entries are independent given z, so missing entries are summed out by skipping them. The
-    objective bounds log p of the observed entries, which is correct if entries are missing at
-    random given the observed ones (Nazabal et al., *Handling incomplete heterogeneous data using
-    VAEs*, 2020). Encoders see ``fill`` instead of missing entries. ``reconstruct`` returns means
-    for all entries, including missing ones.
+    The objective bounds log p of the observed entries, which is correct if entries are missing at
+    random given these (Nazabal et al., *Handling incomplete heterogeneous data using VAEs*, 2020).
+    Encoders see ``fill`` instead of missing entries, of which ``reconstruct`` returns means, too.
 
     :param likelihood: of the observed entries, any of single entries: not ``Exact``, and not of
         counts given their total; ``Columns`` takes missing entries itself.

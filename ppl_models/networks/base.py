@@ -58,9 +58,7 @@ def gated(inputs: Iterable[Tensor], gates: Tensor | None) -> list[Tensor]:
 
 
 class Encoder(nn.Module):
-    """Reads x: ``[..., *x_shape]`` to a vector of raw posterior parameters per facet, shallow to
-    deep.
-    """
+    """Reads x ``[..., *x_shape]``: a vector of raw parameters per facet, shallow to deep."""
 
     @abstractmethod
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
@@ -103,8 +101,7 @@ class Decoder(nn.Module):
 
 
 class Architecture(Options):
-    """Base of the architectures, which build an encoder and the matching decoder for given data and
-    latents.
+    """Base of the architectures, which build an encoder and the matching decoder.
 
     :param widths: widths of the hidden layers, from the data inwards.
     :param activation: ``"relu"``, ``"elu"``, ``"leaky_relu"``, ``"leaky_relu_0.1"`` or ``"tanh"``.
@@ -167,9 +164,7 @@ class Architecture(Options):
 
 
 class ReadsImages(Architecture):
-    """Base of architectures whose encoders read images ``(C, H, W)``: extra features are added as
-    channels.
-    """
+    """Base of architectures that read images ``(C, H, W)``: extra features become channels."""
 
     def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
         return (x_shape[0] + extra, *x_shape[1:])
@@ -179,9 +174,7 @@ class ReadsImages(Architecture):
 
 
 class ChannelsLast(ReadsImages):
-    """Base of those whose convolutions run in the channels-last layout, which on the CPU is as fast
-    or faster, especially for few channels.
-    """
+    """Base of those whose convolutions run in the channels-last layout, faster on the CPU."""
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         network = super()._initialized(network)

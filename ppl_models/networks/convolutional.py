@@ -14,27 +14,21 @@ from ppl_models.networks.ladder import Ladder
 
 
 class ConvLadder(ChannelsLast, Ladder):
-    """Convolutional ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE,
-    Table 5).
+    """Ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE, Table 5).
 
-    With two levels of 64 and 128 channels on 32 x 32 images, as in the table:
+    With two levels of 64 and 128 channels on 32 x 32 images, as in the table: encoder ``x -> 64 x
+    16 x 16 -> 128 x 8 x 8``. A head has two convolutions and a linear layer. The first convolution
+    is strided; on the last level the second is strided as well and doubles the channels. The linear
+    layer reads ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for z_2, which the table prints
+    in the opposite order. Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there
+    joined by ``z_1 -> 64 x 16 x 16``, to x.
 
-    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head has two convolutions and a linear layer.
-    The first convolution is strided; on the last level the second is strided as well and doubles
-    the channels. The linear layer reads ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for
-    z_2. (The table prints these numbers, 3136 and 1024, in the opposite order.) Decoder: ``z_2 ->
-    256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
-
-    Kernels have size 4; those that keep the image size in the decoder have size 3, as in the
-    authors' code (size 4, as in the table, cannot keep it). The second convolution of a head has
-    size 1 if the first leaves a single pixel. Every layer except those that output heads and x is
-    followed by its activation and then batch normalisation, the order of the authors' code. The
-    output is linear, without the activation and normalisation that the table prints after it; the
-    likelihood interprets it. The layers of ``layers_after_merge``, of which
-    the table has none, are convolutions that keep the image size.
-
-    When clusters are enumerated, batch statistics are taken over all values of every cluster, not
-    weighted by probability.
+    Kernels have size 4; those that keep the image size have size 3, as in the authors' code (size
+    4, as in the table, cannot keep it), and the second of a head has size 1 after a single pixel.
+    Layers but those of heads and x are followed by their activation and then batch normalisation,
+    in the order of the authors' code; the output is linear. The layers of ``layers_after_merge``,
+    of which the table has none, keep the image size. When clusters are enumerated, batch statistics
+    are over all values of every cluster, not weighted by probability.
 
     :param widths: channels of each level, shallow to deep; models related to VLAC use (64, 128,
         256, 1024).

@@ -29,8 +29,7 @@ from ppl_models.networks.shared import Plain, PlainDecoder, SharedEncoder
 
 
 class ConvNet(ReadsImages, Plain):
-    """3 x 3 convolutions, two before each halving, and two fully connected layers (*I Don't Need
-    u*, Table A.3).
+    """3 x 3 convolutions, two before each halving, and two linear layers (*I Don't Need u*, A.3).
 
     Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the
     last convolution covers the whole remaining image. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64 -> 32
@@ -92,8 +91,7 @@ class ConvNet(ReadsImages, Plain):
 
 
 class ResNet(ReadsImages, Plain):
-    """Residual blocks with weight normalisation, each of which halves or doubles the image (*I
-    Don't Need u*, Table A.4).
+    """Residual blocks with weight normalisation that halve or double (*I Don't Need u*, A.4).
 
     Encoder: a 1 x 1 convolution to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
     Decoder: a fully connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a 1 x 1 convolution.
@@ -207,8 +205,7 @@ class StridedConvNet(ReadsImages, Plain):
     normalisation and ReLU; two linear layers of ``hidden`` units, each with batch normalisation and
     concatenated ReLU (max(h, 0) and max(-h, 0)); heads. Decoder: a linear layer, transposed
     convolutions of size 4 and stride 2 to all widths except the deepest, from deep to shallow, each
-    with batch normalisation and ReLU; a convolution of size 3. The paper does not say how its
-    decoder turns a vector into the first image: here the linear layer does.
+    with batch normalisation and ReLU; a convolution of size 3.
 
     :param widths: channels, from the data inwards; (64, 128, 256, 512) in the paper, for 64 x 64
         images.

@@ -216,10 +216,9 @@ class MLPLadder(Ladder):
     Encoder: ``x -> 500 -> 2000``, with a linear head for z_1 on the first and for z_2 on the second
     layer (Table 4). Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
-    The paper has two accounts of the join, which cannot both hold: Eq. 79 concatenates, which gives
-    the last layer 1000 inputs, and Table 4 gives it 500. The default is Eq. 79. The authors' code
-    adds a tenth of the rung, which leaves 500, and has one more layer ``500 -> 500`` before the
-    last one: ``MLPLadder(merge="gated_add", layers_after_merge=1)``.
+    Eq. 79, the default, concatenates at the join, which gives the last layer 1000 inputs; Table 4
+    has 500. The authors' code adds a tenth of the rung, which leaves 500, and has one more layer
+    ``500 -> 500`` before the last one: ``MLPLadder(merge="gated_add", layers_after_merge=1)``.
 
     The arguments are those of :class:`Ladder`.
 

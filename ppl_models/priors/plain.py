@@ -219,12 +219,9 @@ class Codebook(Prior):
         return (component @ self.loc).mT.flatten(-2)
 
     def log_affinity(self, embedding: Tensor) -> Tensor:
-        """Closeness of an embedding ``[..., dim]`` to every code, up to a constant: ``[..., places,
-        K]``, nats.
-
-        The log-density of each place's part under a Normal with identity covariance around each
-        code. Its softmax gives the responsibilities of a mixture of these Normals (*I Don't Need
-        u*, appendix B).
+        """Log-density of each place's part of an embedding ``[..., dim]`` under a Normal with
+        identity covariance around every code, up to a constant: ``[..., places, K]``, nats (*I
+        Don't Need u*, appendix B).
         """
         e = embedding.unflatten(-1, (self.code_dim, self.places)).mT
         # Terms that are equal for all codes cancel in a softmax.

@@ -20,10 +20,9 @@ class VampPrior(Mixture):
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
 
-    The components change with the encoder, so each such prior belongs to one guide: the first that
-    is built for its model. Pseudo-inputs start as uniform noise;
-    :func:`~inference.initialization.cold_start` and :func:`~inference.initialization.fit_mixtures`
-    replace the noise with data.
+    Such a prior belongs to the first guide that is built for its model. Pseudo-inputs start as
+    uniform noise, which :func:`~inference.initialization.cold_start` and
+    :func:`~inference.initialization.fit_mixtures` replace with data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.

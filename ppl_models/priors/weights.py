@@ -45,11 +45,10 @@ class DirichletWeights(MixtureWeights):
     each sample carries 1 / N of KL(q(pi), p(pi)). The bound is therefore exact in pi, and ``kl_c``
     in the history includes this share.
 
-    As N grows, the posterior of a mixture with too many components leaves the surplus empty if
-    alpha is below half the number of a component's parameters (Rousseau and Mengersen, 2011).
-    Optimisation from many components may stop earlier, with several components that share a
-    cluster. A smaller N strengthens the prior, and the objective is still a bound: a component is
-    removed once its share of the data falls below about 2 / N.
+    As N grows, surplus components become empty if alpha is below half the number of a component's
+    parameters (Rousseau and Mengersen, 2011); optimisation may stop earlier, with several that
+    share a cluster. With a smaller N, a stronger prior, the objective is still a bound: a component
+    is removed once its share of the data falls below about 2 / N.
 
     :param num_data: N: the number of training samples, or fewer for a stronger prior.
     :param concentration: alpha, positive.
