@@ -18,15 +18,13 @@ from ppl_models.given.checks import check_kind
 
 
 class NetworkGuide(FacetGuide):
-    """Base of guides whose heads hold 2 d numbers for z, then K logits for c; ``discrete`` says how
-    clusters are handled.
+    """Base of guides whose heads hold 2 d numbers for z, then K logits for c.
 
     Given the clusters of a datum's neighbours (``neighbors=``), q(c given x) is multiplied by what
     these say. Where a latent is averaged over its clusters (``AmortizedGuide(conditional=True)``),
     as in ``embed``, neighbours do not count.
 
-    :param discrete: ``Enumerate()``, ``GumbelSoftmax(...)`` or ``ScoreFunction(...)``. Each guide
-        needs its own object.
+    :param discrete: how clusters are handled; each guide needs its own object.
     :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of these.
     """
 

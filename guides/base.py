@@ -41,8 +41,7 @@ class FacetGuide(Program):
     :param model: the generative program.
     :param num_samples: L, the number of draws of z per sample in the objective.
     :param family: of q(z_j given x), see :mod:`guides.families`; diagonal Normals by default.
-    :raises ValueError: if ``num_samples`` is below 1, or model and guide take different keywords
-        besides x.
+    :raises ValueError: if ``num_samples`` is below 1, or the model takes other keywords besides x.
     """
 
     #: keywords, besides x, that the posterior is conditioned on, as in the models of this guide
@@ -141,8 +140,7 @@ class FacetGuide(Program):
         """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``.
 
         Keywords of every guide: ``num_samples``, L, by default the guide's own; ``marginal``,
-        whether the model omits its clusters; and what model and guide take besides x, ``[B, ...]``
-        each.
+        whether the model omits its clusters; and what model and guide take besides x.
         """
 
     @property
@@ -176,8 +174,7 @@ class FacetGuide(Program):
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """Logits of q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
 
-        Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation replaced by one
-        point.
+        Here from the posterior mean of z: MFCVAE's Eq. 12, with one point as the expectation.
 
         :param near: what the facet's clusters are given, as of
             :meth:`~ppl_models.base.FacetModel.by_facet`.
@@ -275,8 +272,7 @@ class FacetGuide(Program):
 
     @torch.no_grad()
     def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        """Probability of every cluster, for each facet whose clusters are inferred: ``{name: [N,
-        K]}``.
+        """Probability of every cluster, for facets with inferred ones: ``{name: [N, K]}``.
 
         Uses the guide's own rule, see :meth:`cluster_probs`.
         """
@@ -362,8 +358,7 @@ class SupervisedGuide(FacetGuide):
         """Add the term of one facet, within the data plate.
 
         :param logits: logits of q(c given x), ``[B, K]``, up to a constant.
-        :param label: integers ``[B]``, -1 where the class is unknown, which adds nothing; or
-            one-hot ``[B, K]``.
+        :param label: integers ``[B]``, -1 where unknown, which adds nothing; or one-hot.
         """
         if self.adds_label_loss and self.label_weight:
             one_hot = label.is_floating_point()

@@ -62,8 +62,7 @@ class PointGuide(FacetGuide):
 
 
 class CodebookGuide(FacetGuide):
-    r"""A code at each place, by its distance to the encoder's output: the relaxed VQ-VAE (Sonderby
-    et al., 2017).
+    r"""A code at each place, by its distance to the encoder's output (Sonderby et al., 2017).
 
     .. math:: q(c_p = k \mid x) \propto \exp(-\lVert e_p(x) - e_k \rVert^2 / 2)
 

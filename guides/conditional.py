@@ -27,8 +27,7 @@ class ConditionalGuide(FacetGuide):
     :param num_samples: L, the number of draws of z.
     :param family: of q(z given x, u), see :mod:`guides.families`; a diagonal Normal by default.
     :param reads_label: whether the encoder reads the label.
-    :raises ValueError: if the model is none of these, or ``family`` is Refined and the label is not
-        read.
+    :raises ValueError: if the model is none of these, or ``family`` is Refined without the label.
 
     Example:
         >>> import torch

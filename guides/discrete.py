@@ -146,8 +146,7 @@ class Discrete(Configurable, nn.Module):
 
 
 class Enumerate(Discrete):
-    """Sum over all clusters, weighted by probability: no noise and no bias, at K times the work if
-    z depends on c.
+    """Sum over all clusters: no noise and no bias, at K times the work if z depends on c.
 
     Example:
         >>> import torch
@@ -168,8 +167,7 @@ class Enumerate(Discrete):
 
 
 class Annealed(Options):
-    """A temperature that decays geometrically from ``start`` to ``end`` over the first ``steps``
-    optimiser steps.
+    """A temperature that decays geometrically from ``start`` to ``end`` over ``steps`` steps.
 
     A shorter run does not reach ``end``.
 
@@ -247,8 +245,7 @@ class GumbelSoftmax(Discrete):
 
 
 class ScoreFunction(Discrete):
-    """One drawn cluster, with the gradient of its probability from the score function (REINFORCE):
-    unbiased but noisy.
+    """One drawn cluster, with the score function's gradient (REINFORCE): unbiased but noisy.
 
     :param baseline: subtracted from a draw's cost: ``"none"``, ``"average"`` (decaying mean of past
         costs) or ``"learned"`` (a network of x).

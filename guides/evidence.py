@@ -129,8 +129,7 @@ class MixtureOfNormals(Evidence):
 
 
 class GroupMixture(dist.TorchDistribution):
-    """For each of M variables, the equally weighted mixture of one group's Normals: batch ``[M]``,
-    event ``[d]``.
+    """For each of M variables the mixture of one group's Normals: batch ``[M]``, event ``[d]``.
 
     Draws are differentiable: a member is chosen at random and its Normal is reparameterised; the
     weights are constant. A slot without members has a standard normal.

@@ -183,8 +183,7 @@ class Refined(Family):
     :param num_steps: T.
     :param rate: length of the first step, in standard deviations of q for its mean and in
         logarithms for its variances; later ones are shorter, down to 0.
-    :param num_points: points of the expectation, at least 2; twice the latents of all facets, if
-        that is more.
+    :param num_points: points of the expectation, at least 2 and twice the latents of all facets.
     :raises ValueError: if ``family`` is none, a number is too small, or the rate not above 0.
 
     Example:

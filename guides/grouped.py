@@ -122,8 +122,7 @@ class GroupedGuide(FacetGuide):
 
     @torch.no_grad()
     def posterior(self, x: Rows, **given: Any) -> dict[str, dist.TorchDistribution]:
-        """q(style given x) and q(content given the full group), for every row: batch ``[N]``, event
-        ``[d]``.
+        """q(style given x) and q(content given the group) of rows: batch ``[N]``, event ``[d]``.
 
         :param x: ``[N, *x_shape]``.
         :param given: ``group``, ``[N]``.
@@ -193,8 +192,7 @@ class SimilarContentGuide(GroupedGuide):
 
 
 class TableGuide(GroupedGuide):
-    """q(content) with parameters per group and q(style) with parameters per row, without
-    amortisation.
+    """q(content) with parameters per group and q(style) with parameters per row.
 
     It only covers the rows that it was built for: all of them in order, or some of them if their
     numbers are given as ``row=``. For new data, :func:`inference.infer_tables` fits new tables to
@@ -202,8 +200,7 @@ class TableGuide(GroupedGuide):
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param group: the group of every row, ``[N]``, integers.
-    :param content: see :class:`~guides.grouped.GroupedGuide`; the table is the same for all
-        options.
+    :param content: see :class:`~guides.grouped.GroupedGuide`.
     :raises ValueError: if ``group`` is not a vector of integers; later, if rows are given with
         different groups.
 

@@ -57,12 +57,10 @@ class FacetModel(Program):
     :param likelihood: p(x given z); ``Bernoulli()`` by default.
     :param network: the architecture; by default the ladder of MFCVAE's Table 4 with a rung per
         facet, or its shared architecture (Table 6) for a single facet.
-    :raises ValueError: if ``x_shape`` or ``facets`` is empty or malformed, or the network does not
-        fit.
+    :raises ValueError: if ``x_shape`` or ``facets`` is malformed, or the network does not fit.
 
     :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective;
-        fade-in, warm-up and beta all act through it. The objective is the ELBO when all weights are
-        1.
+        fade-in, warm-up and beta all act through it. The objective is the ELBO where all are 1.
     :ivar kl_sites: index into ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
     :ivar gated: whether the gates are applied; see :meth:`gating`.
@@ -162,8 +160,7 @@ class FacetModel(Program):
         return tuple(self.inferred)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        """Check the values of the keyword ``name`` for ``n`` samples, and convert them for the
-        program.
+        """Check a keyword's values for ``n`` samples, and convert them for the program.
 
         :raises ValueError: if it does not fit.
         """
@@ -176,8 +173,7 @@ class FacetModel(Program):
     def by_facet(self, neighbors: Tensor | None) -> dict[str, dict[str, Tensor]]:
         """What the clusters of each facet are given, as its prior's ``component`` takes it.
 
-        :param neighbors: numbers of neighbours in the clusters of the facets that accept them, side
-            by side ``[..., K + ...]``.
+        :param neighbors: numbers of neighbours in clusters, facets side by side.
         """
         if neighbors is None:
             return {}
@@ -205,13 +201,11 @@ class FacetModel(Program):
             yield
 
     def decode(self, z: Mapping[str, Tensor], **given: Any) -> dist.TorchDistribution:
-        """p(x given z): from latents ``[..., d_j]`` by facet to a distribution with batch ``[...]``
-        and event ``x_shape``.
+        """p(x given z), from latents ``[..., d_j]`` by facet: batch ``[...]``, event ``x_shape``.
 
         Also takes arrays, so that the output of a guide's ``embed`` can be decoded.
 
-        :param given: what the decoder reads besides latents (``decodes``), with the same batch
-            ``[...]``.
+        :param given: what the decoder reads besides latents (``decodes``), ``[...]``.
         :raises ValueError: if a facet or another input is missing or unknown.
         """
         if not isinstance(z, Mapping) or set(z) != set(self.priors):
@@ -287,8 +281,7 @@ class FacetModel(Program):
         :param facet: the facet whose cluster is fixed; all others are drawn from their full prior.
         :param cluster: component of ``facet`` to draw from.
         :param temperature: factor on the standard deviation within each component.
-        :param given: what the decoder reads besides latents (``decodes``), one entry per sample;
-            drawn at random by default.
+        :param given: what the decoder reads besides, one entry per sample; drawn by default.
         :raises ValueError: for an unknown facet, a cluster out of range, or inputs that do not fit.
         """
         check_size("n", n)

@@ -14,9 +14,7 @@ from ppl_models.likelihood_base import Likelihood, rebuilt
 
 
 class Codes(dist.Categorical):
-    """Codes 0 to K - 1 as floats, so that they can stand beside numbers; their ``mean`` is the most
-    probable one.
-    """
+    """Codes 0 to K - 1 as floats, beside numbers; their ``mean`` is the most probable one."""
 
     @property
     def mean(self) -> Tensor:
@@ -82,8 +80,7 @@ class CodedLikelihood(Likelihood):
 
 
 class Categorical(CodedLikelihood):
-    """Independent categories, each with its own logits from the decoder; encoders see each code as
-    zeros and a one.
+    """Independent categories by logits from the decoder; encoders see codes as zeros and a one.
 
     :param num_categories: K, at least 2; the codes are 0 to K - 1. ``None`` only for a column of a
         table that is still to be read.

@@ -83,8 +83,7 @@ class Columns(Likelihood):
     :param columns: a likelihood for each column by name, in the columns' order: any of single
         entries, such as ``Normal(loc=40.0, unit=12.0)``, ``StudentT()``, ``LogNormal()``,
         ``Bernoulli()``, ``Categorical(3)``, ``Ordinal(5)``, ``Poisson()``, ``NegativeBinomial()``.
-    :raises ValueError: if ``columns`` is no mapping of names to such likelihoods, or two columns
-        share one.
+    :raises ValueError: if ``columns`` maps no names to such likelihoods, or two columns share one.
 
     Example:
         >>> import torch

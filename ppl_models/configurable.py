@@ -102,8 +102,7 @@ def to_config(value: Any) -> Any:
 def from_config(config: Any) -> Any:
     """Rebuild what :func:`to_config` described.
 
-    :raises ValueError: if the description names a class from outside this library, or its arguments
-        do not fit.
+    :raises ValueError: if it names a class from outside this library, or arguments do not fit.
     """
     if isinstance(config, list):
         return [from_config(item) for item in config]

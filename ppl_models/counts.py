@@ -134,8 +134,7 @@ class Poisson(Counts):
     :param loc: if given, the log-rate is ``loc + unit * output``, and encoders see
         ``(log(1 + x) - loc) / unit``.
     :param unit: as ``loc``.
-    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` not
-        finite.
+    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` infinite.
 
     Example:
         >>> import torch
@@ -156,8 +155,7 @@ class NegativeBinomial(Counts):
     :param loc: if given, log m is ``loc + unit * output``, and encoders see
         ``(log(1 + x) - loc) / unit``.
     :param unit: as ``loc``.
-    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` not
-        finite.
+    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` infinite.
 
     Example:
         >>> import torch

@@ -285,11 +285,9 @@ def one_hot_of_largest(scores: Tensor) -> Tensor:
 
 
 def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """One-hot vectors ``[..., K]`` of integers ``[...]``; floats ``[..., K]`` are returned as they
-    are.
+    """One-hot vectors ``[..., K]`` of integers ``[...]``; floats ``[..., K]`` stay as they are.
 
-    :raises ValueError: for floats of another shape, booleans, or, with Pyro's checks on, classes
-        out of range.
+    :raises ValueError: for other floats, booleans, or, with Pyro's checks on, classes out of range.
     """
     label = torch.as_tensor(label, device=like.device)
     if label.is_floating_point() and label.shape[-1:] == (num_classes,):
@@ -326,8 +324,7 @@ class Proportions(dist.Dirichlet):
 
 
 class AveragedComponent(Component):
-    """A choice with random weights: log-probabilities are averages, whose exponentials sum to less
-    than 1.
+    """A choice whose log-probabilities are averages, with exponentials that sum to less than 1.
 
     Draws follow the normalised exponentials.
 

@@ -25,9 +25,7 @@ Built = TypeVar("Built", bound=Configurable)
 
 
 class Likelihood(Configurable, nn.Module):
-    """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event
-    ``x_shape``.
-    """
+    """Turns the decoder's output ``[..., *x_shape]`` into a distribution with event ``x_shape``."""
 
     #: inclusive range of valid data; 8-bit images are divided by 255 first
     support: tuple[float, float] = (-float("inf"), float("inf"))
@@ -88,11 +86,9 @@ class Likelihood(Configurable, nn.Module):
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        """Distribution over x from the decoder's raw output, whose last ``event_dim`` axes are the
-        event.
+        """Distribution over x from the decoder's output, whose last axes are the event.
 
-        With several parameters per entry, the output's first event axis is as many times longer
-        than that of x.
+        With several parameters per entry, the first event axis is as many times longer.
         """
 
     def check(self, x: Tensor) -> None:
@@ -131,8 +127,7 @@ class Located(Likelihood):
     """Base of likelihoods of numbers that have a place and a unit: what networks see and return is
     standardised; densities, draws and means are in the units of x.
 
-    The location parameter, of x or of :meth:`link` of x, is ``loc + unit * output``; where neither
-    is given, the output itself.
+    The location of :meth:`link` of x is ``loc + unit * output``; without both, the output itself.
     """
 
     loc: Tensor
@@ -181,8 +176,7 @@ class Located(Likelihood):
 
 
 class Scaled(Located):
-    """Base of those with a scale, on the scale of the location parameter: one for all entries, or
-    for each its own.
+    """Base of those with a scale beside the location: one for all entries, or for each its own.
 
     A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
     """

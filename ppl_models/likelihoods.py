@@ -195,8 +195,7 @@ class Incomplete(Likelihood):
         counts given their total; ``Columns`` takes missing entries itself.
     :param fill: what encoders see instead of a missing entry, such as the mean of the data; by
         default 0, where the likelihood allows it, or its ``loc``.
-    :raises ValueError: if ``likelihood`` is not one of single entries, or ``fill`` is outside its
-        support.
+    :raises ValueError: if ``likelihood`` is of no single entries, or ``fill`` outside its support.
 
     Example:
         >>> import torch
@@ -264,15 +263,13 @@ class Incomplete(Likelihood):
 
 
 class DiscretizedLogistic(Likelihood):
-    """8-bit values: the probability that a logistic distribution gives to each of 256 bins (Kingma
-    et al., 2016, C.5).
+    """8-bit values: a logistic distribution's probabilities of 256 bins (Kingma et al., 2016, C.5).
 
     The location is 0.5, the middle of the range, plus the output; the scale is learned and shared
     by all entries. The first and last bin include the tails, so the probabilities of 0, 1/255, ...,
     1 sum to one.
 
-    :param scale: initial scale, in units of the range; the standard deviation is 1.8 times as
-        large.
+    :param scale: initial scale, in units of the range; the standard deviation is 1.8 times that.
     :raises ValueError: if ``scale`` is not positive.
 
     Example:
@@ -311,13 +308,10 @@ class StudentT(Scaled):
     """Independent entries, x ~ StudentT(df, output, scale): numbers of which some lie far out.
 
     :param df: degrees of freedom, above 1; tails are heavier the fewer there are.
-    :param scale: in the units of x, not a standard deviation; ``None`` to learn it, from half of
-        ``unit`` on, above a tenth.
-    :param loc: if given, the location is ``loc + unit * output``, and encoders see
-        ``(x - loc) / unit``.
+    :param scale: in the units of x; ``None`` to learn it, from half of ``unit`` on, above a tenth.
+    :param loc: if given, the location is ``loc + unit * output``; encoders see (x - loc) / unit.
     :param unit: as ``loc``.
-    :raises ValueError: if ``df`` is not above 1, ``scale`` or ``unit`` not positive, or ``loc`` not
-        finite.
+    :raises ValueError: if ``df`` is at most 1, a scale or unit not positive, or ``loc`` infinite.
 
     Example:
         >>> import torch
@@ -350,8 +344,7 @@ class StudentT(Scaled):
 class LogNormal(Scaled):
     """Independent entries, log x ~ Normal(output, scale): positive numbers such as incomes.
 
-    :param scale: standard deviation of log x; ``None`` to learn it, from half of ``unit`` on, above
-        a tenth.
+    :param scale: standard deviation of log x; ``None`` to learn it, as of :class:`StudentT`.
     :param loc: if given, the mean of log x is ``loc + unit * output``, and encoders see
         ``(log x - loc) / unit``.
     :param unit: as ``loc``.

@@ -75,10 +75,8 @@ class MFCVAE(FacetModel):
         :param label: known clusters ``[B, J]``, a column for each mixture. The guide puts all
             weight on them, which is equivalent to observing them, so the model ignores them.
         :param neighbors: numbers of neighbours in each cluster, the facets' side by side.
-        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
-            / L.
-        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17), which
-            neighbours weigh as well.
+        :param num_samples: L; above 1, latents and x gain a leading axis of draws, weighted 1 / L.
+        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
         """
         with self.plate(x, size if neighbors is None else len(neighbors)):
             c: dict[str, Tensor] = {}

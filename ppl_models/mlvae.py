@@ -75,11 +75,9 @@ class MLVAE(FacetModel):
     ) -> Tensor:
         """The program. Sites: ``z_content``, ``z_style`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each entry of
-            ``group``.
+        :param x: observed batch ``[B, *x_shape]``; without it, one is drawn for each row.
         :param group: the group of each row, numbered from 0, ``[B]``.
-        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
-            / L.
+        :param num_samples: L; above 1, latents and x gain a leading axis of draws, weighted 1 / L.
         :param content: what gets its own draw of the content. ``"group"``: one draw for all
             members; ``z_content`` is then per group, in B slots of which the first are used.
             ``"member"``: each member has its own draw, weighted by one over the group's size

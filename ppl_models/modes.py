@@ -62,8 +62,7 @@ def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 def run_network(network: Callable[..., Any], device: torch.device, *inputs: Any) -> Any:
-    """Call ``network`` at the current precision and return float32 (or float64 if it computed in
-    that).
+    """Call ``network`` at the current precision; float32, or float64 if it computed in that.
 
     This is the only boundary between reduced precision and the densities: in bfloat16, a
     log-density of 784 pixels would have no accurate digits.

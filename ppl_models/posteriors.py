@@ -69,8 +69,7 @@ class FullNormal(dist.MultivariateNormal):
 
 
 class AutoregressiveNormal(dist.TorchDistribution):
-    """A diagonal Normal, followed by layers that scale and shift each coordinate by those before
-    it.
+    """A diagonal Normal, and layers that scale and shift each coordinate by those before it.
 
     :param base: batch ``[...]``, event ``[d]``.
     :param networks: of the layers; each maps z ``[..., d]`` and the features to shifts and

@@ -14,8 +14,7 @@ def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
     r"""Sums over the last axis of :math:`\log \Gamma(a + x) - \log \Gamma(a)`, for counts x.
 
     On the CPU only the entries of x that are not 0 are computed; elsewhere all, since their number
-    would have to be read back. It is an operation of its own for PyTorch, which is recorded and
-    mapped as one.
+    would have to be read back. It is one operation for PyTorch.
 
     :param x: counts ``[..., D]``; no gradient goes to them.
     :param start: a, positive, ``[..., D]``; both are broadcast.

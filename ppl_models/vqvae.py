@@ -16,8 +16,7 @@ from ppl_models.priors import Codebook, Flat
 
 
 class VQVAE(FacetModel):
-    r"""An image from a grid of codes of one codebook (van den Oord et al., 2017, as relaxed by
-    Sonderby et al., 2017).
+    r"""An image from a grid of codes (van den Oord et al., 2017; Sonderby et al., 2017).
 
     For each sample, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
     K)`; then, from the vectors of the codes, :math:`x \mid c \sim p(x \mid f(e_{c_1}, \ldots,
@@ -75,8 +74,7 @@ class VQVAE(FacetModel):
         *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
-        :param num_samples: L; above 1, codes and x gain a leading axis L, each draw weighted by 1 /
-            L.
+        :param num_samples: L; above 1, codes and x gain a leading axis of draws, weighted 1 / L.
         """
         with self.plate(x, size), self.draws(num_samples):
             # c_p ~ Uniform(1, ..., K)

@@ -191,8 +191,7 @@ def check_images(
 
     :param what: the network that needs them, for the message.
     :param at_least: smallest height and width afterwards.
-    :raises ValueError: if the data are not images, or their size does not divide by
-        ``2**halvings``.
+    :raises ValueError: if the data are not images, or cannot be halved that often.
     """
     factor = 2**halvings
     if len(x_shape) != 3 or any(n % factor or n < at_least * factor for n in x_shape[1:]):

@@ -116,8 +116,7 @@ def columns_given(X: Any) -> list[Given]:
 def given(name: str, values: Any) -> Given:
     """A column of a frame, or other values ``[N]``.
 
-    :raises ValueError: if an integer is too large for a float, or floats do not tell its integers
-        apart.
+    :raises ValueError: if an integer is too large, or floats do not tell its integers apart.
     """
     pandas = get_pandas()
     if pandas is not None and isinstance(values, pandas.api.extensions.ExtensionArray):

@@ -71,8 +71,7 @@ def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
 
 
 def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Number of rows in each of B slots, for groups ``[B]`` numbered from 0: ``[B]``, 0 for unused
-    slots.
+    """Number of rows in each of B slots, for groups ``[B]`` numbered from 0: ``[B]``.
 
     There are as many slots as rows, so that no count has to be copied to the host.
     """

@@ -113,16 +113,14 @@ def as_observed(
 
 
 def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
-    """A tensor ``[N, *x_shape]`` for ``model``: uint8 stays uint8, other numbers get the model's
-    dtype.
+    """A tensor ``[N, *x_shape]``: uint8 stays uint8, other numbers get the model's dtype.
 
     A memory-mapped array is read once to check it and stays memory-mapped; its batches are
     converted. Sparse matrices of SciPy and sparse tensors stay sparse if the likelihood reads
     counts, and are refused otherwise.
 
     :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or
-        infinity, or lies outside the support of the model's likelihood; the message says what was
-        given and what is needed.
+        infinity, or lies outside the support of the model's likelihood.
     """
     data: Any = _sparse(x, model) if is_sparse(x) else as_numbers(cast(ArrayLike, x))
     check_rows(data.shape, model.x_shape)

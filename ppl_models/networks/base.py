@@ -64,8 +64,7 @@ class Encoder(nn.Module):
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """``[..., *x_shape] -> [[..., size_j], ...]``, in the precision that the networks run at.
 
-        :param components: one-hot (or relaxed) ``[..., K_j]``, one per facet, for an encoder built
-            with components.
+        :param components: one-hot (or relaxed) ``[..., K_j]``, one per facet, if built so.
         """
 
     def forward(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
@@ -122,10 +121,8 @@ class Architecture(Options):
     ) -> Encoder:
         """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep.
 
-        :param sizes: 0 for a facet that needs no parameters: it has no head and is omitted from the
-            encoder's output.
-        :param components: K of each facet (0 for none) whose component enters its level and those
-            above.
+        :param sizes: 0 for a facet that has no head and is omitted from the output.
+        :param components: K of each facet (0: none) whose component enters its level and above.
         :raises ValueError: if components are not given for every facet, or a facet has no head.
         """
         if components and (len(components) != len(sizes) or not all(sizes)):
@@ -198,9 +195,7 @@ class Batched(nn.Sequential):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of vectors ``[B, C]`` or images ``[B, C, H, W]`` that also allows a
-    single value per channel.
-    """
+    """Batch normalisation of vectors or images that allows a single value per channel."""
 
     def _check_input_dim(self, x: Tensor) -> None:
         """Accept both vectors and images."""

@@ -30,8 +30,7 @@ class ConvLadder(ChannelsLast, Ladder):
     of which the table has none, keep the image size. When clusters are enumerated, batch statistics
     are over all values of every cluster, not weighted by probability.
 
-    :param widths: channels of each level, shallow to deep; models related to VLAC use (64, 128,
-        256, 1024).
+    :param widths: channels of each level, shallow to deep; of VLAC's kind (64, 128, 256, 1024).
     :raises ValueError: if an option is out of range; when a network is built, if the data are not
         images or are too small.
 

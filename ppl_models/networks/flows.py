@@ -21,8 +21,7 @@ class AutoregressiveFlow(Architecture):
 
     :param widths: hidden widths of each layer's network.
     :param num_layers: number of layers; 10 in *I Don't Need u* (appendix D).
-    :raises ImportError: when the decoder is built, if zuko, which implements the layers, is not
-        installed.
+    :raises ImportError: when the decoder is built, if zuko, which has the layers, is not installed.
 
     Example:
         >>> import torch

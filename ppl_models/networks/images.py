@@ -101,8 +101,7 @@ class ResNet(ReadsImages, Plain):
     parallel with one 1 x 1 convolution; the image is halved (by averaging) after them, or doubled
     (by repetition) before them.
 
-    :param widths: channels, from the data inwards: one number for the first convolution and one per
-        block.
+    :param widths: channels, from the data inwards: of the first convolution and of each block.
     :raises ValueError: if an option is out of range or there are fewer than two widths; when a
         network is built, if the data are not images.
 
@@ -207,8 +206,7 @@ class StridedConvNet(ReadsImages, Plain):
     convolutions of size 4 and stride 2 to all widths except the deepest, from deep to shallow, each
     with batch normalisation and ReLU; a convolution of size 3.
 
-    :param widths: channels, from the data inwards; (64, 128, 256, 512) in the paper, for 64 x 64
-        images.
+    :param widths: channels, from the data inwards; the paper's are for 64 x 64 images.
     :param hidden: units of the two linear layers.
     :raises ValueError: if an option is out of range; when a network is built, if the data are not
         images or cannot be halved that often.
@@ -253,8 +251,7 @@ class _ConcatenatedReLU(nn.Module):
 
 
 class ConvGrid(ChannelsLast):
-    """Latents on a grid: each width halves the image, and a 1 x 1 convolution outputs each place's
-    part of z.
+    """Latents on a grid: each width halves the image; a 1 x 1 convolution gives places' parts of z.
 
     ``x -> widths, each by a convolution of size 4 and stride 2 -> two residual blocks -> grid``,
     and back: the usual architecture of VQ-VAEs (van den Oord et al., 2017). For models with one

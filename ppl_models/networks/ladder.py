@@ -161,9 +161,7 @@ class Ladder(Architecture):
 
 
 class LadderEncoder(Encoder):
-    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, if any, shifts its
-    features.
-    """
+    """``x -> h_1 -> h_2 -> ...`` with a head on each; a component may shift its features."""
 
     def __init__(
         self,

@@ -83,9 +83,7 @@ class _SharedDecoder(Decoder):
 
 
 class Plain(Shared):
-    """Base of architectures without levels: the decoder's first layer reads all latents,
-    concatenated.
-    """
+    """Base of architectures without levels: the decoder reads all latents, concatenated."""
 
     @abstractmethod
     def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:

@@ -34,8 +34,7 @@ Data = tuple[Tensor, Tensor]
 
 
 class Prior(Configurable, nn.Module):
-    """Prior of one facet's latent vector ``z`` with ``dim`` entries and ``num_components``
-    components.
+    """Prior of one facet's latent vector ``z``.
 
     :ivar dim: length d of the latent vector.
     :ivar num_components: K; 1 where the prior has no discrete variable.
@@ -60,8 +59,7 @@ class Prior(Configurable, nn.Module):
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         """p(z given c) with event ``[d]``.
 
-        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z) with the component
-            summed out.
+        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z), summed over c.
         """
 
     @abstractmethod
@@ -89,8 +87,7 @@ class Prior(Configurable, nn.Module):
         """Draw ``[n, d]`` from component ``cluster``, or from the full prior if it is ``None``.
 
         :param temperature: factor on the standard deviation around the component's mean.
-        :raises ValueError: if ``n`` is below 1, the component is out of range, or the temperature
-            is negative.
+        :raises ValueError: if a number is out of range.
         """
         self._check_draws(n, cluster, temperature)
         component = self.component()
@@ -131,8 +128,7 @@ class Prior(Configurable, nn.Module):
 
 
 class Mixture(Prior):
-    r"""Base of the mixtures, which cluster a facet: :math:`c \sim \mathrm{Cat}(\pi)`, then z from
-    component c.
+    r"""Base of the mixtures: :math:`c \sim \mathrm{Cat}(\pi)`, then z from component c.
 
     Subclasses differ in their :meth:`components` and in how :meth:`place` initialises them.
 
@@ -168,8 +164,7 @@ class Mixture(Prior):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Initialise from a mixture that was fitted to latents of ``data``; anything not given is
-        kept.
+        """Initialise from a mixture fitted to latents of ``data``; what is not given is kept.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite.

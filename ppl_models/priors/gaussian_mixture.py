@@ -33,8 +33,7 @@ class GaussianMixture(Mixture):
     :param covariance: ``"diag"`` or ``"full"``; the latter is stored as a Cholesky factor.
     :param weights: ``"learned"``, ``"uniform"`` or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param scale: initial standard deviation of every component; the paper's variance is 0.01, so
-        0.1.
+    :param scale: initial standard deviation of every component; 0.1 in the paper.
     :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
 
     Example:

@@ -178,8 +178,7 @@ class ClassBlocks(Prior):
 
 class Codebook(Prior):
     """A code at every place, all equally probable; z holds their vectors: the first entry of every
-    place's, then the second, as a flattened image of ``code_dim`` channels (van den Oord et al.,
-    2017).
+    place's, then the second, as a flattened image (van den Oord et al., 2017).
 
     :param num_components: K, the number of codes.
     :param code_dim: length of a code's vector.

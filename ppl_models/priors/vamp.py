@@ -15,8 +15,7 @@ from ppl_models.priors.weights import DirichletWeights
 
 
 class VampPrior(Mixture):
-    r"""Mixture whose components are the guide's posteriors at learned pseudo-inputs (Tomczak and
-    Welling, Eq. 9).
+    r"""Mixture of the guide's posteriors at learned pseudo-inputs (Tomczak and Welling, Eq. 9).
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
 
@@ -27,12 +26,10 @@ class VampPrior(Mixture):
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
     :param x_shape: shape of one sample as the encoder reads it, ``model.features_shape``: the
-        model's ``x_shape``, unless the likelihood gives the encoder other numbers, as one-hot
-        vectors of categories.
+        model's ``x_shape``, unless the likelihood gives the encoder other numbers.
     :param weights: ``"learned"``, ``"uniform"`` (the paper's) or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param support: range that pseudo-inputs are clamped to, such as (0, 1) for images; unbounded by
-        default.
+    :param support: range that pseudo-inputs are clamped to, such as (0, 1) for images.
 
     Example:
         >>> import torch
@@ -72,8 +69,7 @@ class VampPrior(Mixture):
     ) -> None:
         """Use this encoder for the components from now on.
 
-        :raises ValueError: if the prior already uses another guide's encoder, or pseudo-inputs and
-            data differ in shape.
+        :raises ValueError: if it has another guide's encoder, or pseudo-inputs' shape differs.
         """
         own_shape = tuple(self.pseudo_inputs.shape[1:])
         if own_shape != x_shape:
