@@ -294,9 +294,8 @@ class FacetModel(Program):
             K = self.prior(facet).num_components
             if not is_index(cluster, K):
                 raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
-        beside = self.draw_given(
-            n, facet, cluster, {k: v for k, v in given.items() if v is not None}
-        )
+        fixed = {name: values for name, values in given.items() if values is not None}
+        beside = self.draw_given(n, facet, cluster, fixed)
         z = {
             name: prior.sample(n, cluster if name == facet else None, temperature)
             for name, prior in self.priors.items()
@@ -305,11 +304,7 @@ class FacetModel(Program):
             return self.decode(z, **beside).mean
 
     def draw_given(
-        self,
-        n: int,
-        facet: str | None = None,
-        cluster: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None
     ) -> dict[str, Any]:
         """What the decoder reads besides latents, for ``n`` generated samples.
 

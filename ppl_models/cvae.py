@@ -74,10 +74,6 @@ class CVAE(Labelled):
         return [concatenate(self.label_features(given["label"]), z[self.name])]
 
     def draw_given(
-        self,
-        n: int,
-        facet: str | None = None,
-        cluster: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None
     ) -> dict[str, Any]:
         return draw_labels(n, self.num_classes, self.gates.device, given)

@@ -155,11 +155,7 @@ class NVAE(FacetModel):
         return one_hot_labels(label, self.num_classes, self.gates)
 
     def draw_given(
-        self,
-        n: int,
-        facet: str | None = None,
-        cluster: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None
     ) -> dict[str, Any]:
         if facet != "class" or cluster is None:
             return draw_labels(n, self.num_classes, self.gates.device, given)

@@ -96,9 +96,8 @@ def as_observed(
     data = as_data(x, model)
     found = {name: values for name, values in given.items() if values is not None}
     if unknown := sorted(found.keys() - {*model.takes, *accepts}):
-        taken = (
-            " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
-        )
+        names = [*model.takes, *(f"{name}, if known," for name in accepts)]
+        taken = " and ".join(names) or "nothing"
         raise ValueError(
             f"{type(model).__name__} takes {taken} besides x, got {' and '.join(unknown)}: is that "
             "a misspelt option?"

@@ -17,6 +17,8 @@ from ppl_models.given.checks import check_counts, check_one_of
 from ppl_models.modes import run_network
 from ppl_models.networks.dense import Linear
 
+#: Of one sample, or a number for each facet.
+Shape = tuple[int, ...]
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 #: Activations by name, as networks take them.
@@ -136,7 +138,7 @@ class Architecture(Options):
         """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
-    def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
+    def joined_shape(self, x_shape: Sequence[int], extra: int) -> Shape:
         """Shape of one sample joined with ``extra`` features, as :meth:`join` returns it."""
         return (prod(x_shape) + extra,)
 
@@ -145,12 +147,10 @@ class Architecture(Options):
         return torch.cat([x.flatten(1), features], 1)
 
     @abstractmethod
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder: ...
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder: ...
 
     @abstractmethod
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder: ...
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder: ...
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         network.apply(INITIALIZERS[self.init])
@@ -163,7 +163,7 @@ class Architecture(Options):
 class ReadsImages(Architecture):
     """Base of architectures that read images ``(C, H, W)``: extra features become channels."""
 
-    def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
+    def joined_shape(self, x_shape: Sequence[int], extra: int) -> Shape:
         return (x_shape[0] + extra, *x_shape[1:])
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from math import prod
 from torch import nn
 
 from ppl_models.given.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, ChannelsLast
+from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, ChannelsLast, Shape
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
 
@@ -53,12 +53,12 @@ class ConvLadder(ChannelsLast, Ladder):
     ) -> None:
         super().__init__(widths, activation, init, merge, rungs, layers_after_merge)
 
-    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+    def up(self, x_shape: Shape, level: int) -> nn.Module:
         self._image(x_shape, level)  # raises if the images do not fit
         channels = self.widths[level - 1] if level else x_shape[0]
         return Batched(3, *self._conv(channels, self.widths[level], stride=2))
 
-    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+    def head(self, x_shape: Shape, level: int, size: int) -> nn.Module:
         image = [n // 2 for n in self._image(x_shape, level)]
         stride = 2 if level == len(self.widths) - 1 else 1
         kernel = 4 if min(image) > 1 else 1
@@ -72,16 +72,16 @@ class ConvLadder(ChannelsLast, Ladder):
             Linear(last * left, size),
         )
 
-    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+    def rung(self, x_shape: Shape, level: int, dim: int) -> nn.Module:
         shape = (self.rung_width(level), *self._image(x_shape, level))
         first = Linear(dim, prod(shape))
         return Batched(1, first, *self._after(prod(shape)), nn.Unflatten(1, shape))
 
-    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         channels = self.rung_width(level)
         return Batched(3, nn.Conv2d(width, channels, 3, 1, 1), *self._after(channels))
 
-    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def down(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         if level == 0:
             return Batched(3, nn.ConvTranspose2d(width, x_shape[0], 4, 2, 1))
         channels, below = self.widths[level], self.widths[level - 1]
@@ -110,6 +110,6 @@ class ConvLadder(ChannelsLast, Ladder):
     def _after(self, channels: int) -> list[nn.Module]:
         return [ACTIVATIONS[self.activation](), BatchNorm(channels)]
 
-    def _image(self, x_shape: tuple[int, ...], level: int) -> tuple[int, int]:
+    def _image(self, x_shape: Shape, level: int) -> tuple[int, int]:
         """Height and width of the features of ``level``."""
         return check_images(f"level {level} of a ConvLadder", x_shape, level + 1, at_least=2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.given.checks import check_size
-from ppl_models.networks.base import Architecture, Decoder, Encoder
+from ppl_models.networks.base import Architecture, Decoder, Encoder, Shape
 
 
 class AutoregressiveFlow(Architecture):
@@ -36,14 +36,12 @@ class AutoregressiveFlow(Architecture):
         super().__init__(widths)
         self.num_layers = check_size("num_layers", num_layers)
 
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder:
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         raise ValueError(
             "a flow has no encoder, it inverts its decoder: use FlowGuide with GMMFlow"
         )
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         if sum(dims) != prod(x_shape):
             raise ValueError(
                 f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x "
@@ -58,7 +56,7 @@ class FlowDecoder(Decoder):
     :param layers: zuko's transforms, from x to z.
     """
 
-    def __init__(self, layers: nn.Module, x_shape: tuple[int, ...]) -> None:
+    def __init__(self, layers: nn.Module, x_shape: Shape) -> None:
         super().__init__()
         self.layers, self.x_shape = layers, x_shape
 

@@ -23,6 +23,7 @@ from ppl_models.networks.base import (
     Encoder,
     NetworkT,
     ReadsImages,
+    Shape,
 )
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.shared import Plain, PlainDecoder, SharedEncoder
@@ -56,7 +57,7 @@ class ConvNet(ReadsImages, Plain):
             )
         self.hidden = check_size("hidden", hidden)
 
-    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         smallest = self._smallest(x_shape)
         layers, channels = [], x_shape[0]
         for i, width in enumerate(self.widths):
@@ -67,7 +68,7 @@ class ConvNet(ReadsImages, Plain):
         whole = nn.Conv2d(channels, self.hidden, smallest)
         return Batched(3, *layers, whole, nn.Flatten(), *self._dense(self.hidden)), self.hidden
 
-    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
         smallest, last = self._smallest(x_shape), self.widths[-1]
         layers = [*self._dense(dim), Linear(self.hidden, self.hidden)]
         layers += [nn.Unflatten(1, (self.hidden, 1, 1))]
@@ -84,7 +85,7 @@ class ConvNet(ReadsImages, Plain):
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
 
-    def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+    def _smallest(self, x_shape: Shape) -> tuple[int, int]:
         """Height and width of the features at the lowest resolution."""
         what = f"a ConvNet of {len(self.widths)} widths"
         return check_images(what, x_shape, len(self.widths) // 2)
@@ -121,14 +122,14 @@ class ResNet(ReadsImages, Plain):
                 f"{widths}"
             )
 
-    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         sizes = self._sizes(x_shape)
         blocks = [_Halving(n, m) for n, m in pairwise(self.widths)]
         first = nn.Conv2d(x_shape[0], self.widths[0], 1)
         trunk = Batched(3, first, *blocks, nn.ReLU(), nn.Flatten())
         return trunk, self.widths[-1] * prod(sizes[-1])
 
-    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
         sizes = self._sizes(x_shape)
         start = (self.widths[-1], *sizes[-1])
         steps = zip(pairwise(self.widths[::-1]), sizes[-2::-1], strict=True)
@@ -136,7 +137,7 @@ class ResNet(ReadsImages, Plain):
         first = Linear(dim, prod(start)), nn.Unflatten(1, start)
         return Batched(1, *first, *blocks, nn.ReLU(), nn.Conv2d(self.widths[0], x_shape[0], 1))
 
-    def _sizes(self, x_shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    def _sizes(self, x_shape: Shape) -> list[tuple[int, int]]:
         """Height and width before the first block and after each."""
         if len(x_shape) != 3:
             raise ValueError(
@@ -221,7 +222,7 @@ class StridedConvNet(ReadsImages, Plain):
         super().__init__(widths)
         self.hidden = check_size("hidden", hidden)
 
-    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         height, width = self._smallest(x_shape)
         layers: list[nn.Module] = []
         for n, m in pairwise((x_shape[0], *self.widths)):
@@ -231,7 +232,7 @@ class StridedConvNet(ReadsImages, Plain):
             layers += [BatchNorm(self.hidden), _ConcatenatedReLU()]
         return Batched(3, *layers), 2 * self.hidden
 
-    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
         height, width = self._smallest(x_shape)
         start = (self.widths[-1], 2 * height, 2 * width)
         layers = [Linear(dim, prod(start)), nn.Unflatten(1, start)]
@@ -239,7 +240,7 @@ class StridedConvNet(ReadsImages, Plain):
             layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
 
-    def _smallest(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+    def _smallest(self, x_shape: Shape) -> tuple[int, int]:
         """Height and width of the encoder's features at the lowest resolution."""
         what = f"a StridedConvNet of {len(self.widths)} widths"
         return check_images(what, x_shape, len(self.widths))
@@ -273,13 +274,11 @@ class ConvGrid(ChannelsLast):
     def __init__(self, widths: Sequence[int] = (64, 64)) -> None:
         super().__init__(widths)
 
-    def places(self, x_shape: tuple[int, ...]) -> int:
+    def places(self, x_shape: Shape) -> int:
         """Number of places of the grid, for images of ``x_shape``."""
         return prod(self._grid(x_shape))
 
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder:
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         if any(components):
             raise ValueError("ConvGrid takes no components: use a ladder, such as ConvLadder")
         depth = self._depth(sizes, x_shape)
@@ -290,7 +289,7 @@ class ConvGrid(ChannelsLast):
         layers += [_Residual(channels), _Residual(channels), nn.Conv2d(channels, depth, 1)]
         return SharedEncoder(Batched(3, *layers, nn.Flatten()), [nn.Identity()])
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         grid, depth = self._grid(x_shape), self._depth(dims, x_shape)
         last = self.widths[-1]
         layers = [nn.Unflatten(1, (depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
@@ -303,10 +302,10 @@ class ConvGrid(ChannelsLast):
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), nn.ReLU()]
 
-    def _grid(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+    def _grid(self, x_shape: Shape) -> tuple[int, int]:
         return check_images(f"a ConvGrid of {len(self.widths)} widths", x_shape, len(self.widths))
 
-    def _depth(self, sizes: tuple[int, ...], x_shape: tuple[int, ...]) -> int:
+    def _depth(self, sizes: Shape, x_shape: Shape) -> int:
         """Number of latents per place."""
         places = self.places(x_shape)
         if len(sizes) != 1 or sizes[0] % places:

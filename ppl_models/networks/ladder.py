@@ -11,7 +11,7 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.given.checks import check_one_of, is_index
-from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
+from ppl_models.networks.base import Architecture, Decoder, Encoder, Shape, concatenate, gated
 from ppl_models.networks.dense import Linear
 
 
@@ -79,18 +79,18 @@ class Ladder(Architecture):
     # The layers that a subclass defines.
 
     @abstractmethod
-    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+    def up(self, x_shape: Shape, level: int) -> nn.Module:
         """Layers from the features below (or the data) to those of ``level``."""
 
     @abstractmethod
-    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+    def head(self, x_shape: Shape, level: int, size: int) -> nn.Module:
         """Layers from the features of ``level`` to ``size`` raw parameters."""
 
     @abstractmethod
-    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+    def rung(self, x_shape: Shape, level: int, dim: int) -> nn.Module:
         """Layers from a latent of length ``dim`` to :meth:`rung_width` features of ``level``."""
 
-    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         """Hidden layer from ``width`` features of ``level`` to :meth:`rung_width` of the same; only
         for ladders that may have ``layers_after_merge``.
         """
@@ -100,7 +100,7 @@ class Ladder(Architecture):
         )
 
     @abstractmethod
-    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def down(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         """Layers from ``width`` features of ``level`` to the level below, or to the data."""
 
     def rung_width(self, level: int) -> int:
@@ -113,9 +113,7 @@ class Ladder(Architecture):
 
     # How they are put together.
 
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder:
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         self._check_rungs(sizes)
         heads = [(level, size) for level, size in zip(self.rungs, sizes, strict=True) if size]
         shifts = enumerate(zip(self.rungs, components, strict=False))
@@ -128,7 +126,7 @@ class Ladder(Architecture):
             shifts={str(j): self.shift(level, K) for j, (level, K) in shifts if K},
         )
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         self._check_rungs(dims)
         levels = zip(self.rungs, dims, strict=True)
         rungs = [self.rung(x_shape, level, dim) for level, dim in levels]
@@ -138,7 +136,7 @@ class Ladder(Architecture):
             rungs, backbones, partial(MERGES[self.merge][0], dim=self.feature_axis)
         )
 
-    def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
+    def _descent(self, x_shape: Shape, low: int, high: int) -> nn.Module:
         """Layers from the joined features of ``high`` to the next rung's ``low``; -1: the data."""
         # The deepest rung joins nothing from above; a level without a rung has nothing to join.
         merges = high != self.rungs[-1]
@@ -151,7 +149,7 @@ class Ladder(Architecture):
         levels = zip(range(high, low, -1), widths, strict=True)
         return _chain([*mixing, *(self.down(x_shape, level, width) for level, width in levels)])
 
-    def _check_rungs(self, dims: tuple[int, ...]) -> None:
+    def _check_rungs(self, dims: Shape) -> None:
         if len(dims) != len(self.rungs):
             raise ValueError(
                 f"the ladder has {len(self.rungs)} rungs (widths={self.widths}, "
@@ -229,21 +227,21 @@ class MLPLadder(Ladder):
         (torch.Size([3, 4]), torch.Size([3, 6]))
     """
 
-    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+    def up(self, x_shape: Shape, level: int) -> nn.Module:
         if level:
             return self._block(self.widths[level - 1], self.widths[level])
         return nn.Sequential(nn.Flatten(-len(x_shape)), *self._block(prod(x_shape), self.widths[0]))
 
-    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+    def head(self, x_shape: Shape, level: int, size: int) -> nn.Module:
         return Linear(self.widths[level], size)
 
-    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+    def rung(self, x_shape: Shape, level: int, dim: int) -> nn.Module:
         return self._block(dim, self.rung_width(level))
 
-    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         return self._block(width, self.rung_width(level))
 
-    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def down(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         if level:
             return self._block(width, self.widths[level - 1])
         return nn.Sequential(Linear(width, prod(x_shape)), nn.Unflatten(-1, x_shape))

@@ -10,7 +10,7 @@ from math import prod
 from torch import Tensor, nn
 
 from ppl_models.given.checks import check_kind, number
-from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
+from ppl_models.networks.base import Architecture, Decoder, Encoder, Shape, concatenate, gated
 from ppl_models.networks.dense import Linear
 
 
@@ -18,12 +18,10 @@ class Shared(Architecture):
     """Base of encoders without levels: each facet's head is a linear layer on the last features."""
 
     @abstractmethod
-    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         """Layers from ``[..., *x_shape]`` to a vector of features, and the number of features."""
 
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder:
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         if any(components):
             raise ValueError(
                 f"{type(self).__name__} has no levels that components could enter: use a ladder, "
@@ -50,11 +48,11 @@ class SharedMLP(Shared):
         torch.Size([2, 784])
     """
 
-    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         hidden = [self._block(n, m) for n, m in pairwise((prod(x_shape), *self.widths))]
         return nn.Sequential(nn.Flatten(-len(x_shape)), *hidden), self.widths[-1]
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         rungs = [self._block(dim, self.widths[-1]) for dim in dims]
         widths = (len(dims) * self.widths[-1], *self.widths[-2::-1])
         hidden = [self._block(n, m) for n, m in pairwise(widths)]
@@ -86,10 +84,10 @@ class Plain(Shared):
     """Base of architectures without levels: the decoder reads all latents, concatenated."""
 
     @abstractmethod
-    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
         """Layers from the concatenated latents ``[..., dim]`` to ``[..., *x_shape]``."""
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         return PlainDecoder(self.picture(sum(dims), x_shape))
 
 
@@ -128,11 +126,11 @@ class MLP(Plain):
         self.dropout = dropout
         self.skip = skip
 
-    def features(self, x_shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         hidden, width = self._hidden(prod(x_shape), *self.widths)
         return nn.Sequential(nn.Flatten(-len(x_shape)), *hidden), width
 
-    def picture(self, dim: int, x_shape: tuple[int, ...]) -> nn.Module:
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
         hidden, width = self._hidden(dim, *self.widths[::-1])
         return nn.Sequential(*hidden, Linear(width, prod(x_shape)), nn.Unflatten(-1, x_shape))
 

@@ -11,8 +11,7 @@ from torch.nn.functional import softplus
 
 from ppl_models.distributions import DiagonalNormal, is_enumerated
 from ppl_models.given.checks import check_one_of, number
-from ppl_models.priors.base import Data, Mixture, check_parameter
-from ppl_models.priors.weights import DirichletWeights
+from ppl_models.priors.base import Data, DirichletWeights, Mixture, check_parameter
 
 # A float32 density cannot resolve components that are narrower than this standard deviation.
 MIN_SCALE, MAX_SCALE = 1e-4, 1e10

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.given.checks import check_shape, number
-from ppl_models.priors.base import Data, Mixture
-from ppl_models.priors.weights import DirichletWeights
+from ppl_models.priors.base import Data, DirichletWeights, Mixture
 
 
 class VampPrior(Mixture):
