@@ -44,8 +44,7 @@ class ClassifierGuide(SupervisedGuide):
 
     :param model: an :class:`~ppl_models.nvae.NVAE`.
     :param num_samples: number of draws of z.
-    :param label_weight: weight of log q(y given x) in the objective; by default 1 for a model
-        without :math:`\pi` (Eq. 6), else 0.
+    :param label_weight: weight of log q(y given x) in the objective; 1 by default for Eq. 6, else 0.
     :raises ValueError: if the model is not an NVAE, or the weight is negative.
 
     Example:

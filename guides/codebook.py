@@ -24,8 +24,7 @@ from ppl_models.vqvae import VQVAE
 class PointGuide(FacetGuide):
     """z is the encoder's output, a point: with a flat prior, an autoencoder.
 
-    Its "ELBO" is the likelihood of the reconstructions and not a bound on log p(x); ``kl_z_NAME``
-    is minus the prior's log-density at the point.
+    Its "ELBO" is no bound; ``kl_z_NAME`` is minus the prior's log-density at the point.
 
     :param model: any model whose facets have no clusters.
     :raises ValueError: if a facet has clusters.

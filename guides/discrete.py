@@ -247,8 +247,7 @@ class GumbelSoftmax(Discrete):
 class ScoreFunction(Discrete):
     """One drawn cluster, with the score function's gradient (REINFORCE): unbiased but noisy.
 
-    :param baseline: subtracted from a draw's cost: ``"none"``, ``"average"`` (decaying mean of past
-        costs) or ``"learned"`` (a network of x).
+    :param baseline: of a draw's cost: ``"none"``, ``"average"`` of past ones, or ``"learned"``.
     :raises ValueError: if the baseline is unknown.
 
     Example:

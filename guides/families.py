@@ -74,8 +74,7 @@ class Diagonal(Family):
 class FullCovariance(Family):
     r""":math:`q(z \mid x) = \mathrm{Normal}(\mu(x), L(x) L(x)^\top)` with a lower triangular L.
 
-    The head gives the mean, the logarithm of the squared diagonal of L, and what is below it in
-    units of its row's diagonal: d (d + 3) / 2 numbers.
+    The head gives the mean, log L_ii^2, and L_ij / L_ii below the diagonal: d (d + 3) / 2 numbers.
 
     Example:
         >>> import torch

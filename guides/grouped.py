@@ -201,8 +201,7 @@ class TableGuide(GroupedGuide):
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
     :param group: the group of every row, ``[N]``, integers.
     :param content: see :class:`~guides.grouped.GroupedGuide`.
-    :raises ValueError: if ``group`` is not a vector of integers; later, if rows are given with
-        different groups.
+    :raises ValueError: if ``group`` is no vector of integers; later, if rows have other groups.
 
     Example:
         >>> import torch

@@ -225,8 +225,7 @@ class FacetModel(Program):
         return self.likelihood(output, len(self.x_shape))
 
     def log_joint(self, x: Tensor, z: Mapping[str, Tensor], **given: Any) -> Tensor:
-        """log p(x, z), with clusters summed out, in nats: ``[..., B]``; of what x and z are given,
-        such as a label, as conditions.
+        """log p(x, z given a label or the like), clusters summed out, in nats: ``[..., B]``.
 
         :param x: prepared data ``[B, *x_shape]``.
         :param z: latents ``[..., B, d_j]`` by facet; each facet's density has the facet's weight.

@@ -82,8 +82,7 @@ class CodedLikelihood(Likelihood):
 class Categorical(CodedLikelihood):
     """Independent categories by logits from the decoder; encoders see codes as zeros and a one.
 
-    :param num_categories: K, at least 2; the codes are 0 to K - 1. ``None`` only for a column of a
-        table that is still to be read.
+    :param num_categories: K, at least 2; ``None`` only for a column that is still to be read.
     :raises ValueError: if it is no integer of at least 2.
 
     Example:
@@ -116,8 +115,7 @@ class Ordinal(CodedLikelihood):
     As ``pyro.distributions.OrderedLogistic``, but in logits, which float32 does not round to 0.
     Encoders see codes on a scale from -1 to 1.
 
-    :param num_categories: K, at least 2; the codes are 0 to K - 1. ``None`` only for a column of a
-        table that is still to be read.
+    :param num_categories: K, at least 2; ``None`` only for a column that is still to be read.
     :raises ValueError: if it is no integer of at least 2.
 
     Example:

@@ -184,8 +184,7 @@ class Columns(Likelihood):
 
 
 def numeric(columns: Columns, x: Tensor) -> list[Tensor]:
-    """Each column of ``x`` ``[N, D]`` as numbers ``[N, F_d]``: as encoders see them, with a gap as
-    the mean of the column's others.
+    """Each column of ``x`` as encoders see it, ``[N, F_d]``, with a gap as the mean of the others.
 
     Example:
         >>> import torch

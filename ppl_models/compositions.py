@@ -151,8 +151,7 @@ class Multinomial(Likelihood):
     :param num_batches: M; with 2 or more, the last column of x holds codes from 0 to M - 1.
     :param num_columns: D, if the logits are to have offsets: needed for several batches.
     :param total: m; by default 1,000.
-    :raises ValueError: if a size is below 1, ``total`` is not positive, or ``num_columns`` is
-        missing where there are several batches.
+    :raises ValueError: if a number is too small, or several batches lack ``num_columns``.
 
     Example:
         >>> import torch

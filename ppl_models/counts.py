@@ -22,8 +22,7 @@ FIRST_SIZE = 5.0
 
 
 class WidePoisson(dist.Poisson):
-    """Pyro's Poisson by its log-rate, with log-probabilities in double precision: their terms are
-    as large as the counts, and cancel.
+    """Pyro's Poisson by its log-rate, in double precision: terms as large as the counts cancel.
 
     :param log_rate: ``[...]``.
     """
@@ -43,8 +42,7 @@ class WidePoisson(dist.Poisson):
 
 
 class WideNegativeBinomial(dist.NegativeBinomial):
-    """Pyro's negative binomial by the logarithms of its size and its mean, likewise: their
-    terms are as large as the counts, or as the size.
+    """Pyro's negative binomial by the logarithms of its size and its mean, likewise.
 
     :param log_size: scalar or ``[...]``.
     :param log_mean: ``[...]``.

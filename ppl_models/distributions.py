@@ -70,8 +70,7 @@ class DiagonalNormal(dist.Independent):
 def component_log_probs(components: dist.TorchDistribution, z: Tensor) -> Tensor:
     """log p(z given c) for every c: ``[..., d] -> [..., K]``.
 
-    All densities of all components are computed here, in one layout: a recorded program merges
-    those that model and guide share.
+    All are computed here, in one layout, so that model and guide share them in recorded programs.
 
     :param components: batch ``[K]``, event ``[d]``.
     """
@@ -200,8 +199,7 @@ WEIGHTS = _Weights()
 class Component(dist.OneHotCategorical):
     """One-hot choice among K components: batch ``[...]``, event ``[K]``.
 
-    The log-density is linear in the value. At a relaxed value (weights that sum to 1) it is
-    therefore the expectation over the component.
+    The log-density is linear in the value: at a relaxed one the expectation over the component.
     """
 
     support = WEIGHTS
@@ -350,8 +348,7 @@ class RelaxedComponent(Component):
 
     :param logits: ``[..., K]``.
     :param temperature: positive scalar; draws approach one-hot as it goes to 0.
-    :param hard: straight-through: draws are one-hot and follow the probabilities exactly, with the
-        gradient of the relaxed draws.
+    :param hard: straight-through: one-hot draws, with the gradient of the relaxed ones.
     """
 
     has_rsample = True

@@ -92,8 +92,7 @@ class Normal(Scaled):
     :param loc: if given, the mean is ``loc + unit * output``, and encoders see ``(x - loc) /
         unit``. For a column of a table: its mean.
     :param unit: as ``loc``. For a column of a table: its standard deviation.
-    :raises ValueError: if ``scale`` or ``unit`` is not positive, ``loc`` not finite, or ``bounded``
-        combined with ``loc`` or ``unit``, or with no scale.
+    :raises ValueError: if one is not positive or finite, or ``bounded`` has a place, or no scale.
 
     Example:
         >>> import torch

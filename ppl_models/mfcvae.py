@@ -14,8 +14,7 @@ from ppl_models.program import ENUMERATE
 
 
 class MFCVAE(FacetModel):
-    r"""Several clusterings of the same data: one mixture of Gaussians per facet, one shared
-    decoder.
+    r"""Several clusterings of the same data: a mixture of Gaussians per facet, one decoder.
 
     The generative process (Eq. 1, 2; Fig. 2, right), for each sample:
 

@@ -201,8 +201,7 @@ def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
 
 
 def index_clusters(model: Callable[..., Any]) -> Callable[..., Any]:
-    """The same model with a site ``c_NAME_index``, integers ``[B]``, for each cluster that is not
-    observed.
+    """The same model with a site ``c_NAME_index``, integers ``[B]``, for each latent cluster.
 
     ``c_NAME`` stays as a one-hot site that follows from it. ``pyro.infer.infer_discrete`` needs
     this: it takes the axis of a one-hot value for that of a plate. Weights of terms do not apply to

@@ -18,8 +18,7 @@ def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
 
     :param x: counts ``[..., D]``; no gradient goes to them.
     :param start: a, positive, ``[..., D]``; both are broadcast.
-    :returns: ``[...]``, in 64 bits where the device has such: large counts give large numbers, of
-        which what matters is a small difference.
+    :returns: ``[...]``, in 64 bits where the device has such: small differences matter.
 
     Example:
         >>> import torch

@@ -28,8 +28,7 @@ def as_labels(
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param name: the keyword, for messages.
-    :param unknown: whether -1 may mark an unknown class; masked entries, ``pandas.NA``, None, and
-        NaN among whole numbers are then unknown as well.
+    :param unknown: whether classes may be unknown: -1, or a gap as of :func:`with_unknown`.
     :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
     labels = as_integers(name, with_unknown(values, name) if unknown else values, n, "class")

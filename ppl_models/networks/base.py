@@ -106,8 +106,7 @@ class Architecture(Options):
 
     :param widths: widths of the hidden layers, from the data inwards.
     :param activation: ``"relu"``, ``"elu"``, ``"leaky_relu"``, ``"leaky_relu_0.1"`` or ``"tanh"``.
-    :param init: ``"pytorch"``, its default, ``"glorot_normal"`` (MFCVAE, D.4) or
-        ``"glorot_uniform"``.
+    :param init: ``"pytorch"``, ``"glorot_normal"`` (MFCVAE, D.4) or ``"glorot_uniform"``.
     :raises ValueError: if a width is below 1 or an option is unknown.
     """
 

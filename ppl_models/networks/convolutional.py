@@ -31,8 +31,7 @@ class ConvLadder(ChannelsLast, Ladder):
     are over all values of every cluster, not weighted by probability.
 
     :param widths: channels of each level, shallow to deep; of VLAC's kind (64, 128, 256, 1024).
-    :raises ValueError: if an option is out of range; when a network is built, if the data are not
-        images or are too small.
+    :raises ValueError: if an option is out of range; later, if data are no images or too small.
 
     Example:
         >>> from ppl_models import VLAE, ConvLadder

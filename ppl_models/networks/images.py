@@ -103,8 +103,7 @@ class ResNet(ReadsImages, Plain):
     (by repetition) before them.
 
     :param widths: channels, from the data inwards: of the first convolution and of each block.
-    :raises ValueError: if an option is out of range or there are fewer than two widths; when a
-        network is built, if the data are not images.
+    :raises ValueError: if there are fewer than two widths; later, if the data are not images.
 
     Example:
         >>> from ppl_models import VAE, ResNet
@@ -209,8 +208,7 @@ class StridedConvNet(ReadsImages, Plain):
 
     :param widths: channels, from the data inwards; the paper's are for 64 x 64 images.
     :param hidden: units of the two linear layers.
-    :raises ValueError: if an option is out of range; when a network is built, if the data are not
-        images or cannot be halved that often.
+    :raises ValueError: if an option is out of range; later, if data are no images or too small.
 
     Example:
         >>> from ppl_models import VAE, StridedConvNet

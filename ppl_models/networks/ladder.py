@@ -35,8 +35,7 @@ class Ladder(Architecture):
     Subclasses define the layers of a level, upwards and downwards, of a rung, and after a merge.
 
     :param widths: one width per level, from the data inwards.
-    :param merge: how a rung joins the decoder's features: ``"concatenate"`` (Eq. 79) or
-        ``"gated_add"`` (add 0.1 times the rung).
+    :param merge: how a rung joins: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (0.1 times it).
     :param rungs: levels with a facet, 0 being the shallowest; every level by default.
     :param layers_after_merge: hidden layers of the level's own width between each merge and the
         layers to the level below (or the data). With none, as in Eq. 79, the shallowest facet and
@@ -91,9 +90,7 @@ class Ladder(Architecture):
         """Layers from a latent of length ``dim`` to :meth:`rung_width` features of ``level``."""
 
     def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
-        """Hidden layer from ``width`` features of ``level`` to :meth:`rung_width` of the same; only
-        for ladders that may have ``layers_after_merge``.
-        """
+        """Hidden layer from ``width`` features to :meth:`rung_width`, after a merge."""
         raise NotImplementedError(
             f"{type(self).__name__} has no layer for layers_after_merge={self.layers_after_merge}: "
             "define after_merge, or give 0"

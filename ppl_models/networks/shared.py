@@ -32,8 +32,7 @@ class Shared(Architecture):
 
 
 class SharedMLP(Shared):
-    """Fully connected and shared, except for the layers next to the latents (MFCVAE, Table 6;
-    VaDE's network at J = 1).
+    """Fully connected, shared but for the layers next to the latents (MFCVAE, Table 6; VaDE's).
 
     Encoder: ``x -> 500 -> 2000``, one linear head per facet. Decoder: ``z_j -> 2000`` for each
     facet, concatenated, ``-> 500 -> x``. (The table has ``2000 -> 500`` for this layer, which two

@@ -78,9 +78,7 @@ class GaussianMixture(Mixture):
         return diagonal if self.covariance == "diag" else self.lower.tril(-1) + diagonal
 
     def natural_parameters(self) -> Tensor:
-        r"""Every component's :math:`(\mu / \sigma^2, -1 / (2 \sigma^2))`, of a diagonal covariance:
-        ``[K, 2 d]``, float64.
-        """
+        r""":math:`(\mu / \sigma^2, -1 / (2 \sigma^2))` of components: ``[K, 2 d]``, float64."""
         loc, precision = self.loc.double(), self.scale.double() ** -2
         return torch.cat([loc * precision, -0.5 * precision], -1)
 
@@ -106,8 +104,7 @@ class GaussianMixture(Mixture):
         """Set the mixture's parameters; anything not given is kept.
 
         :param loc: means ``[K, d]``.
-        :param covariances: ``[K, d, d]``, symmetric and positive definite; of these a diagonal
-            mixture reads the diagonals alone.
+        :param covariances: ``[K, d, d]``; of these a diagonal mixture reads the diagonals.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
         :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance that is
             read is not positive definite.
