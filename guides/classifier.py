@@ -44,7 +44,7 @@ class ClassifierGuide(SupervisedGuide):
 
     :param model: an :class:`~ppl_models.nvae.NVAE`.
     :param num_samples: number of draws of z.
-    :param label_weight: weight of log q(y given x) in the objective; 1 by default for Eq. 6, else 0.
+    :param label_weight: weight of log q(y given x) in the objective; by default 1 in Eq. 6, or 0.
     :raises ValueError: if the model is not an NVAE, or the weight is negative.
 
     Example:
@@ -94,8 +94,7 @@ class ClassifierGuide(SupervisedGuide):
                 for name, head in heads.items():
                     pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
 
-    # Layout of the encoder's output: 2 d numbers for z; for the class facet, L logits of the class
-    # follow.
+    # Layout of the encoder's output: 2 d numbers for z, and for the class facet L logits.
 
     def head_size(self, name: str) -> int:
         logits = cast(NVAE, self.model).num_classes if name == "class" else 0

@@ -23,6 +23,10 @@ from ppl_models.program import ENUMERATE
 __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "Needs", "ScoreFunction"]
 
 
+# Of baselines: how much of the average a new cost leaves, and the network's hidden units.
+DECAY, HIDDEN = 0.9, 100
+
+
 class NoBaseline(nn.Module):
     """No baseline: predicts 0.
 
@@ -44,9 +48,8 @@ class NoBaseline(nn.Module):
 class DecayingAverage(NoBaseline):
     """Exponentially decaying mean of past costs, independent of x."""
 
-    def __init__(self, x_shape: Sequence[int], decay: float = 0.9) -> None:
+    def __init__(self, x_shape: Sequence[int]) -> None:
         super().__init__(x_shape)
-        self.decay = decay
         self.register_buffer("average", torch.zeros(()))
         self.average: Tensor
 
@@ -55,22 +58,17 @@ class DecayingAverage(NoBaseline):
 
     def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
         if self.training:  # evaluation must not change the guide
-            self.average.mul_(self.decay).add_((1 - self.decay) * cost.mean())
+            self.average.mul_(DECAY).add_((1 - DECAY) * cost.mean())
         return cost.new_zeros(())
 
 
 class LearnedBaseline(NoBaseline):
     """A network of x, trained by squared error; the gradient reaches no other parameters."""
 
-    def __init__(self, x_shape: Sequence[int], width: int = 100) -> None:
+    def __init__(self, x_shape: Sequence[int]) -> None:
         super().__init__(x_shape)
-        self.network = nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(prod(x_shape), width),
-            nn.ReLU(),
-            nn.Linear(width, 1),
-            nn.Flatten(0),
-        )
+        first, last = nn.Linear(prod(x_shape), HIDDEN), nn.Linear(HIDDEN, 1)
+        self.network = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last, nn.Flatten(0))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
@@ -274,9 +272,6 @@ class ScoreFunction(Discrete):
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         baseline = self.baselines[name]
-        infer = {
-            "cost_baseline": baseline,
-            "cost_baseline_input": x,
-            "downstream": frozenset(downstream),
-        }
+        infer = {"cost_baseline": baseline, "cost_baseline_input": x}
+        infer["downstream"] = frozenset(downstream)
         return pyro.sample(f"c_{name}", Component(logits=logits), infer=infer)

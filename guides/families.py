@@ -40,11 +40,8 @@ class Family(Options):
         return None
 
     def improved(
-        self,
-        heads: dict[str, Tensor],
-        dims: Mapping[str, int],
-        bound: Callable[[dict[str, Tensor], int], Tensor],
-    ) -> dict[str, Tensor]:
+        self, heads: Heads, dims: Mapping[str, int], bound: Callable[[Heads, int], Tensor]
+    ) -> Heads:
         """Heads ``[B, size]`` by facet, perhaps improved beyond what the encoder gave.
 
         :param dims: d of each facet.
@@ -96,7 +93,8 @@ class FullCovariance(Family):
         below = below.index_copy(-1, rows * dim + columns, head[..., 2 * dim :])
         identity = torch.eye(dim, dtype=head.dtype, device=head.device)
         unit = below.unflatten(-1, (dim, dim)) + identity
-        return FullNormal(loc, (0.5 * log_variance).exp().unsqueeze(-1) * unit)
+        factor = (0.5 * log_variance).exp().unsqueeze(-1) * unit
+        return FullNormal(loc, scale_tril=factor)
 
 
 class InverseAutoregressive(Family):
@@ -159,6 +157,8 @@ def _length(size: int) -> int:
     return (isqrt(9 + 8 * size) - 3) // 2
 
 
+#: What an encoder gives for each facet, ``[B, size]``.
+Heads = dict[str, Tensor]
 # Of Adam, over few steps: its averages are short.
 FAST, SLOW, TINY = 0.8, 0.9, 1e-8
 
@@ -220,15 +220,12 @@ class Refined(Family):
         return self.family.posterior(head, layers)
 
     def improved(
-        self,
-        heads: dict[str, Tensor],
-        dims: Mapping[str, int],
-        bound: Callable[[dict[str, Tensor], int], Tensor],
-    ) -> dict[str, Tensor]:
+        self, heads: Heads, dims: Mapping[str, int], bound: Callable[[Heads, int], Tensor]
+    ) -> Heads:
         start = {name: head.detach() for name, head in heads.items()}
         units = {name: _units(head, dims[name]) for name, head in start.items()}
 
-        def value(offsets: dict[str, Tensor]) -> Tensor:
+        def value(offsets: Heads) -> Tensor:
             moved = {name: start[name] + units[name] * offsets[name] for name in start}
             return bound(moved, self.num_points)
 
@@ -239,9 +236,7 @@ class Refined(Family):
             offsets = {name: torch.where(better, each, 0.0) for name, each in offsets.items()}
         return {name: head + units[name] * offsets[name] for name, head in heads.items()}
 
-    def _climb(
-        self, at: dict[str, Tensor], gradient: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
+    def _climb(self, at: Heads, gradient: Callable[[Heads], Heads]) -> Heads:
         """Adam's steps uphill, for every number by itself, so that data do not touch each other."""
         first = second = {name: torch.zeros_like(each) for name, each in at.items()}
         for t in range(self.num_steps):

@@ -255,10 +255,8 @@ class FacetModel(Program):
     def _latent(self, name: str, z: Any) -> Tensor:
         latent = as_numbers(z, name).to(self.gates)
         if latent.shape[-1:] != (dim := self.priors[name].dim,):
-            raise ValueError(
-                f"the latent of facet {name!r} has shape {list(latent.shape)}, but [..., {dim}] "
-                "is needed"
-            )
+            found = list(latent.shape)
+            raise ValueError(f"the latent of facet {name!r} has shape {found}, not [..., {dim}]")
         return latent
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:

@@ -22,9 +22,8 @@ from ppl_models.rising import log_rising_sums, wide
 
 # Total of draws and means where none is given.
 TYPICAL_TOTAL = 1000.0
-# Concentration of a DirichletMultinomial before it is learned, and what a step of its parameter is
-# on the scale of logarithms: a concentration may be far from its first value, and a learning rate
-# that suits networks would not reach it.
+# Concentration of a DirichletMultinomial before it is learned, and a step of its parameter on the
+# scale of logarithms: it may be too far away for a learning rate that suits networks.
 FIRST_CONCENTRATION, SPEED = 100.0, 3.0
 
 

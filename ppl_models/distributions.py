@@ -18,8 +18,7 @@ from torch.nn.functional import logsigmoid
 from ppl_models.crossed_normals import normal_log_probs, product_pays
 
 NO_SHAPE = torch.Size()
-# Standard deviations from exp(-10 / 2) = 0.007 to exp(10 / 2) = 148: wider than any useful
-# posterior needs.
+# Standard deviations from exp(-10 / 2) = 0.007 to exp(10 / 2) = 148: more than a posterior needs.
 MAX_LOG_VARIANCE = 10.0
 # Log-odds of a known class: high enough that every other class has probability 0, but finite.
 CERTAIN = 1e4
@@ -43,8 +42,7 @@ class DiagonalNormal(dist.Independent):
         if self._validate_args:
             self._validate_sample(value)
         loc, scale = self._narrow
-        # Constants are summed over d before the batch enters, which saves a pass over [K, B, d]
-        # each.
+        # Constants are summed over d before the batch enters, which saves passes over [K, B, d].
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
         log_prob = -0.5 * ((value - loc) * scale.reciprocal()).square().sum(-1) - constant
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
@@ -476,8 +474,7 @@ class RoundedLogistic(dist.TorchDistribution):
         half = 0.5 / self.STEPS
         above = (value + half - self.loc) / self.scale
         below = (value - half - self.loc) / self.scale
-        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid: avoids
-        # cancellation.
+        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid.
         up, down = logsigmoid(above), logsigmoid(-below)
         inside = up + down + (-torch.expm1(-2 * half / self.scale)).log()
         return torch.where(value < half, up, torch.where(value > 1 - half, down, inside))

@@ -34,6 +34,9 @@ class Labelled(FacetModel):
         """The label as the networks read it, ``[B, num_label_features]``: one-hot."""
         return one_hot_labels(label, self.num_label_features, self.gates)
 
+    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
+        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
+
 
 class IVAE(Labelled, VaDE):
     r"""A VAE whose prior is conditioned on a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u,
@@ -94,9 +97,6 @@ class IVAE(Labelled, VaDE):
         # The bound is on log p(x given u): the label's own probability has no part in it.
         return TINY if site == self.site else super().site_weight(site)
 
-    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
-        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
-
     @property
     def inferred(self) -> Mapping[str, Prior]:
         return {}
@@ -150,9 +150,6 @@ class ContinuousIVAE(Labelled):
         with self.plate(x, len(label)), self.draws(num_samples):
             z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
             return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
-
-    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
-        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)

@@ -182,11 +182,7 @@ class Scaled(Located):
     """
 
     def __init__(
-        self,
-        scale: float | Sequence[Any] | np.ndarray | Tensor | None,
-        loc: float | None,
-        unit: float | None,
-        learned: bool = False,
+        self, scale: Any, loc: float | None, unit: float | None, learned: bool = False
     ) -> None:
         """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
         super().__init__(loc, unit)

@@ -50,9 +50,6 @@ class FullNormal(dist.MultivariateNormal):
     :param scale_tril: lower triangular, with a positive diagonal, ``[..., d, d]``.
     """
 
-    def __init__(self, loc: Tensor, scale_tril: Tensor, validate_args: bool | None = None) -> None:
-        super().__init__(loc, scale_tril=scale_tril, validate_args=validate_args)
-
     def from_noise(self, noise: Tensor) -> Tensor:
         """z ``[..., d]`` for standard normal noise of the same shape."""
         return self.loc + (self._unbroadcasted_scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
@@ -65,7 +62,7 @@ class FullNormal(dist.MultivariateNormal):
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> FullNormal:
         shape = (*batch_shape, *self.event_shape)
         factor = self.scale_tril.expand(*shape, self.event_shape[0])
-        return type(self)(self.loc.expand(shape), factor, validate_args=False)
+        return FullNormal(self.loc.expand(shape), scale_tril=factor, validate_args=False)
 
 
 class AutoregressiveNormal(dist.TorchDistribution):
@@ -115,18 +112,16 @@ class AutoregressiveNormal(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """From 256 points of a quasi-random sequence, without a gradient."""
         return self._moments[0]
 
     @property
     def variance(self) -> Tensor:
-        """From the same points."""
         return self._moments[1]
 
     @cached_property
     @torch.no_grad()
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of z, some points at a time."""
+        """Mean and variance of z by points of a quasi-random sequence, without a gradient."""
         # About a point among them: means may be large beside deviations.
         origin = self.from_noise(torch.zeros_like(self.base.mean))
         noise = normal_points(POINTS, self.event_shape[0], self.features)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
 from ppl_models.configurable import Options
-from ppl_models.given.checks import check_counts, check_one_of
+from ppl_models.given.checks import check_counts, check_images, check_one_of
 from ppl_models.modes import run_network
 from ppl_models.networks.dense import Linear
 
@@ -167,6 +167,11 @@ class ReadsImages(Architecture):
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
         return torch.cat([x, features[:, :, None, None].expand(-1, -1, *x.shape[2:])], 1)
+
+    def smallest(self, x_shape: Shape, halvings: int) -> tuple[int, int]:
+        """Height and width at the lowest resolution; the images have to fit."""
+        what = f"a {type(self).__name__} of {len(self.widths)} widths"
+        return check_images(what, x_shape, halvings)
 
 
 class ChannelsLast(ReadsImages):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, relu
 from torch.nn.utils.parametrize import register_parametrization
 
-from ppl_models.given.checks import check_images, check_size
+from ppl_models.given.checks import check_size
 from ppl_models.networks.base import (
     ACTIVATIONS,
     Batched,
@@ -52,13 +52,12 @@ class ConvNet(ReadsImages, Plain):
         super().__init__(widths, "elu")
         if len(self.widths) % 2:
             raise ValueError(
-                "ConvNet has two convolutions for each halving and needs an even number of widths: "
-                f"{widths}"
+                f"ConvNet has two convolutions for each halving, an even number of widths: {widths}"
             )
         self.hidden = check_size("hidden", hidden)
 
     def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
-        smallest = self._smallest(x_shape)
+        smallest = self.smallest(x_shape, len(self.widths) // 2)
         layers, channels = [], x_shape[0]
         for i, width in enumerate(self.widths):
             layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), *self._after(width)]
@@ -69,7 +68,7 @@ class ConvNet(ReadsImages, Plain):
         return Batched(3, *layers, whole, nn.Flatten(), *self._dense(self.hidden)), self.hidden
 
     def picture(self, dim: int, x_shape: Shape) -> nn.Module:
-        smallest, last = self._smallest(x_shape), self.widths[-1]
+        smallest, last = self.smallest(x_shape, len(self.widths) // 2), self.widths[-1]
         layers = [*self._dense(dim), Linear(self.hidden, self.hidden)]
         layers += [nn.Unflatten(1, (self.hidden, 1, 1))]
         layers += [nn.ConvTranspose2d(self.hidden, last, smallest, bias=False), *self._after(last)]
@@ -84,11 +83,6 @@ class ConvNet(ReadsImages, Plain):
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
-
-    def _smallest(self, x_shape: Shape) -> tuple[int, int]:
-        """Height and width of the features at the lowest resolution."""
-        what = f"a ConvNet of {len(self.widths)} widths"
-        return check_images(what, x_shape, len(self.widths) // 2)
 
 
 class ResNet(ReadsImages, Plain):
@@ -116,10 +110,7 @@ class ResNet(ReadsImages, Plain):
     ) -> None:
         super().__init__(widths, init=init)
         if len(self.widths) < 2:
-            raise ValueError(
-                "ResNet needs a width for its first convolution and one for each block, got "
-                f"{widths}"
-            )
+            raise ValueError(f"ResNet needs a first width and one for each block, got {widths}")
 
     def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         sizes = self._sizes(x_shape)
@@ -221,7 +212,7 @@ class StridedConvNet(ReadsImages, Plain):
         self.hidden = check_size("hidden", hidden)
 
     def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
-        height, width = self._smallest(x_shape)
+        height, width = self.smallest(x_shape, len(self.widths))
         layers: list[nn.Module] = []
         for n, m in pairwise((x_shape[0], *self.widths)):
             layers += [nn.Conv2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
@@ -231,17 +222,12 @@ class StridedConvNet(ReadsImages, Plain):
         return Batched(3, *layers), 2 * self.hidden
 
     def picture(self, dim: int, x_shape: Shape) -> nn.Module:
-        height, width = self._smallest(x_shape)
+        height, width = self.smallest(x_shape, len(self.widths))
         start = (self.widths[-1], 2 * height, 2 * width)
         layers = [Linear(dim, prod(start)), nn.Unflatten(1, start)]
         for n, m in pairwise(self.widths[::-1]):
             layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
         return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
-
-    def _smallest(self, x_shape: Shape) -> tuple[int, int]:
-        """Height and width of the encoder's features at the lowest resolution."""
-        what = f"a StridedConvNet of {len(self.widths)} widths"
-        return check_images(what, x_shape, len(self.widths))
 
 
 class _ConcatenatedReLU(nn.Module):
@@ -274,7 +260,7 @@ class ConvGrid(ChannelsLast):
 
     def places(self, x_shape: Shape) -> int:
         """Number of places of the grid, for images of ``x_shape``."""
-        return prod(self._grid(x_shape))
+        return prod(self.smallest(x_shape, len(self.widths)))
 
     def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         if any(components):
@@ -288,7 +274,7 @@ class ConvGrid(ChannelsLast):
         return SharedEncoder(Batched(3, *layers, nn.Flatten()), [nn.Identity()])
 
     def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
-        grid, depth = self._grid(x_shape), self._depth(dims, x_shape)
+        grid, depth = self.smallest(x_shape, len(self.widths)), self._depth(dims, x_shape)
         last = self.widths[-1]
         layers = [nn.Unflatten(1, (depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
         layers += [_Residual(last), _Residual(last), *self._after(last)]
@@ -299,9 +285,6 @@ class ConvGrid(ChannelsLast):
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), nn.ReLU()]
-
-    def _grid(self, x_shape: Shape) -> tuple[int, int]:
-        return check_images(f"a ConvGrid of {len(self.widths)} widths", x_shape, len(self.widths))
 
     def _depth(self, sizes: Shape, x_shape: Shape) -> int:
         """Number of latents per place."""

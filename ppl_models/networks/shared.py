@@ -118,10 +118,7 @@ class MLP(Plain):
         super().__init__(widths, activation, init)
         check_kind("skip", skip, bool, "True or False")
         if not 0 <= number(dropout) < 1:
-            raise ValueError(
-                "dropout is the fraction of units dropped and must be within [0, 1), got "
-                f"{dropout!r}"
-            )
+            raise ValueError(f"dropout is a fraction of units, within [0, 1), got {dropout!r}")
         self.dropout = dropout
         self.skip = skip
 

@@ -77,18 +77,12 @@ class VampPrior(Mixture):
                 f"{x_shape}: give VampPrior(..., x_shape={x_shape})"
             )
         if self._encode is not None:
-            raise ValueError(
-                "this VampPrior is made of another guide's posteriors: build a new model for a "
-                "new guide"
-            )
+            raise ValueError("this VampPrior is made of another guide's posteriors: build a model")
         self._encode = encode
 
     def components(self) -> dist.TorchDistribution:
         if self._encode is None:
-            raise ValueError(
-                "a VampPrior is made of a guide's posteriors: build one first, such as "
-                "VaDEGuide(model)"
-            )
+            raise ValueError("a VampPrior is made of a guide's posteriors: build VaDEGuide(model)")
         return self._encode(self.pseudo_inputs.clamp(*self.support))
 
     @torch.no_grad()
