@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import pyro
 import pyro.distributions as dist
@@ -33,11 +32,8 @@ class NetworkGuide(FacetGuide):
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
     ) -> None:
-        if not isinstance(discrete, Discrete | None):
-            raise ValueError(
-                f"discrete must be a rule such as Enumerate() or GumbelSoftmax(), got {discrete!r}"
-            )
         discrete = Enumerate() if discrete is None else discrete
+        check_kind("discrete", discrete, Discrete, "a rule such as Enumerate() or GumbelSoftmax()")
         discrete.check_free()
         super().__init__(model, num_samples)
         self.discrete = discrete
@@ -46,12 +42,6 @@ class NetworkGuide(FacetGuide):
     @property
     def needs(self) -> Needs:
         return self.discrete.needs if self.model.mixtures else Needs.NOTHING
-
-    def at_step(self, step: Tensor) -> None:
-        self.discrete.at_step(step)
-
-    def without_relaxation(self) -> AbstractContextManager:
-        return self.discrete.without_relaxation()
 
     def reading_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the networks that read x, without those of the clusters' shifts."""
@@ -185,7 +175,5 @@ class AmortizedGuide(NetworkGuide):
             return self.latent_given(name, head, None)
         component = Component(logits=self.cluster_logits(name, head))
         every = torch.eye(component.event_shape[0], dtype=head.dtype, device=head.device)
-        return dist.MixtureSameFamily(
-            dist.Categorical(logits=component.logits),
-            self.latent_given(name, head.unsqueeze(-2), every),
-        )
+        latents = self.latent_given(name, head.unsqueeze(-2), every)
+        return dist.MixtureSameFamily(dist.Categorical(logits=component.logits), latents)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from guides.discrete import Needs
+from guides.discrete import Discrete, Needs
 from guides.families import Diagonal, Family
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, one_hot_labels
@@ -65,14 +65,14 @@ class FacetGuide(Program):
                 f"{type(self).__name__} is for {self.kind.__name__}, got {type(model).__name__}: "
                 f"use {model.suitable_guide}"
             )
-        if family is not None:
-            check_kind("family", family, Family, "a family, such as FullCovariance()")
-            diagonal = isinstance(family, Diagonal)
-            if not diagonal and any(prior.uses_posterior for prior in model.priors.values()):
-                raise ValueError(
-                    "a VampPrior is made of diagonal posteriors: leave family out, or use another "
-                    f"prior, got {family!r}"
-                )
+        family = Diagonal() if family is None else family
+        self.family: Family = check_kind("family", family, Family, "such as FullCovariance()")
+        diagonal = isinstance(family, Diagonal)
+        if not diagonal and any(prior.uses_posterior for prior in model.priors.values()):
+            raise ValueError(
+                "a VampPrior is made of diagonal posteriors: leave family out, or use another "
+                f"prior, got {family!r}"
+            )
         if set(model.takes) != set(self.takes):
             needed, taken = (
                 " and ".join(names) or "nothing" for names in (model.takes, self.takes)
@@ -89,7 +89,6 @@ class FacetGuide(Program):
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)
-        self.family = Diagonal() if family is None else family
         layers = {name: self.family.layers(prior.dim) for name, prior in model.priors.items()}
         self.layers = nn.ModuleDict({name: each for name, each in layers.items() if each})
         self.encoder = self.build_encoder()
@@ -150,10 +149,13 @@ class FacetGuide(Program):
 
     def at_step(self, step: Tensor) -> None:
         """Called by the runner before each optimiser step, for guides that change in training."""
+        if isinstance(discrete := getattr(self, "discrete", None), Discrete):
+            discrete.at_step(step)
 
     def without_relaxation(self) -> AbstractContextManager:
         """Within this context draws follow the posterior exactly, so that the ELBO is a bound."""
-        return nullcontext()
+        discrete = getattr(self, "discrete", None)
+        return discrete.without_relaxation() if isinstance(discrete, Discrete) else nullcontext()
 
     # The encoder and the layout of its output.
 

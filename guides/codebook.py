@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from guides.base import EVALUATION_BATCH, FacetGuide, check_model
 from guides.discrete import GumbelSoftmax, Needs
 from ppl_models.base import FacetModel
 from ppl_models.distributions import one_hot_of_largest
+from ppl_models.given.checks import check_kind
 from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE
 
@@ -90,11 +90,8 @@ class CodebookGuide(FacetGuide):
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None
     ) -> None:
-        if not isinstance(discrete, GumbelSoftmax | None):
-            raise ValueError(
-                f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}"
-            )
         discrete = GumbelSoftmax() if discrete is None else discrete
+        check_kind("discrete", discrete, GumbelSoftmax, "a GumbelSoftmax(...), for relaxed codes")
         discrete.check_free()
         super().__init__(model, num_samples)
         self.discrete = discrete
@@ -106,12 +103,6 @@ class CodebookGuide(FacetGuide):
             logits = model.codebook.log_affinity(self.heads(x)[model.name])
             with self.draws(num_samples):
                 pyro.sample(f"c_{model.name}", self.discrete.relaxed(logits).to_event(1))
-
-    def at_step(self, step: Tensor) -> None:
-        self.discrete.at_step(step)
-
-    def without_relaxation(self) -> AbstractContextManager:
-        return self.discrete.without_relaxation()
 
     def head_size(self, name: str) -> int:
         return self.model.priors[name].dim

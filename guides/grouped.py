@@ -19,7 +19,7 @@ from guides.evidence import Evidence, GroupMean, ProductOfNormals
 from ppl_models.base import FacetModel
 from ppl_models.distributions import diagonal_normal, mean_and_log_variance
 from ppl_models.given.arrays import as_numbers
-from ppl_models.given.checks import check_one_of, number
+from ppl_models.given.checks import check_kind, check_one_of, number
 from ppl_models.given.labels import as_groups, as_integers, group_sizes
 from ppl_models.given.observed import Observed
 from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
@@ -64,13 +64,10 @@ class GroupedGuide(FacetGuide):
         evidence: Evidence | None = None,
         content: str = "member",
     ) -> None:
-        if not isinstance(evidence, Evidence | None):
-            raise ValueError(
-                "evidence must be a rule such as ProductOfNormals() or MixtureOfNormals(), got "
-                f"{evidence!r}"
-            )
         super().__init__(model, num_samples)
-        self.evidence = evidence if evidence is not None else ProductOfNormals()
+        example = "a rule such as ProductOfNormals() or MixtureOfNormals()"
+        evidence = ProductOfNormals() if evidence is None else evidence
+        self.evidence: Evidence = check_kind("evidence", evidence, Evidence, example)
         self.content = check_one_of("content", content, CONTENT_DRAWS)
 
     @property
@@ -130,10 +127,8 @@ class GroupedGuide(FacetGuide):
         data = self.observed(x, given)
         heads, group = self._all_heads(data), data.given["group"].to(self.model.gates.device)
         content = "untied" if self.content == "untied" else "member"
-        return {
-            "style": self.latent_posterior("style", heads["style"]),
-            "content": self.content_posterior(heads["content"], group, content),
-        }
+        style = self.latent_posterior("style", heads["style"])
+        return {"style": style, "content": self.content_posterior(heads["content"], group, content)}
 
 
 class SimilarContentGuide(GroupedGuide):
@@ -260,10 +255,8 @@ class TableGuide(GroupedGuide):
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         row = given["row"] if "row" in given else self._all_rows(len(prepared))
-        return {
-            "style": self.tables["style"][row],
-            "content": self.tables["content"][self.group_of_row[row]],
-        }
+        content = self.tables["content"][self.group_of_row[row]]
+        return {"style": self.tables["style"][row], "content": content}
 
 
 def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:

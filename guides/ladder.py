@@ -116,10 +116,7 @@ class LadderGuide(NetworkGuide):
     def _components(self) -> list[int]:
         """K of each facet, 0 if it has no clusters."""
         mixtures = self.model.mixtures
-        return [
-            prior.num_components if name in mixtures else 0
-            for name, prior in self.model.priors.items()
-        ]
+        return [p.num_components if n in mixtures else 0 for n, p in self.model.priors.items()]
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         logits, near = self.classify(prepared), self.model.by_facet(given.get("neighbors"))

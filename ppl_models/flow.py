@@ -54,10 +54,7 @@ class GMMFlow(FacetModel):
         network: AutoregressiveFlow | None = None,
         name: str = "cluster",
     ) -> None:
-        if not isinstance(prior, Mixture):
-            raise ValueError(
-                f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}"
-            )
+        check_kind("prior", prior, Mixture, "a mixture, such as GaussianMixture(50, 5)")
         if prior.uses_posterior:
             raise ValueError(
                 "GMMFlow's posteriors are points, of which no components can be made: use "

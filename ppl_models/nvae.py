@@ -85,9 +85,8 @@ class NVAE(FacetModel):
             "shared": StandardNormal(shared_dim),
             "class": ClassBlocks(num_classes, class_dim),
         }
-        super().__init__(
-            x_shape, facets, likelihood, network if network is not None else SharedMLP()
-        )
+        network = SharedMLP() if network is None else network
+        super().__init__(x_shape, facets, likelihood, network)
 
     @property
     def blocks(self) -> ClassBlocks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pyro
 from torch import Tensor
@@ -65,9 +66,7 @@ class VQVAE(FacetModel):
 
     @property
     def codebook(self) -> Codebook:
-        prior = self.priors[self.name]
-        assert isinstance(prior, Codebook)
-        return prior
+        return cast(Codebook, self.priors[self.name])
 
     def forward(self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``c_NAME`` ``[B, P, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,

@@ -108,11 +108,6 @@ class DirichletWeights(MixtureWeights):
         return f"DirichletWeights(num_data={self.num_data}, concentration={self.concentration})"
 
 
-def mixture_weights(weights: str | MixtureWeights) -> MixtureWeights:
-    """The :class:`MixtureWeights` that ``weights`` is or names."""
-    return weights if isinstance(weights, MixtureWeights) else PlainWeights(weights)
-
-
 #: Rows ``[N, *x_shape]`` and their latents ``[N, d]``.
 Data = tuple[Tensor, Tensor]
 
@@ -233,7 +228,8 @@ class Mixture(Prior):
         super().__init__()
         self.num_components = check_size("num_components", num_components)
         self.dim = check_size("dim", dim)
-        self.weights: MixtureWeights = mixture_weights(weights)
+        own = isinstance(weights, MixtureWeights)
+        self.weights: MixtureWeights = weights if own else PlainWeights(weights)
         self.logits = nn.Parameter(torch.zeros(num_components), requires_grad=self.weights.learned)
 
     @abstractmethod

@@ -77,12 +77,12 @@ class VampPrior(Mixture):
                 f"{x_shape}: give VampPrior(..., x_shape={x_shape})"
             )
         if self._encode is not None:
-            raise ValueError("this VampPrior is made of another guide's posteriors: build a model")
+            raise ValueError("this VampPrior has another guide: build a new model for a new guide")
         self._encode = encode
 
     def components(self) -> dist.TorchDistribution:
         if self._encode is None:
-            raise ValueError("a VampPrior is made of a guide's posteriors: build VaDEGuide(model)")
+            raise ValueError("a VampPrior needs a guide: build one first, such as VaDEGuide(model)")
         return self._encode(self.pseudo_inputs.clamp(*self.support))
 
     @torch.no_grad()

@@ -889,7 +889,7 @@ MODELS = [
     ),
     *of(
         "VaDE",
-        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "VaDE needs a mixture, such as"),
+        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "prior must be a mixture, such as"),
     ),
     *of(
         "VLAC",
@@ -993,7 +993,7 @@ MODELS = [
         (
             "type: prior",
             lambda: GMMFlow((D,), StandardNormal(D)),
-            "GMMFlow needs a mixture, such as",
+            "prior must be a mixture, such as",
         ),
         (
             "misfit: VampPrior",
