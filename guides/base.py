@@ -273,7 +273,7 @@ class FacetGuide(Program):
         return {name: q.mean.cpu().numpy() for name, q in self.posterior(x, **given).items()}
 
     @torch.no_grad()
-    def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+    def predict_proba(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Probability of every cluster, for facets with inferred ones: ``{name: [N, K]}``.
 
         Uses the guide's own rule, see :meth:`cluster_probs`.
@@ -286,7 +286,7 @@ class FacetGuide(Program):
                 for name in self.model.inferred
             }
 
-    def predict(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+    def predict(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet whose clusters are inferred: ``{name: [N]}``."""
         return {name: proba.argmax(-1) for name, proba in self.predict_proba(x, **given).items()}
 

@@ -81,10 +81,8 @@ class NVAE(FacetModel):
             ("shared_dim", shared_dim),
         ):
             check_size(name, value)
-        facets = {
-            "shared": StandardNormal(shared_dim),
-            "class": ClassBlocks(num_classes, class_dim),
-        }
+        blocks = ClassBlocks(num_classes, class_dim)
+        facets = {"shared": StandardNormal(shared_dim), "class": blocks}
         network = SharedMLP() if network is None else network
         super().__init__(x_shape, facets, likelihood, network)
 

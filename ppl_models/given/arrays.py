@@ -1,4 +1,6 @@
-"""Arrays as users have them (masked, nullable, sparse, quantised): as plain numbers or refused."""
+"""Arrays as users have them (masked, nullable, sparse, quantised): as plain numbers or refused,
+with the keyword ``name`` in messages.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,6 @@ def as_vectors(
 ) -> Tensor:
     """Real vectors ``[n, dim]`` of type ``dtype``.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if the shape is wrong or numbers are not finite.
     """
     vectors = as_numbers(values, name).to(dtype)
@@ -44,7 +45,6 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
 
     Longer floats than 64 bits become float64.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if it is not an array of real numbers.
     """
     if isinstance(x, Tensor):
@@ -87,7 +87,6 @@ LARGEST_EXACT = 2**53
 def dense_tensor(x: Tensor, name: str) -> Tensor:
     """``x`` if it is a dense tensor of real numbers.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if it is not; the message says how to convert it.
     """
     kinds = {
@@ -105,7 +104,6 @@ def dense_tensor(x: Tensor, name: str) -> Tensor:
 def array_of_tensor(x: Tensor, name: str) -> np.ndarray:
     """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if it is not dense and real.
     """
     dense = dense_tensor(x, name).detach().cpu().resolve_neg()
@@ -118,7 +116,6 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
 
     Numbers in an array of objects are converted; other objects stay.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if rows differ in shape, a number is too large, or it is sparse.
     """
     if hasattr(x, "todense"):
@@ -135,7 +132,6 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
 def check_told_apart(integers: np.ndarray, name: str) -> None:
     """Refuse integers of which different ones are the same float, as those beyond 2**53 may be.
 
-    :param name: for messages.
     :raises ValueError: if there are such; the message says what to do.
     """
     large = integers.size and max(int(integers.max()), -int(integers.min())) > LARGEST_EXACT

@@ -1,4 +1,6 @@
-"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbours."""
+"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbours; with
+the keyword ``name`` in messages.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,6 @@ def as_labels(
 ) -> Tensor:
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
-    :param name: the keyword, for messages.
     :param unknown: whether classes may be unknown: -1, or a gap as of :func:`with_unknown`.
     :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
@@ -63,7 +64,6 @@ def draw_labels(
 def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
     """Groups ``[n]``, given as any integers and renumbered from 0.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if the length is wrong or values are not integers.
     """
     return as_integers(name, values, n, "group").unique(return_inverse=True)[1]
@@ -81,7 +81,6 @@ def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
     """Booleans ``[n]``.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if the length is wrong or values are not booleans.
     """
     mask = as_numbers(values, name)
@@ -95,7 +94,6 @@ def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
 def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Tensor:
     """Integers ``[n]``.
 
-    :param name: the keyword, for messages.
     :param what: what each integer stands for, for messages.
     :raises ValueError: if the length is wrong, or values are not integers of 64 bits or are masked.
     """
@@ -121,7 +119,6 @@ def with_unknown(labels: Any, name: str) -> Any:
     which is how pandas holds integers with gaps; in lists and arrays of objects also of None, and
     of either among strings.
 
-    :param name: the keyword, for messages.
     :raises ValueError: if an integer needs 64 bits without a sign, or a tensor is not dense.
     """
     if is_into_series(labels) and not hasattr(labels, "iloc"):  # of polars or PyArrow
@@ -171,7 +168,6 @@ def _are_whole(numbers: np.ndarray) -> bool:
 def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) -> Tensor:
     """Known clusters, a column a facet: integers ``[n, J]``, -1 where unknown.
 
-    :param name: the keyword, for messages.
     :param values: integers ``[n]`` by facet, or columns ``[n, J]``; of one facet, ``[n]``.
     :param facets: the number of clusters of each facet that may be known.
     :raises ValueError: if they do not fit.
@@ -190,7 +186,6 @@ def neighbor_counts(
 ) -> Tensor:
     """How many neighbours are in each cluster, the facets' side by side: ``[n, K + ...]``.
 
-    :param name: the keyword, for messages.
     :param values: numbers ``[n, K]`` by facet, or side by side.
     :param facets: the number of clusters K of each facet that has neighbours.
     :param like: whose dtype and device the result has.
