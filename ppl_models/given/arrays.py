@@ -1,5 +1,6 @@
-"""Arrays as users have them (masked, nullable, sparse, quantised): as plain numbers or refused,
-with the keyword ``name`` in messages.
+"""Arrays as users have them (masked, nullable, sparse, quantised): as plain numbers or refused.
+
+What does not fit is a ValueError, which names the keyword ``name`` and says what to do.
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ LONGEST = 8
 def as_vectors(
     name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype
 ) -> Tensor:
-    """Real vectors ``[n, dim]`` of type ``dtype``.
-
-    :raises ValueError: if the shape is wrong or numbers are not finite.
-    """
+    """Real vectors ``[n, dim]`` of type ``dtype``."""
     vectors = as_numbers(values, name).to(dtype)
     if tuple(vectors.shape) != (n, dim):
         raise ValueError(
@@ -44,8 +42,6 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
     """An array of numbers as a dense tensor of the same dtype, NaN where it is masked or NA.
 
     Longer floats than 64 bits become float64.
-
-    :raises ValueError: if it is not an array of real numbers.
     """
     if isinstance(x, Tensor):
         return dense_tensor(x, name)
@@ -67,10 +63,7 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
 
 
 def within_float64(array: np.ndarray, name: str) -> np.ndarray:
-    """Longer floats as float64.
-
-    :raises ValueError: if a value is too large or too small for that.
-    """
+    """Longer floats as float64."""
     with np.errstate(over="ignore", under="ignore"):
         found = array.astype(np.float64)
     if np.isinf(found[np.isfinite(array)]).any() or (found[array != 0] == 0).any():
@@ -85,10 +78,7 @@ LARGEST_EXACT = 2**53
 
 
 def dense_tensor(x: Tensor, name: str) -> Tensor:
-    """``x`` if it is a dense tensor of real numbers.
-
-    :raises ValueError: if it is not; the message says how to convert it.
-    """
+    """``x`` if it is a dense tensor of real numbers."""
     kinds = {
         f"nested; give a padded tensor: torch.nested.to_padded_tensor({name}, ...)": x.is_nested,
         f"of layout {x.layout}; give {name}.to_dense()": x.layout != torch.strided,
@@ -102,10 +92,7 @@ def dense_tensor(x: Tensor, name: str) -> Tensor:
 
 
 def array_of_tensor(x: Tensor, name: str) -> np.ndarray:
-    """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16.
-
-    :raises ValueError: if it is not dense and real.
-    """
+    """A dense tensor as an array; NumPy has no floats of 8 bits and no bfloat16."""
     dense = dense_tensor(x, name).detach().cpu().resolve_neg()
     short = dense.is_floating_point() and dense.dtype not in (torch.float32, torch.float64)
     return (dense.float() if short else dense).numpy()
@@ -115,8 +102,6 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
     """``x`` as a plain array, NaN where it is masked or ``pandas.NA``.
 
     Numbers in an array of objects are converted; other objects stay.
-
-    :raises ValueError: if rows differ in shape, a number is too large, or it is sparse.
     """
     if hasattr(x, "todense"):
         raise ValueError(f"{name} is sparse ({type(x).__name__}): give {name}.toarray()")
@@ -130,10 +115,7 @@ def plain_array(x: ArrayLike, name: str) -> np.ndarray:
 
 
 def check_told_apart(integers: np.ndarray, name: str) -> None:
-    """Refuse integers of which different ones are the same float, as those beyond 2**53 may be.
-
-    :raises ValueError: if there are such; the message says what to do.
-    """
+    """Refuse integers of which different ones are the same float, as those beyond 2**53 may be."""
     large = integers.size and max(int(integers.max()), -int(integers.min())) > LARGEST_EXACT
     if large and len(np.unique(integers.astype(float))) < len(np.unique(integers)):
         raise ValueError(

@@ -1,5 +1,6 @@
-"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbours; with
-the keyword ``name`` in messages.
+"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbours.
+
+What does not fit is a ValueError, which names the keyword ``name`` and says what to do.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ def as_labels(
     """Classes ``[n]``, integers from 0 to ``num_classes - 1``.
 
     :param unknown: whether classes may be unknown: -1, or a gap as of :func:`with_unknown`.
-    :raises ValueError: if the length is wrong, or values are not integers or are out of range.
     """
     labels = as_integers(name, with_unknown(values, name) if unknown else values, n, "class")
     low, high = (int(bound) for bound in torch.aminmax(labels))
@@ -46,10 +46,7 @@ def as_labels(
 def draw_labels(
     n: int, num_classes: int, device: torch.device, given: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """The given classes of ``n`` samples, checked; drawn uniformly if not given.
-
-    :raises ValueError: as :func:`as_labels`, or if something else is given.
-    """
+    """The given classes of ``n`` samples, checked; drawn uniformly if not given."""
     beside = dict(given or {})
     label = beside.pop("label", None)
     if beside:
@@ -62,10 +59,7 @@ def draw_labels(
 
 
 def as_groups(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
-    """Groups ``[n]``, given as any integers and renumbered from 0.
-
-    :raises ValueError: if the length is wrong or values are not integers.
-    """
+    """Groups ``[n]``, given as any integers and renumbered from 0."""
     return as_integers(name, values, n, "group").unique(return_inverse=True)[1]
 
 
@@ -79,10 +73,7 @@ def group_sizes(group: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def as_mask(name: str, values: ArrayLike | Tensor, n: int) -> Tensor:
-    """Booleans ``[n]``.
-
-    :raises ValueError: if the length is wrong or values are not booleans.
-    """
+    """Booleans ``[n]``."""
     mask = as_numbers(values, name)
     if tuple(mask.shape) != (n,) or mask.dtype != torch.bool:
         raise ValueError(
@@ -95,7 +86,6 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
     """Integers ``[n]``.
 
     :param what: what each integer stands for, for messages.
-    :raises ValueError: if the length is wrong, or values are not integers of 64 bits or are masked.
     """
     if is_masked(values):
         raise ValueError(f"{name} has masked entries: give one {what} for each sample")
@@ -118,8 +108,6 @@ def with_unknown(labels: Any, name: str) -> Any:
     """``labels``, with -1 in place of masked entries, ``pandas.NA``, and NaN among whole numbers,
     which is how pandas holds integers with gaps; in lists and arrays of objects also of None, and
     of either among strings.
-
-    :raises ValueError: if an integer needs 64 bits without a sign, or a tensor is not dense.
     """
     if is_into_series(labels) and not hasattr(labels, "iloc"):  # of polars or PyArrow
         labels = nw.from_native(labels, series_only=True).to_list()
@@ -170,7 +158,6 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
 
     :param values: integers ``[n]`` by facet, or columns ``[n, J]``; of one facet, ``[n]``.
     :param facets: the number of clusters of each facet that may be known.
-    :raises ValueError: if they do not fit.
     """
     columns = values if isinstance(values, Mapping) else with_unknown(values, name)
     given = _by_facet(name, columns, dict.fromkeys(facets, 1), "clusters")
@@ -189,7 +176,6 @@ def neighbor_counts(
     :param values: numbers ``[n, K]`` by facet, or side by side.
     :param facets: the number of clusters K of each facet that has neighbours.
     :param like: whose dtype and device the result has.
-    :raises ValueError: if they do not fit, are negative or infinite.
     """
     given = _by_facet(name, values, facets, "a NeighborMixture")
     counts = []
