@@ -66,7 +66,7 @@ class FacetGuide(Program):
                 f"use {model.suitable_guide}"
             )
         family = Diagonal() if family is None else family
-        self.family: Family = check_kind("family", family, Family, "such as FullCovariance()")
+        self.family = check_kind("family", family, Family, "a family, such as FullCovariance()")
         diagonal = isinstance(family, Diagonal)
         if not diagonal and any(prior.uses_posterior for prior in model.priors.values()):
             raise ValueError(

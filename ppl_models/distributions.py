@@ -79,21 +79,17 @@ def component_log_probs(components: dist.TorchDistribution, z: Tensor) -> Tensor
     return components.log_prob(z.unsqueeze(-2))
 
 
-def in_plates(components: dist.TorchDistribution, plates: int) -> dist.TorchDistribution:
+class InPlates(dist.TorchDistribution):
     """All components, batch ``[K]``, as one distribution ``[K, 1, ..., 1]`` within plates."""
-    return _InPlates(components, plates, (*components.batch_shape, *[1] * plates))
-
-
-class _InPlates(dist.TorchDistribution):
-    """Components as :func:`in_plates` arranges them."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 
     def __init__(
-        self, components: dist.TorchDistribution, plates: int, batch_shape: Sequence[int]
+        self, components: dist.TorchDistribution, plates: int, batch_shape: Sequence[int] = ()
     ) -> None:
         self.components, self.plates = components, plates
-        super().__init__(torch.Size(batch_shape), components.event_shape, validate_args=False)
+        shape = torch.Size(batch_shape or (*components.batch_shape, *[1] * plates))
+        super().__init__(shape, components.event_shape, validate_args=False)
 
     @property
     def has_rsample(self) -> bool:
@@ -127,7 +123,7 @@ class _InPlates(dist.TorchDistribution):
         return draw(torch.Size((*sample_shape, *batch))).movedim(-2, -2 - self.plates)
 
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> dist.TorchDistribution:
-        return _InPlates(self.components, self.plates, batch_shape)
+        return InPlates(self.components, self.plates, batch_shape)
 
 
 class FewScalesNormal(dist.Independent):

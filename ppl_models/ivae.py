@@ -113,7 +113,6 @@ class ContinuousIVAE(Labelled):
     :param x_shape: shape of one sample.
     :param label_dim: length of u.
     :param dim: length of the latent vector.
-    :param name: the facet's name.
     :raises ValueError: if a size is below 1.
 
     Example:
@@ -133,23 +132,21 @@ class ContinuousIVAE(Labelled):
         dim: int,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
-        name: str = "label",
     ) -> None:
         self.num_label_features = check_size("label_dim", label_dim)
         prior = ConditionalNormal(label_dim, dim)
-        super().__init__(x_shape, {name: prior}, likelihood, network)
-        self.name = name
+        super().__init__(x_shape, {"label": prior}, likelihood, network)
 
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
-        """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+        """The program. Sites: ``z_label`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each u.
         :param label: u, ``[B, label_dim]``.
         """
-        prior, u = self.priors[self.name], self.label_features(label)
+        prior, u = self.priors["label"], self.label_features(label)
         with self.plate(x, len(label)), self.draws(num_samples):
-            z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
-            return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
+            z = pyro.sample("z_label", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
+            return pyro.sample("x", self.decode({"label": z}), obs=x)  # x | z
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)

@@ -36,7 +36,6 @@ SECONDS = 1.0
 # Where what users call is listed.
 PUBLIC = (
     "ppl_models",
-    "ppl_models.likelihoods",
     "ppl_models.networks",
     "ppl_models.priors",
     "guides",

@@ -19,9 +19,6 @@ from torch import Tensor
 
 from ppl_models.turns import exclusive
 
-# Bytes of the longest number that torch has.
-LONGEST = 8
-
 
 def as_vectors(
     name: str, values: ArrayLike | Tensor, n: int, dim: int, dtype: torch.dtype
@@ -52,7 +49,7 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
         raise ValueError(
             f"{name} has the byte order of another machine: give x.astype({array.dtype.name!r})"
         )
-    if array.dtype.itemsize > LONGEST:
+    if array.dtype.itemsize > 8:  # torch has no longer numbers
         array = within_float64(array, name)
     with exclusive(), warnings.catch_warnings():
         warnings.filterwarnings(

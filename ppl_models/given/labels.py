@@ -163,8 +163,10 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
     given = _by_facet(name, columns, dict.fromkeys(facets, 1), "clusters")
     labels = dict.fromkeys(facets, torch.full((n,), -1))
     for facet, each in given.items():
+        if getattr(each, "ndim", 1) == 2 and each.shape[1] == 1:
+            each = each[:, 0]
         what = f"{name} of {facet!r}"
-        labels[facet] = as_labels(what, _flat(each), n, facets[facet], unknown=True).cpu()
+        labels[facet] = as_labels(what, each, n, facets[facet], unknown=True).cpu()
     return torch.stack(list(labels.values()), 1)
 
 
@@ -215,8 +217,3 @@ def _by_facet(name: str, values: Any, sizes: Mapping[str, int], what: str) -> di
             f"{needed} columns, the facets' side by side"
         )
     return dict(zip(sizes, columns.split(list(sizes.values()), 1), strict=True))
-
-
-def _flat(values: Any) -> Any:
-    """A single column as a row of values."""
-    return values[:, 0] if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1 else values

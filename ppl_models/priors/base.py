@@ -20,9 +20,9 @@ from ppl_models.distributions import (
     AveragedComponent,
     Component,
     DiagonalNormal,
+    InPlates,
     MarginalMixture,
     component_log_probs,
-    in_plates,
     is_enumerated,
 )
 from ppl_models.given.checks import (
@@ -259,7 +259,7 @@ class Mixture(Prior):
         if component is None:
             return self.marginal(**given)
         if is_enumerated(component):
-            return in_plates(self.components(), component.dim() - 2)
+            return InPlates(self.components(), component.dim() - 2)
         return _averaged(self.components(), component)
 
     def marginal(self, **given: Tensor) -> dist.TorchDistribution:

@@ -77,7 +77,9 @@ class VampPrior(Mixture):
                 f"{x_shape}: give VampPrior(..., x_shape={x_shape})"
             )
         if self._encode is not None:
-            raise ValueError("this VampPrior has another guide: build a new model for a new guide")
+            raise ValueError(
+                "this VampPrior has another guide's posteriors: build a new model for a new guide"
+            )
         self._encode = encode
 
     def components(self) -> dist.TorchDistribution:

@@ -707,7 +707,7 @@ NETWORKS = [
         (
             "misfit: one width",
             lambda: ResNet((16,)),
-            r"for its first convolution and one for each block, got",
+            "ResNet needs a first width and one for each block, got",
         ),
         ("shape: no images", lambda: VAE((D,), 2, network=ResNet((4, 5))), r"got x_shape=\(6,\)"),
     ),
