@@ -260,10 +260,7 @@ class TableGuide(GroupedGuide):
 
 
 def as_rows(values: ArrayLike | Tensor, n: int, rows: int) -> Tensor:
-    """Row numbers ``[n]``, below ``rows``.
-
-    :raises ValueError: if the length is wrong, or values are not integers or are out of range.
-    """
+    """Row numbers ``[n]``, below ``rows``."""
     row = as_integers("row", values, n, "row number")
     if int(row.min()) < 0 or int(row.max()) >= rows:
         raise ValueError(

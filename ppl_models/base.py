@@ -168,8 +168,6 @@ class FacetModel(Program):
             f"{type(self).__name__} takes {name}=: implement check_given to check it"
         )
 
-    # Building blocks of programs and guides.
-
     def by_facet(self, neighbors: Tensor | None) -> dict[str, dict[str, Tensor]]:
         """What the clusters of each facet are given, as its prior's ``component`` takes it.
 

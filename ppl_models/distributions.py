@@ -316,9 +316,8 @@ class Proportions(dist.Dirichlet):
 
 
 class AveragedComponent(Component):
-    """A choice whose log-probabilities are averages, with exponentials that sum to less than 1.
-
-    Draws follow the normalised exponentials.
+    """A choice whose log-probabilities are averages, with exponentials that sum to less than 1;
+    draws follow these, normalised.
 
     :param logits: averages ``[..., K]``, nats; so named as in every one-hot distribution of Pyro's.
     """

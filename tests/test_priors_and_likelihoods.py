@@ -45,8 +45,8 @@ from ppl_models.crossed_normals import SMALL_INTERMEDIATE, normal_log_probs, pro
 from ppl_models.distributions import (
     Component,
     DiagonalNormal,
-    LogitContinuousBernoulli,
     InPlates,
+    LogitContinuousBernoulli,
     mark_enumerated,
 )
 

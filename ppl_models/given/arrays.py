@@ -144,9 +144,7 @@ def hidden(x: Any) -> np.ndarray:
 
 
 def objects_of(x: Any) -> np.ndarray | None:
-    """A list as an array of objects, or such an array; ``None`` for anything else, and for rows
-    that differ in shape, which the check of numbers says.
-    """
+    """A list or an array of objects as such an array; ``None`` for others, and ragged rows."""
     if not isinstance(x, list | tuple) and not is_of_objects(x):
         return None
     try:

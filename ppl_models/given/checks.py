@@ -139,10 +139,7 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_rows(shape: Sequence[int], x_shape: tuple[int, ...]) -> None:
-    """Check that data of ``shape`` are samples of ``x_shape``.
-
-    :raises ValueError: if they are not, with the likely fix.
-    """
+    """Check that data of ``shape`` are samples of ``x_shape``; the error has the likely fix."""
     if len(shape) and tuple(shape[1:]) == x_shape:
         return
     if tuple(shape) == x_shape:

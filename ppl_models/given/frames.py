@@ -104,20 +104,14 @@ def native_columns(X: Any) -> list[tuple[str, Any]]:
 
 
 def columns_given(X: Any) -> list[Given]:
-    """The columns of a frame.
-
-    :raises ValueError: if there are none; or as :func:`given`.
-    """
+    """The columns of a frame, of which there is one at least."""
     if not (columns := native_columns(X)):
         raise ValueError(f"X is a data frame without columns (shape {X.shape})")
     return [given(name, each) for name, each in columns]
 
 
 def given(name: str, values: Any) -> Given:
-    """A column of a frame, or other values ``[N]``.
-
-    :raises ValueError: if an integer is too large, or floats do not tell its integers apart.
-    """
+    """A column of a frame, or other values ``[N]``; floats have to tell its integers apart."""
     pandas = get_pandas()
     if pandas is not None and isinstance(values, pandas.api.extensions.ExtensionArray):
         values = pandas.Series(values)

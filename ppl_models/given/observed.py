@@ -67,9 +67,8 @@ class Observed:
     def regrouped(self, rows: Tensor) -> Observed:
         """These rows, with their groups renumbered from 0."""
         part = self[rows]
-        return Observed(
-            part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]}
-        )
+        group = part.given["group"].unique(return_inverse=True)[1]
+        return Observed(part.x, part.given | {"group": group})
 
 
 def _take(values: Tensor | SparseRows, rows: Tensor | slice) -> Tensor:

@@ -25,6 +25,7 @@ MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
     # The authors' code, which has a hidden layer after it as well: layers_after_merge=1.
     "gated_add": (_gated_add, 1),
 }
+Modules = Sequence[nn.Module]
 # More is a mistake, reported before memory runs out.
 MOST_AFTER_MERGE = 100
 
@@ -158,12 +159,7 @@ class Ladder(Architecture):
 class LadderEncoder(Encoder):
     """``x -> h_1 -> h_2 -> ...`` with a head on each; a component may shift its features."""
 
-    def __init__(
-        self,
-        backbones: Sequence[nn.Module],
-        rungs: Sequence[nn.Module],
-        shifts: Mapping[str, nn.Module],
-    ) -> None:
+    def __init__(self, backbones: Modules, rungs: Modules, shifts: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.backbones, self.rungs = nn.ModuleList(backbones), nn.ModuleList(rungs)
         self.shifts = nn.ModuleDict(shifts)
@@ -184,12 +180,7 @@ class LadderEncoder(Encoder):
 class LadderDecoder(Decoder):
     """``z_J -> ... -> x``, with every facet's rung joining at its level."""
 
-    def __init__(
-        self,
-        rungs: Sequence[nn.Module],
-        backbones: Sequence[nn.Module],
-        merge: Callable[[Tensor, Tensor], Tensor],
-    ) -> None:
+    def __init__(self, rungs: Modules, backbones: Modules, merge: Callable[..., Tensor]) -> None:
         super().__init__()
         self.rungs, self.backbones = nn.ModuleList(rungs), nn.ModuleList(backbones)
         self.merge = merge

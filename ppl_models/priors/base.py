@@ -194,10 +194,7 @@ class Prior(Configurable, nn.Module):
             )
 
     def _latents(self, z: Tensor, like: Tensor) -> Tensor:
-        """Latents ``[..., d]``, possibly an array, as a tensor of the dtype and device of ``like``.
-
-        :raises ValueError: if the last axis does not have length d.
-        """
+        """Latents ``[..., d]``, possibly an array, as a tensor like ``like``."""
         z = torch.as_tensor(z, dtype=like.dtype, device=like.device)
         if z.shape[-1:] != (self.dim,):
             raise ValueError(
