@@ -225,8 +225,9 @@ class Mixture(Prior):
         super().__init__()
         self.num_components = check_size("num_components", num_components)
         self.dim = check_size("dim", dim)
-        named = not isinstance(weights, MixtureWeights)
-        self.weights: MixtureWeights = PlainWeights(weights) if named else weights
+        self.weights: MixtureWeights = (
+            weights if isinstance(weights, MixtureWeights) else PlainWeights(weights)
+        )
         self.logits = nn.Parameter(torch.zeros(num_components), requires_grad=self.weights.learned)
 
     @abstractmethod
