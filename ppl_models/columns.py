@@ -25,7 +25,7 @@ class ColumnsDistribution(dist.TorchDistribution):
     The ``mean`` of a column of categories is its most probable code.
 
     :param columns: of each column, batch ``[...]``, event ``[1]``.
-    :param placeholders: a value within the support of each, in place of missing ones.
+    :param placeholders: a value within the support of each, instead of missing ones.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}

@@ -56,7 +56,7 @@ class Likelihood(Configurable, nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """A prepared batch ``[B, *x_shape]`` as encoders read it, ``[B, *features_shape]``: x
-        itself, or numbers in place of missing entries, categories and counts.
+        itself, or numbers instead of missing entries, categories and counts.
         """
         return x
 

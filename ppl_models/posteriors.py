@@ -93,7 +93,7 @@ class AutoregressiveNormal(dist.TorchDistribution):
 
     def _from_start(self, start: Tensor) -> Tensor:
         z, log_scales = self._forward(start)
-        # The density of one's own draw needs no inversion.
+        # The density of its latest draw needs no inversion.
         self._drawn = z, self.base.log_prob(start) - log_scales, torch.is_grad_enabled()
         return z
 

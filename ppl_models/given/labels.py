@@ -105,7 +105,7 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
 
 
 def with_unknown(labels: Any, name: str) -> Any:
-    """``labels``, with -1 in place of masked entries, ``pandas.NA``, and NaN among whole numbers,
+    """``labels``, with -1 instead of masked entries, ``pandas.NA``, and NaN among whole numbers,
     which is how pandas holds integers with gaps; in lists and arrays of objects also of None, and
     of either among strings.
     """
