@@ -1,5 +1,5 @@
-"""The reference's pages, written from modules that have an ``__all__``: a name that is public is
-in the reference.
+"""The reference's pages: what a module's ``__all__`` names or, where it has none, what it defines
+of its packages' is public, and in the reference.
 
 Each name stands once, under the shortest path that it can be imported by.
 """
@@ -104,7 +104,18 @@ def modules() -> dict[str, ModuleType]:
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             found[info.name] = importlib.import_module(info.name)
     # Of `facetvae` itself all names are at home elsewhere.
-    return {name: each for name, each in found.items() if "__all__" in vars(each)}
+    return {name: each for name, each in found.items() if public_names(each)}
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """What a module makes public."""
+    if "__all__" in vars(module):
+        return list(module.__all__)
+    parts = module.__name__.split(".")
+    packages = [sys.modules[".".join(parts[:end])] for end in range(len(parts) - 1, 0, -1)]
+    names = {name for each in packages for name in vars(each).get("__all__", ())}
+    own = (name for name in sorted(names) if hasattr(module, name))
+    return [name for name in own if getattr(module, name).__module__ == module.__name__]
 
 
 def own_names(module: ModuleType) -> list[str]:
@@ -114,7 +125,7 @@ def own_names(module: ModuleType) -> list[str]:
     told = ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
     return [
         name
-        for name in module.__all__
+        for name in public_names(module)
         if getattr(getattr(module, name), "__module__", None) == module.__name__
         or ("", name) in told
     ]
@@ -129,7 +140,7 @@ def public_paths() -> dict[str, str]:
     paths = {
         f"{module}.{name}": getattr(found[module], name)
         for module in found
-        for name in found[module].__all__
+        for name in public_names(found[module])
     }
     shortest: dict[int, str] = {}
     for path in sorted(paths, key=lambda path: (path.count("."), path not in own)):

@@ -16,7 +16,7 @@ from facetvae.datasets import DATASETS, Dataset, load, some_rows
 from inference.figures import save_figures
 from inference.metrics import cluster_accuracy, clustering_scores
 from inference.randomness import usable_device
-from ppl_models.checks import check_seed
+from ppl_models.given.checks import check_seed
 
 SMOKE_ROWS = 380, 120  # training and test images
 #: ``{facet: {label: {score: value}}}``

@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from ppl_models.checks import check_count
+from ppl_models.given.checks import check_count
 
 __all__ = [
     "DATASETS",

@@ -1,22 +1,18 @@
 """Guides: the posteriors of the models, one file per kind."""
 
-from guides.amortized import AmortizedGuide
-from guides.base import FacetGuide
+from guides.amortized import AmortizedGuide, NetworkGuide
+from guides.base import FacetGuide, SupervisedGuide
 from guides.classifier import ClassifierGuide
 from guides.codebook import CodebookGuide, PointGuide
 from guides.conditional import ConditionalGuide
 from guides.discrete import Annealed, Enumerate, GumbelSoftmax, ScoreFunction
 from guides.evidence import Evidence, MixtureOfNormals, ProductOfNormals
-from guides.families import Diagonal, Family, FullCovariance, InverseAutoregressive
+from guides.families import Diagonal, Family, FullCovariance, InverseAutoregressive, Refined
 from guides.flow import FlowGuide
-from guides.grouped import GroupedGuide, SimilarContentGuide
+from guides.grouped import GroupedGuide, SimilarContentGuide, TableGuide
 from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
-from guides.network import NetworkGuide
-from guides.refined import Refined
-from guides.supervised import SupervisedGuide
-from guides.tables import TableGuide
 from guides.vade import VaDEGuide
 
 __all__ = [

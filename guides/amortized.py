@@ -2,34 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from guides.base import check_model
-from guides.discrete import Discrete
-from guides.network import NetworkGuide
+from guides.base import FacetGuide, check_model
+from guides.discrete import Discrete, Enumerate, Needs
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind
 from ppl_models.distributions import Component, DiagonalNormal, diagonal_normal
+from ppl_models.given.checks import check_kind
 
-__all__ = ["AmortizedGuide"]
+
+class NetworkGuide(FacetGuide):
+    """Base of guides whose heads hold 2 d numbers for z, then K logits for c.
+
+    Given the clusters of a datum's neighbours (``neighbors=``), q(c given x) is multiplied by what
+    these say. Where a latent is averaged over its clusters (``AmortizedGuide(conditional=True)``),
+    as in ``embed``, neighbours do not count.
+
+    :param discrete: how clusters are handled; each guide needs its own object.
+    :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of these.
+    """
+
+    accepts: tuple[str, ...] = ("neighbors",)
+
+    def __init__(
+        self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
+    ) -> None:
+        discrete = Enumerate() if discrete is None else discrete
+        check_kind("discrete", discrete, Discrete, "a rule such as Enumerate() or GumbelSoftmax()")
+        discrete.check_free()
+        super().__init__(model, num_samples)
+        self.discrete = discrete
+        self.discrete.attach(model)
+
+    @property
+    def needs(self) -> Needs:
+        return self.discrete.needs if self.model.mixtures else Needs.NOTHING
+
+    def reading_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the networks that read x, without those of the clusters' shifts."""
+        return (p for name, p in self.own_parameters() if "shifts." not in name)
+
+    def forget_clusters(self, name: str) -> None:
+        """Reset the latents to be the same for every cluster of a facet, as they are initially."""
+
+    def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
+        """Logits of q(c_j given x), or given neighbours, too: ``[..., size] -> [..., K]``."""
+        return self.with_neighbors(name, head[..., 2 * self.model.priors[name].dim :], **near)
+
+    def with_neighbors(self, name: str, logits: Tensor, **near: Tensor) -> Tensor:
+        """Logits of q(c_j given x) ``[..., K]`` with what the neighbours' clusters add, p(c_j given
+        them) / p(c_j): x and they are independent given c_j.
+        """
+        if not near:
+            return logits
+        prior = self.model.mixtures[name]
+        return logits + prior.component(**near).log_probs - prior.component().log_probs
+
+    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
+        return self.latent_given(name, head, None)
+
+    def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
+        """q(z_j given x) from the head, which here does not depend on the cluster ``c``."""
+        return diagonal_normal(head[..., : 2 * self.model.priors[name].dim])
 
 
 class AmortizedGuide(NetworkGuide):
     r"""All posteriors from the encoder, including those of the clusters.
 
-    .. math::
-
-        c_j \sim q(c_j \mid x), \quad
-        z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
+    .. math:: c_j \sim q(c_j \mid x), \quad
+              z_j^{(l)} \sim q(z_j \mid x) \;\; \text{or} \;\; q(z_j \mid x, c_j)
 
     Without ``conditional`` this is the mean-field posterior of MFCVAE's Eq. 3 with a free q(c given
     x). At its optimum, q(c given x) equals the responsibilities of :class:`~guides.vade.VaDEGuide`
-    (Theorem 2), so it cannot do better. With ``conditional``, z has one Normal per cluster and q(z
-    given x) is their mixture, with facets still independent given x: the posterior of a
-    Gaussian-mixture VAE. The cluster adds a linear shift to the latent's head.
+    (Theorem 2). With ``conditional``, z has one Normal per cluster, by a linear shift of its head,
+    and q(z given x) is their mixture: the posterior of a Gaussian-mixture VAE.
 
     :param model: any model whose facets are mixtures or other priors.
     :param num_samples: L, the number of draws of z, all given the same cluster.
@@ -66,15 +117,9 @@ class AmortizedGuide(NetworkGuide):
             )
         super().__init__(model, num_samples, discrete)
         self.conditional = conditional
-        self.shifts = nn.ModuleDict(
-            {
-                name: nn.Linear(p.num_components, 2 * p.dim, bias=False)
-                for name, p in model.mixtures.items()
-            }
-            if conditional
-            else {}
-        )
-        for name in model.mixtures:
+        self.shifts = nn.ModuleDict()
+        for name, prior in model.mixtures.items() if conditional else ():
+            self.shifts[name] = nn.Linear(prior.num_components, 2 * prior.dim, bias=False)
             self.forget_clusters(name)
 
     def forward(
@@ -85,7 +130,6 @@ class AmortizedGuide(NetworkGuide):
         num_samples: int | None = None,
         marginal: bool = False,
     ) -> None:
-        L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             seen = self.model.seen(x)
             beside = {} if neighbors is None else {"neighbors": neighbors}
@@ -94,20 +138,19 @@ class AmortizedGuide(NetworkGuide):
             for name in () if marginal else self.model.mixtures:
                 logits = self.cluster_logits(name, heads[name], **near.get(name, {}))
                 c[name] = self.discrete.sample(name, logits, seen, self.downstream(name))
-            with self.model.draws(L):
+            with self.draws(num_samples):
                 for name, head in heads.items():
                     # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
+                    known = name in c
                     q = (
                         self.latent_given(name, head, c[name])
-                        if name in c
+                        if known
                         else self.latent_posterior(name, head)
                     )
                     pyro.sample(f"z_{name}", q)
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """The other sites that depend on facet ``name``'s cluster: its latent and, if that depends
-        on the cluster in the guide, x.
-        """
+        """Other sites that depend on the facet's cluster: its latent and, if conditional, x."""
         return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
 
     def forget_clusters(self, name: str) -> None:
@@ -121,22 +164,16 @@ class AmortizedGuide(NetworkGuide):
         return 2 * prior.dim + (prior.num_components if name in self.model.mixtures else 0)
 
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
-        """q(z_j given x, c_j), or q(z_j given x) if the guide is not conditional or the facet has
-        no cluster.
-        """
+        """q(z_j given x, c_j), or q(z_j given x) where there is no shift by a cluster."""
         raw = head[..., : 2 * self.model.priors[name].dim]
         shift = self.shifts[name](c) if self.conditional and c is not None else 0.0
         return diagonal_normal(raw + shift)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x); for a conditional guide the mixture of q(z_j given x, c_j) over q(c_j
-        given x).
-        """
+        """q(z_j given x): of a conditional guide, the mixture over q(c_j given x)."""
         if not (self.conditional and name in self.model.mixtures):
             return self.latent_given(name, head, None)
         component = Component(logits=self.cluster_logits(name, head))
         every = torch.eye(component.event_shape[0], dtype=head.dtype, device=head.device)
-        return dist.MixtureSameFamily(
-            dist.Categorical(logits=component.logits),
-            self.latent_given(name, head.unsqueeze(-2), every),
-        )
+        latents = self.latent_given(name, head.unsqueeze(-2), every)
+        return dist.MixtureSameFamily(dist.Categorical(logits=component.logits), latents)

@@ -15,19 +15,20 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from guides.discrete import Discrete, Needs
 from guides.families import Diagonal, Family
-from guides.needs import Needs
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_size
-from ppl_models.data import Observed, as_observed
-from ppl_models.modes import evaluating
+from ppl_models.distributions import Component, one_hot_labels
+from ppl_models.given.checks import check_kind, check_size, number
+from ppl_models.given.observed import Observed, as_observed
+from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Encoder
 from ppl_models.posteriors import normal_points
 from ppl_models.priors import Codebook
 from ppl_models.program import Program
 
-__all__ = ["FacetGuide", "check_guide", "check_model"]
-
+#: Rows as users give them, or as they were checked.
+Rows = ArrayLike | Tensor | Observed
 # Batch size outside training.
 EVALUATION_BATCH = 4096
 
@@ -40,14 +41,15 @@ class FacetGuide(Program):
     :param model: the generative program.
     :param num_samples: L, the number of draws of z per sample in the objective.
     :param family: of q(z_j given x), see :mod:`guides.families`; diagonal Normals by default.
-    :raises ValueError: if ``num_samples`` is below 1, or model and guide take different keywords
-        besides x.
+    :raises ValueError: if ``num_samples`` is below 1, or the model takes other keywords besides x.
     """
 
     #: keywords, besides x, that the posterior is conditioned on, as in the models of this guide
     takes: tuple[str, ...] = ()
     #: optional keywords that the posterior uses, among those that the model accepts
     accepts: tuple[str, ...] = ()
+    #: the kind of model whose posterior it is
+    kind: type[FacetModel] = FacetModel
     #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
     #: whether it has the codes of a VQVAE, which every guide of one needs
@@ -58,14 +60,19 @@ class FacetGuide(Program):
     ) -> None:
         super().__init__()
         check_model(model)
-        if family is not None:
-            check_kind("family", family, Family, "a family, such as FullCovariance()")
-            diagonal = isinstance(family, Diagonal)
-            if not diagonal and any(prior.uses_posterior for prior in model.priors.values()):
-                raise ValueError(
-                    "a VampPrior is made of diagonal posteriors: leave family out, or use another "
-                    f"prior, got {family!r}"
-                )
+        if not isinstance(model, self.kind):
+            raise ValueError(
+                f"{type(self).__name__} is for {self.kind.__name__}, got {type(model).__name__}: "
+                f"use {model.suitable_guide}"
+            )
+        family = Diagonal() if family is None else family
+        self.family = check_kind("family", family, Family, "a family, such as FullCovariance()")
+        diagonal = isinstance(family, Diagonal)
+        if not diagonal and any(prior.uses_posterior for prior in model.priors.values()):
+            raise ValueError(
+                "a VampPrior is made of diagonal posteriors: leave family out, or use another "
+                f"prior, got {family!r}"
+            )
         if set(model.takes) != set(self.takes):
             needed, taken = (
                 " and ".join(names) or "nothing" for names in (model.takes, self.takes)
@@ -82,7 +89,6 @@ class FacetGuide(Program):
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)
-        self.family = Diagonal() if family is None else family
         layers = {name: self.family.layers(prior.dim) for name, prior in model.priors.items()}
         self.layers = nn.ModuleDict({name: each for name, each in layers.items() if each})
         self.encoder = self.build_encoder()
@@ -110,9 +116,7 @@ class FacetGuide(Program):
 
     @property
     def needs(self) -> Needs:
-        """What an objective must do with the guide's discrete sites; a key of
-        ``inference.objectives.SUITABLE``.
-        """
+        """What an objective must do with the guide's discrete sites."""
         return Needs.NOTHING
 
     @property
@@ -135,8 +139,7 @@ class FacetGuide(Program):
         """The program: draw every latent site of the model given ``x`` ``[B, *x_shape]``.
 
         Keywords of every guide: ``num_samples``, L, by default the guide's own; ``marginal``,
-        whether the model omits its clusters; and what model and guide take besides x, ``[B, ...]``
-        each.
+        whether the model omits its clusters; and what model and guide take besides x.
         """
 
     @property
@@ -146,17 +149,18 @@ class FacetGuide(Program):
 
     def at_step(self, step: Tensor) -> None:
         """Called by the runner before each optimiser step, for guides that change in training."""
+        if isinstance(discrete := getattr(self, "discrete", None), Discrete):
+            discrete.at_step(step)
 
     def without_relaxation(self) -> AbstractContextManager:
         """Within this context draws follow the posterior exactly, so that the ELBO is a bound."""
-        return nullcontext()
+        discrete = getattr(self, "discrete", None)
+        return discrete.without_relaxation() if isinstance(discrete, Discrete) else nullcontext()
 
     # The encoder and the layout of its output.
 
     def build_encoder(self) -> Encoder:
-        """The network that reads x ``[..., *x_shape]``, with a head of :meth:`head_size` numbers
-        per facet.
-        """
+        """The network that reads x, with a head of :meth:`head_size` numbers per facet."""
         return self.model.network.encoder(
             self.model.features_shape, [self.head_size(name) for name in self.model.priors]
         )
@@ -166,16 +170,13 @@ class FacetGuide(Program):
         return self.family.head_size(self.model.priors[name].dim)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x) from the encoder's output ``[..., size]``: batch ``[...]``, event
-        ``[d]``.
-        """
+        """q(z_j given x) from the encoder's ``[..., size]``: batch ``[...]``, event ``[d]``."""
         return self.family.posterior(head, getattr(self.layers, name, None))
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """Logits of q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.
 
-        Here from the posterior mean of z: MFCVAE's Eq. 12 with the expectation replaced by one
-        point.
+        Here from the posterior mean of z: MFCVAE's Eq. 12, with one point as the expectation.
 
         :param near: what the facet's clusters are given, as of
             :meth:`~ppl_models.base.FacetModel.by_facet`.
@@ -188,9 +189,7 @@ class FacetGuide(Program):
         return self.cluster_logits(name, head, **near).softmax(-1)
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        """What the posterior of a batch on the device is made of, by facet: ``[B, size]``; the
-        encoder's output, unless the family improves it.
-        """
+        """The encoder's output ``[B, size]`` by facet, perhaps improved by the family."""
         encoded = self.encoder_output(x, **given)
         dims = {name: prior.dim for name, prior in self.model.priors.items()}
         return self.family.improved(encoded, dims, partial(self._bound, x, given))
@@ -202,9 +201,8 @@ class FacetGuide(Program):
     def _bound(
         self, x: Tensor, given: Mapping[str, Tensor], heads: Mapping[str, Tensor], num_points: int
     ) -> Tensor:
-        """The bound of each datum at these heads, with clusters summed out, ``[B]`` in nats; by
-        points of a fixed sequence, twice as many as latents at least: fewer tell little of a
-        covariance.
+        """The bound of each datum at these heads, with clusters summed out, ``[B]`` in nats, by
+        fixed points, at least twice as many as latents: fewer tell little of a covariance.
         """
         total = x.new_zeros((), dtype=self.model.gates.dtype)
         dims = [self.model.priors[name].dim for name in heads]
@@ -229,38 +227,37 @@ class FacetGuide(Program):
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
 
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
-        """Posterior of one facet at pseudo-inputs, which are learned in prepared form.
-
-        They are not a batch of data, so batch normalisation uses its running statistics.
+        """Posterior of one facet at pseudo-inputs, prepared; these are no batch of data, so
+        that batch normalisation uses its running statistics.
         """
         with evaluating(self.encoder):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])
 
-    def draw_latents(self, x: Tensor, num_samples: int, **given: Tensor) -> dict[str, Tensor]:
-        """Sample the sites ``z_NAME`` within the data plate: L draws of every facet's latent
-        vector, ``[(L,) B, d]``.
-        """
+    def draws(self, num_samples: int | None) -> AbstractContextManager:
+        """A plate of this number of draws, or by default the guide's own."""
+        return self.model.draws(self.num_samples if num_samples is None else num_samples)
+
+    def draw_latents(
+        self, x: Tensor, num_samples: int | None, **given: Tensor
+    ) -> dict[str, Tensor]:
+        """Sample the sites ``z_NAME``, each ``[(L,) B, d]``, within the data plate."""
         posterior = self.encode(x, **given)
-        z = {}
-        with self.model.draws(num_samples):
-            for name, q in posterior.items():
-                z[name] = pyro.sample(f"z_{name}", q)
-        return z
+        with self.draws(num_samples):
+            return {name: pyro.sample(f"z_{name}", q) for name, q in posterior.items()}
 
     # Methods for users of a fitted guide. All run in evaluation mode, without gradients, in
     # batches; what model and guide take besides x is given by keyword, one entry per sample.
 
-    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
-        """Data with what model and guide take besides x, checked.
+    def observed(self, x: Rows, given: Mapping[str, Any]) -> Observed:
+        """Data with what model and guide take besides x, checked; these as they are, if they were.
 
         :raises ValueError: if something does not fit.
         """
-        return as_observed(
-            x, given, self.model, [name for name in self.accepts if name in self.model.accepts]
-        )
+        accepts = [name for name in self.accepts if name in self.model.accepts]
+        return x if isinstance(x, Observed) else as_observed(x, given, self.model, accepts)
 
     @torch.no_grad()
-    def posterior(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, dist.TorchDistribution]:
+    def posterior(self, x: Rows, **given: Any) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for every facet: batch ``[N]``, event ``[d]``.
 
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
@@ -271,14 +268,13 @@ class FacetGuide(Program):
             for name, head in self._all_heads(self.observed(x, given)).items()
         }
 
-    def embed(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+    def embed(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""
         return {name: q.mean.cpu().numpy() for name, q in self.posterior(x, **given).items()}
 
     @torch.no_grad()
-    def predict_proba(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
-        """Probability of every cluster, for each facet whose clusters are inferred: ``{name: [N,
-        K]}``.
+    def predict_proba(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
+        """Probability of every cluster, for facets with inferred ones: ``{name: [N, K]}``.
 
         Uses the guide's own rule, see :meth:`cluster_probs`.
         """
@@ -290,29 +286,25 @@ class FacetGuide(Program):
                 for name in self.model.inferred
             }
 
-    def predict(self, x: ArrayLike | Tensor, **given: Any) -> dict[str, np.ndarray]:
+    def predict(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet whose clusters are inferred: ``{name: [N]}``."""
         return {name: proba.argmax(-1) for name, proba in self.predict_proba(x, **given).items()}
 
     @torch.no_grad()
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given z) at the posterior means: ``[N, *x_shape]``."""
-        z = {name: torch.as_tensor(means) for name, means in self.embed(x, **given).items()}
-        beside = self.decoder_given(x, given)
+        data, parts = self.observed(x, given), []
+        z = {name: torch.as_tensor(means) for name, means in self.embed(data).items()}
+        beside = self.decoder_given(data, {})
         with evaluating(self):
-            parts = [
-                self.model.decode(
-                    {name: means[rows] for name, means in z.items()},
-                    **{name: values[rows] for name, values in beside.items()},
-                ).mean
-                for rows in torch.arange(len(next(iter(z.values())))).split(EVALUATION_BATCH)
-            ]
+            for rows in torch.arange(len(next(iter(z.values())))).split(EVALUATION_BATCH):
+                latents = {name: means[rows] for name, means in z.items()}
+                given = {name: values[rows] for name, values in beside.items()}
+                parts.append(self.model.decode(latents, **given).mean)
         return torch.cat(parts).cpu().numpy()
 
-    def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    def decoder_given(self, x: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the decoder reads besides latents, for these data and keywords: ``[N, ...]``."""
-        if not self.model.decodes:
-            return {}
         data = self.observed(x, given)
         return {name: data.given[name] for name in self.model.decodes}
 
@@ -338,3 +330,46 @@ def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
     """
     what = "guide" if kind is FacetGuide else kind.__name__
     check_kind("guide", guide, kind, f"a {what}, such as runner.guide")
+
+
+class SupervisedGuide(FacetGuide):
+    r"""Base of guides that may add :math:`w \log q(c \mid x)` of known classes to the objective.
+
+    By the bound alone, which has few nats at stake, q(c given x) learns a known class late. With w
+    above 0 the objective is a looser bound than the ELBO; ``elbo`` and the history's terms leave
+    the term out. A schedule's weights do not apply to it.
+
+    :param label_weight: w, at least 0.
+    :raises ValueError: if the weight is negative or not a number.
+    """
+
+    def __init__(
+        self,
+        model: FacetModel,
+        num_samples: int = 1,
+        label_weight: float = 0.0,
+        family: Family | None = None,
+    ) -> None:
+        if not 0 <= number(label_weight) < float("inf"):
+            raise ValueError(f"label_weight must be a number of at least 0, got {label_weight!r}")
+        super().__init__(model, num_samples, family)
+        self.label_weight = label_weight
+        self.adds_label_loss = True
+
+    def add_label_loss(self, site: str, logits: Tensor, label: Tensor) -> None:
+        """Add the term of one facet, within the data plate.
+
+        :param logits: logits of q(c given x), ``[B, K]``, up to a constant.
+        :param label: integers ``[B]``, -1 where unknown, which adds nothing; or one-hot.
+        """
+        if self.adds_label_loss and self.label_weight:
+            one_hot = label.is_floating_point()
+            known = 1.0 if one_hot else label >= 0
+            classes = one_hot_labels(
+                label if one_hot else label.clamp_min(0), logits.shape[-1], logits
+            )
+            log_q = Component(logits=logits).log_prob(classes)
+            pyro.factor(site, -self.label_weight * known * log_q, has_rsample=True)
+
+    def without_relaxation(self) -> AbstractContextManager:
+        return temporarily(self, adds_label_loss=False)

@@ -9,42 +9,34 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from guides.base import check_model
-from guides.needs import Needs
-from guides.supervised import SupervisedGuide
-from ppl_models.arrays import as_mask
+from guides.base import Rows, SupervisedGuide
+from guides.discrete import Needs
 from ppl_models.base import FacetModel
-from ppl_models.data import Observed, as_data
 from ppl_models.distributions import Component, Proportions, clamp_to_labels, diagonal_normal
+from ppl_models.given.labels import as_mask
+from ppl_models.given.observed import Observed, as_data
 from ppl_models.nvae import NVAE
 from ppl_models.program import ENUMERATE
-
-__all__ = ["ClassifierGuide"]
 
 
 class ClassifierGuide(SupervisedGuide):
     r"""z ~ q(z given x) from one encoder, and y ~ q(y given x) where the class is unknown.
 
-    .. math::
+    .. math:: q(z_c, z_s, y, \pi \mid x)
+              = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
 
-        q(z_c, z_s, y, \pi \mid x)
-        = q(z_c \mid x) \, q(z_s \mid x) \, q(y \mid x) \, q(\pi \mid x)
+    (N-VAE, Eq. 4 and 5.) Three objectives differ in how the classifier learns from known labels:
 
-    (N-VAE, Eq. 4 and 5.) There are three objectives, which differ in how the classifier learns from
-    known labels:
-
-    * Eq. 6, the paper's: a model without :math:`\pi`, with log q(y given x) added to the ELBO. This
-      objective is at most the ELBO; ``elbo`` and the history's ``elbo`` leave the added term out.
+    * Eq. 6, the paper's: a model without :math:`\pi`, with log q(y given x) added to the ELBO,
+      which ``elbo`` and the history leave out.
     * Eq. 3: a model with :math:`\pi`, whose posterior is :math:`\mathrm{Dirichlet}(\alpha_p + q(y
       \mid x))`, with the KL in closed form; the default objective for such models.
     * Eq. 2: the same with :math:`\pi` drawn, using ``objective=GuideEnum_ELBO(...)``.
 
-    With :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4) the family contains the best
-    posterior: the expectation of Eq. 3 over y given x is highest when q(y given x) is the true
-    class probability.
+    Here :math:`\alpha_q \alpha(x) = \alpha_p + q(y \mid x)` (Eq. 4), so that Eq. 3 is highest where
+    q(y given x) is the true class probability.
 
     Labels are integers from 0 to L - 1, with -1 where unknown; they may be omitted. A sample of
     unknown class enters once per class, weighted by q(y given x). (Booleans ``known=`` may mark
@@ -52,8 +44,7 @@ class ClassifierGuide(SupervisedGuide):
 
     :param model: an :class:`~ppl_models.nvae.NVAE`.
     :param num_samples: number of draws of z.
-    :param label_weight: weight of log q(y given x) in the objective; by default 1 for a model
-        without :math:`\pi` (Eq. 6), else 0.
+    :param label_weight: weight of log q(y given x) in the objective; by default 1 in Eq. 6, or 0.
     :raises ValueError: if the model is not an NVAE, or the weight is negative.
 
     Example:
@@ -67,28 +58,17 @@ class ClassifierGuide(SupervisedGuide):
         (3, 20)
     """
 
+    kind = NVAE
+    needs = Needs.CLASSIFICATION
     takes = ("label",)
+    reads = ()
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, label_weight: float | None = None
     ) -> None:
-        check_model(model)
-        if not isinstance(model, NVAE):
-            raise ValueError(
-                f"ClassifierGuide is for NVAE, got {type(model).__name__}: use "
-                f"{model.suitable_guide}"
-            )
         if label_weight is None:
-            label_weight = 1.0 if model.concentration is None else 0.0
+            label_weight = 1.0 if getattr(model, "concentration", None) is None else 0.0
         super().__init__(model, num_samples, label_weight)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs.CLASSIFICATION
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ()
 
     def forward(
         self,
@@ -110,18 +90,15 @@ class ClassifierGuide(SupervisedGuide):
                 pi = Proportions(model.concentration + logits.softmax(-1))  # Eq. 4
                 pyro.sample("pi", pi)
             self.add_label_loss("classified", logits, found)
-            L = self.num_samples if num_samples is None else num_samples
-            with model.draws(L):
+            with self.draws(num_samples):
                 for name, head in heads.items():
                     pyro.sample(f"z_{name}", self.latent_posterior(name, head))  # Eq. 5
 
-    # Layout of the encoder's output: 2 d numbers for z; for the class facet, L logits of the class
-    # follow.
+    # Layout of the encoder's output: 2 d numbers for z, and for the class facet L logits.
 
     def head_size(self, name: str) -> int:
-        return super().head_size(name) + (
-            cast(NVAE, self.model).num_classes if name == "class" else 0
-        )
+        logits = cast(NVAE, self.model).num_classes if name == "class" else 0
+        return super().head_size(name) + logits
 
     def class_logits(self, head: Tensor) -> Tensor:
         """Logits of q(y given x): ``[..., size] -> [..., L]``."""
@@ -133,7 +110,9 @@ class ClassifierGuide(SupervisedGuide):
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         return self.class_logits(head)
 
-    def observed(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Observed:
+    def observed(self, x: Rows, given: Mapping[str, Any]) -> Observed:
+        if isinstance(x, Observed):
+            return x
         beside = dict(given)
         known = beside.pop("known", None)
         if beside.get("label") is None:
@@ -147,10 +126,10 @@ class ClassifierGuide(SupervisedGuide):
             return data
         return Observed(data.x, {"label": label.clamp_min(0), "known": known})
 
-    def decoder_given(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    def decoder_given(self, x: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         data = self.observed(x, given)
         label = data.given["label"]
         if "known" not in data.given:
             return {"label": label}
-        predicted = torch.as_tensor(self.predict(data.x)["class"], device=label.device)
+        predicted = torch.as_tensor(self.predict(data)["class"], device=label.device)
         return {"label": torch.where(data.given["known"], label, predicted)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
@@ -14,21 +13,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_model
-from guides.discrete import GumbelSoftmax
-from guides.needs import Needs
+from guides.discrete import GumbelSoftmax, Needs
 from ppl_models.base import FacetModel
 from ppl_models.distributions import one_hot_of_largest
+from ppl_models.given.checks import check_kind
 from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE
-
-__all__ = ["CodebookGuide", "PointGuide"]
 
 
 class PointGuide(FacetGuide):
     """z is the encoder's output, a point: with a flat prior, an autoencoder.
 
-    Its "ELBO" is the likelihood of the reconstructions and not a bound on log p(x); ``kl_z_NAME``
-    is minus the prior's log-density at the point.
+    Its "ELBO" is no bound; ``kl_z_NAME`` is minus the prior's log-density at the point.
 
     :param model: any model whose facets have no clusters.
     :raises ValueError: if a facet has clusters.
@@ -44,18 +40,18 @@ class PointGuide(FacetGuide):
 
     deterministic = True
 
-    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
+    def __init__(self, model: FacetModel) -> None:
         check_model(model)
         if model.mixtures:
             raise ValueError(
                 "PointGuide is for facets without clusters, such as an Autoencoder's, got "
                 f"{model.priors}"
             )
-        super().__init__(model, num_samples)
+        super().__init__(model)
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):
-            self.draw_latents(x, self.num_samples if num_samples is None else num_samples)
+            self.draw_latents(x, num_samples)
 
     def head_size(self, name: str) -> int:
         return self.model.priors[name].dim
@@ -65,15 +61,13 @@ class PointGuide(FacetGuide):
 
 
 class CodebookGuide(FacetGuide):
-    r"""A code at each place, by its distance to the encoder's output: the relaxed VQ-VAE (Sonderby
-    et al., 2017).
+    r"""A code at each place, by its distance to the encoder's output (Sonderby et al., 2017).
 
     .. math:: q(c_p = k \mid x) \propto \exp(-\lVert e_p(x) - e_k \rVert^2 / 2)
 
     the responsibilities of a mixture with identity covariances (*I Don't Need u*, appendix B).
-    Training uses relaxed draws of the codes (Gumbel-softmax) and their KL in closed form; the
-    history and :func:`inference.elbo` report values for one-hot draws. ``posterior`` and ``embed``
-    give the mean of z: the codes' vectors, averaged by probability.
+    Training relaxes draws (Gumbel-softmax), with the KL in closed form; the history and
+    :func:`inference.elbo` are of one-hot draws. ``embed`` gives the codes' mean vectors.
 
     :param model: a :class:`~ppl_models.vqvae.VQVAE`.
     :param num_samples: L, the number of draws of the codes.
@@ -89,19 +83,15 @@ class CodebookGuide(FacetGuide):
         (3, 49)
     """
 
+    kind = VQVAE
     needs = Needs.RELAXATION
     draws_codes = True
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None
     ) -> None:
-        if not isinstance(model, VQVAE):
-            raise ValueError(f"CodebookGuide is for VQVAE, got {type(model).__name__}")
-        if not isinstance(discrete, GumbelSoftmax | None):
-            raise ValueError(
-                f"codes are relaxed: discrete must be a GumbelSoftmax(...), got {discrete!r}"
-            )
         discrete = GumbelSoftmax() if discrete is None else discrete
+        check_kind("discrete", discrete, GumbelSoftmax, "a GumbelSoftmax(...), for relaxed codes")
         discrete.check_free()
         super().__init__(model, num_samples)
         self.discrete = discrete
@@ -109,17 +99,10 @@ class CodebookGuide(FacetGuide):
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
         model = cast(VQVAE, self.model)
-        L = self.num_samples if num_samples is None else num_samples
         with model.plate(x, len(x)):
             logits = model.codebook.log_affinity(self.heads(x)[model.name])
-            with model.draws(L):
+            with self.draws(num_samples):
                 pyro.sample(f"c_{model.name}", self.discrete.relaxed(logits).to_event(1))
-
-    def at_step(self, step: Tensor) -> None:
-        self.discrete.at_step(step)
-
-    def without_relaxation(self) -> AbstractContextManager:
-        return self.discrete.without_relaxation()
 
     def head_size(self, name: str) -> int:
         return self.model.priors[name].dim
@@ -142,12 +125,11 @@ class CodebookGuide(FacetGuide):
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given c) at the nearest codes: ``[N, *x_shape]``."""
         model = cast(VQVAE, self.model)
+        parts = self._log_affinity(x, given).split(EVALUATION_BATCH)
+        codes = (model.codebook.vectors(one_hot_of_largest(part)) for part in parts)
         with evaluating(self):
-            parts = [
-                model.decode({model.name: model.codebook.vectors(one_hot_of_largest(part))}).mean
-                for part in self._log_affinity(x, given).split(EVALUATION_BATCH)
-            ]
-        return torch.cat(parts).cpu().numpy()
+            means = [model.decode({model.name: each}).mean for each in codes]
+        return torch.cat(means).cpu().numpy()
 
     def _log_affinity(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Tensor:
         model = cast(VQVAE, self.model)

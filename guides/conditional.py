@@ -7,14 +7,11 @@ from typing import cast
 from torch import Tensor
 
 from guides.base import FacetGuide, check_model
-from guides.families import Family
-from guides.refined import Refined
+from guides.families import Family, Refined
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 from ppl_models.ivae import Labelled
 from ppl_models.networks import Encoder
-
-__all__ = ["ConditionalGuide"]
 
 
 class ConditionalGuide(FacetGuide):
@@ -30,8 +27,7 @@ class ConditionalGuide(FacetGuide):
     :param num_samples: L, the number of draws of z.
     :param family: of q(z given x, u), see :mod:`guides.families`; a diagonal Normal by default.
     :param reads_label: whether the encoder reads the label.
-    :raises ValueError: if the model is none of these, or ``family`` is Refined and the label is not
-        read.
+    :raises ValueError: if the model is none of these, or ``family`` is Refined without the label.
 
     Example:
         >>> import torch
@@ -72,9 +68,7 @@ class ConditionalGuide(FacetGuide):
 
     def forward(self, x: Tensor, *, label: Tensor, num_samples: int | None = None) -> None:
         with self.model.plate(x, len(x)):
-            self.draw_latents(
-                x, self.num_samples if num_samples is None else num_samples, label=label
-            )
+            self.draw_latents(x, num_samples, label=label)
 
     def build_encoder(self) -> Encoder:
         if not self.reads_label:

@@ -1,27 +1,108 @@
-"""How a guide handles clusters whose probabilities come from a network: enumerated, relaxed, or
-drawn and scored.
-"""
+"""How a guide handles clusters with a network: enumerated, relaxed, or drawn and scored."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from math import inf, log
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
+from math import inf, log, prod
 
 import pyro
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
-from guides.baselines import BASELINES
-from guides.needs import Needs
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_kind, check_one_of, number
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
+from ppl_models.given.checks import check_count, check_kind, check_one_of, check_positive, number
+from ppl_models.modes import temporarily
 from ppl_models.program import ENUMERATE
 
-__all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "ScoreFunction"]
+__all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "Needs", "ScoreFunction"]
+
+
+# Of baselines: how much of the average a new cost leaves, and the network's hidden units.
+DECAY, HIDDEN = 0.9, 100
+
+
+class NoBaseline(nn.Module):
+    """No baseline: predicts 0.
+
+    :param x_shape: shape of one sample.
+    """
+
+    def __init__(self, x_shape: Sequence[int]) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The predicted cost of each sample of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
+        return x.new_zeros(())
+
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        """A loss that trains the prediction ``guess`` on the actual costs ``[B]``."""
+        return cost.new_zeros(())
+
+
+class DecayingAverage(NoBaseline):
+    """Exponentially decaying mean of past costs, independent of x."""
+
+    def __init__(self, x_shape: Sequence[int]) -> None:
+        super().__init__(x_shape)
+        self.register_buffer("average", torch.zeros(()))
+        self.average: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.average
+
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        if self.training:  # evaluation must not change the guide
+            self.average.mul_(DECAY).add_((1 - DECAY) * cost.mean())
+        return cost.new_zeros(())
+
+
+class LearnedBaseline(NoBaseline):
+    """A network of x, trained by squared error; the gradient reaches no other parameters."""
+
+    def __init__(self, x_shape: Sequence[int]) -> None:
+        super().__init__(x_shape)
+        first, last = nn.Linear(prod(x_shape), HIDDEN), nn.Linear(HIDDEN, 1)
+        self.network = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last, nn.Flatten(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        return mse_loss(guess, cost, reduction="sum")
+
+
+#: Baselines by name, as :class:`~guides.ScoreFunction` takes them.
+BASELINES: dict[str, type[NoBaseline]] = {
+    "none": NoBaseline,
+    "average": DecayingAverage,
+    "learned": LearnedBaseline,
+}
+
+
+class Needs(Enum):
+    """What an objective must do right for a guide; which ones do is known where objectives are."""
+
+    #: every site is drawn with a gradient of its own
+    NOTHING = "nothing"
+    #: draws are shared among the members of a group
+    GROUPING = "grouping"
+    #: clusters are enumerated, with probabilities that follow from the draws of z
+    ENUMERATION = "enumeration"
+    #: clusters are enumerated, and no posterior depends on the draw of another site: a KL in
+    #: closed form is right too
+    FREE_ENUMERATION = "free enumeration"
+    #: unknown classes are enumerated, known ones are given
+    CLASSIFICATION = "classification"
+    #: clusters are relaxed, so that their density is never to be asked for
+    RELAXATION = "relaxation"
+    #: clusters are drawn without a gradient of their own
+    SCORING = "scoring"
 
 
 class Discrete(Configurable, nn.Module):
@@ -57,15 +138,13 @@ class Discrete(Configurable, nn.Module):
     def at_step(self, step: Tensor) -> None:
         """Called with the number of each optimiser step before it."""
 
-    @contextmanager
-    def without_relaxation(self) -> Iterator[None]:
+    def without_relaxation(self) -> AbstractContextManager:
         """Within this context draws follow the probabilities exactly."""
-        yield
+        return nullcontext()
 
 
 class Enumerate(Discrete):
-    """Sum over all clusters, weighted by probability: no noise and no bias, at K times the work if
-    z depends on c.
+    """Sum over all clusters: no noise and no bias, at K times the work if z depends on c.
 
     Example:
         >>> import torch
@@ -86,8 +165,7 @@ class Enumerate(Discrete):
 
 
 class Annealed(Options):
-    """A temperature that decays geometrically from ``start`` to ``end`` over the first ``steps``
-    optimiser steps.
+    """A temperature that decays geometrically from ``start`` to ``end`` over ``steps`` steps.
 
     A shorter run does not reach ``end``.
 
@@ -138,13 +216,12 @@ class GumbelSoftmax(Discrete):
     def __init__(self, temperature: float | Annealed = 0.5, hard: bool = False) -> None:
         super().__init__()
         start = temperature.start if isinstance(temperature, Annealed) else temperature
-        if not 0 < number(start) < inf:
-            raise ValueError(f"temperature must be positive, got {temperature!r}")
+        first = check_positive("temperature", start)
         self.schedule: Callable[[Tensor], Tensor] | None = (
             temperature if isinstance(temperature, Annealed) else None
         )
         self.hard = check_kind("hard", hard, bool, "True or False")
-        self.register_buffer("temperature", torch.tensor(float(start)))
+        self.register_buffer("temperature", torch.tensor(first))
         self.temperature: Tensor
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
@@ -158,24 +235,17 @@ class GumbelSoftmax(Discrete):
         if self.schedule is not None:
             self.temperature = self.schedule(step)
 
-    @contextmanager
-    def without_relaxation(self) -> Iterator[None]:
-        kept, self.hard = self.hard, True
-        try:
-            yield
-        finally:
-            self.hard = kept
+    def without_relaxation(self) -> AbstractContextManager:
+        return temporarily(self, hard=True)
 
     def extra_repr(self) -> str:
         return f"temperature={self.schedule or float(self.temperature)}, hard={self.hard}"
 
 
 class ScoreFunction(Discrete):
-    """One drawn cluster, with the gradient of its probability from the score function (REINFORCE):
-    unbiased but noisy.
+    """One drawn cluster, with the score function's gradient (REINFORCE): unbiased but noisy.
 
-    :param baseline: subtracted from a draw's cost: ``"none"``, ``"average"`` (decaying mean of past
-        costs) or ``"learned"`` (a network of x).
+    :param baseline: of a draw's cost: ``"none"``, ``"average"`` of past ones, or ``"learned"``.
     :raises ValueError: if the baseline is unknown.
 
     Example:
@@ -202,9 +272,6 @@ class ScoreFunction(Discrete):
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
         baseline = self.baselines[name]
-        infer = {
-            "cost_baseline": baseline,
-            "cost_baseline_input": x,
-            "downstream": frozenset(downstream),
-        }
+        infer = {"cost_baseline": baseline, "cost_baseline_input": x}
+        infer["downstream"] = frozenset(downstream)
         return pyro.sample(f"c_{name}", Component(logits=logits), infer=infer)

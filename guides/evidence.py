@@ -1,23 +1,22 @@
-"""How the members' posteriors of a group's content are combined into one (ML-VAE, 3.3, and
-supplement 1).
+"""How the members' posteriors of a group's content are combined (ML-VAE, 3.3, and supplement 1).
 
-Groups may differ in size: ``group`` ``[B]`` holds each row's group number, counted from 0, and sums
-run over these numbers, without padding. A batch of B rows has at most B groups, so results have B
-slots, of which the first are used; no size is copied to the host.
+Groups are numbered from 0, ``[B]``. Sums run over these numbers, in B slots of which the first are
+used, so that no size is copied to the host.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ppl_models.arrays import group_sizes
 from ppl_models.configurable import Options
 from ppl_models.distributions import NO_SHAPE, DiagonalNormal
+from ppl_models.given.labels import group_sizes
 
 __all__ = ["Evidence", "GroupMean", "MixtureOfNormals", "ProductOfNormals"]
 
@@ -130,8 +129,7 @@ class MixtureOfNormals(Evidence):
 
 
 class GroupMixture(dist.TorchDistribution):
-    """For each of M variables, the equally weighted mixture of one group's Normals: batch ``[M]``,
-    event ``[d]``.
+    """For each of M variables the mixture of one group's Normals: batch ``[M]``, event ``[d]``.
 
     Draws are differentiable: a member is chosen at random and its Normal is reparameterised; the
     weights are constant. A slot without members has a standard normal.
@@ -152,9 +150,7 @@ class GroupMixture(dist.TorchDistribution):
         self.loc, self.scale, self.group, self.of = loc, scale, group, of
         super().__init__(torch.Size([*leading, len(of)]), loc.shape[-1:], validate_args=False)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> GroupMixture:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> GroupMixture:
         return GroupMixture(self.loc, self.scale, self.group, self.of, torch.Size(batch_shape[:-1]))
 
     @property

@@ -14,8 +14,6 @@ from ppl_models.base import FacetModel
 from ppl_models.flow import GMMFlow
 from ppl_models.networks import Encoder, NoEncoder
 
-__all__ = ["FlowGuide"]
-
 
 class MappedPoint(dist.Delta):
     """A point under an invertible map, whose density of z holds the map's log-determinant."""
@@ -27,13 +25,11 @@ def _kl_of_mapped_point(q: MappedPoint, p: dist.TorchDistribution) -> Tensor:
 
 
 class FlowGuide(MarginalGuide):
-    r"""z is the point :math:`f^{-1}(x)`: the exact posterior of a
-    :class:`~ppl_models.flow.GMMFlow`.
+    r"""z is the point :math:`f^{-1}(x)`, the exact posterior, without parameters of the guide.
 
-    As a density of z it is that of a point under the map: log q(z given x) is minus the
-    log-determinant of :math:`\partial f^{-1} / \partial x`, and the ELBO is log p(x). The guide has
-    no parameters besides the model's. The map always runs in the precision of its parameters,
-    whatever the runner's precision, because its Jacobian is part of the density.
+    log q(z given x) is minus the log-determinant of :math:`\partial f^{-1} / \partial x`, and the
+    ELBO is log p(x). The map runs in the precision of its parameters, whatever the runner's, since
+    its Jacobian is part of the density.
 
     :param model: a :class:`~ppl_models.flow.GMMFlow`.
     :raises ValueError: if the model is not a GMMFlow.
@@ -48,14 +44,11 @@ class FlowGuide(MarginalGuide):
         (4, 3)
     """
 
+    kind = GMMFlow
     deterministic = True
 
-    def __init__(self, model: FacetModel, num_samples: int = 1) -> None:
-        if not isinstance(model, GMMFlow):
-            raise ValueError(
-                f"FlowGuide is for GMMFlow, whose decoder is invertible, got {type(model).__name__}"
-            )
-        super().__init__(model, num_samples)
+    def __init__(self, model: FacetModel) -> None:
+        super().__init__(model)
 
     def build_encoder(self) -> Encoder:
         return NoEncoder()

@@ -11,16 +11,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import EVALUATION_BATCH
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_seed, check_shape
 from ppl_models.configurable import Configurable
-
-__all__ = ["RademacherHash"]
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_count, check_seed, check_shape
 
 
 class RademacherHash(Configurable):
-    r"""u as the orthant of a random projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`, with A
-    a matrix of random signs.
+    r"""u as the orthant of random signs' projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`.
 
     Eq. C.1 to C.3. The posterior of u is one-hot and has no parameters, so a model with this u is
     an :class:`~ppl_models.ivae.IVAE` trained with these labels: ``runner.fit(x, epochs=10,

@@ -1,6 +1,4 @@
-"""VLAC's posterior: clusters from x, latents from x and the clusters of their own and of shallower
-layers.
-"""
+"""VLAC's posterior: clusters from x, latents from x and the clusters up to their own layer."""
 
 from __future__ import annotations
 
@@ -8,19 +6,16 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from guides.amortized import NetworkGuide
 from guides.base import check_model
 from guides.discrete import Discrete
-from guides.network import NetworkGuide
 from ppl_models.base import FacetModel
 from ppl_models.distributions import diagonal_normal, one_hot_of_largest
 from ppl_models.networks import Encoder
 
-__all__ = ["LadderGuide"]
-
 
 class LadderGuide(NetworkGuide):
-    r"""q(y given x) q(z given x, y), with clusters passed up the ladder (Willetts et al., Eq. 6 to
-    8).
+    r"""q(y given x) q(z given x, y), with clusters passed up the ladder (VLAC, Eq. 6 to 8).
 
     .. math:: y_l \sim q(y_l \mid x), \quad h_1 = g_1(x), \; h_l = g_l(h_{l-1}, y_{l-1}), \quad
               z_l \sim q(z_l \mid h_l, y_l)
@@ -28,11 +23,10 @@ class LadderGuide(NetworkGuide):
     Details that the paper leaves open: q(y given x) has its own ladder, up to the last layer with
     clusters, and a cluster enters as a learned shift of its layer's features, initially zero.
 
-    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, with the KL
-    of every y, and of every z given y, in closed form). ``Enumerate`` is exact, but the number of
-    passes through the layers above and the decoder is the product of all layers' K. The methods of
-    a fitted guide (``embed``, ``posterior``, ``reconstruct``) use each layer's most probable
-    cluster.
+    With ``GumbelSoftmax`` (the paper's choice) one pass estimates the objective (Eq. 9, with every
+    KL in closed form). ``Enumerate`` is exact and takes as many passes through the layers above and
+    the decoder as the product of all layers' K. ``embed``, ``posterior`` and ``reconstruct`` use
+    each layer's most probable cluster.
 
     :param model: any model on a ladder network, such as :class:`~ppl_models.vlac.VLAC`.
     :param num_samples: L, the number of draws of z, all given the same clusters.
@@ -80,12 +74,9 @@ class LadderGuide(NetworkGuide):
     ) -> None:
         if marginal and self.model.mixtures:
             raise ValueError(
-                "the density of LadderGuide's latents with their clusters summed out has as many "
-                "terms as there are "
-                "combinations of clusters: use MarginalGuide or AmortizedGuide where that density "
-                "is asked for"
+                "the density of LadderGuide's latents with clusters summed out has a term for each "
+                "combination of them: use MarginalGuide or AmortizedGuide where it is asked for"
             )
-        L = self.num_samples if num_samples is None else num_samples
         with self.model.plate(x, len(x)):
             x, near = self.model.seen(x), self.model.by_facet(neighbors)
             c: dict[str, Tensor] = {}
@@ -93,16 +84,14 @@ class LadderGuide(NetworkGuide):
                 logits = self.with_neighbors(name, logits, **near.get(name, {}))
                 # y_l ~ q(y_l | x)
                 c[name] = self.discrete.sample(name, logits, x, self.downstream(name))
-            with self.model.draws(L):
+            with self.draws(num_samples):
                 for name, head in self.climb(x, c).items():
                     # z_l ~ q(z_l | x, y_1, ..., y_l)
                     pyro.sample(f"z_{name}", diagonal_normal(head))
 
     def classify(self, prepared: Tensor) -> dict[str, Tensor]:
         """Logits of q(y_l given x), by facet: ``[B, K]``."""
-        mixtures = (
-            self.model.mixtures
-        )  # empty while a warm start has replaced the mixtures by other priors
+        mixtures = self.model.mixtures  # none while a warm start has replaced them
         logits = zip(self.clustered, self.classifier(prepared), strict=True) if mixtures else ()
         return {name: each for name, each in logits if name in mixtures}
 
@@ -112,9 +101,7 @@ class LadderGuide(NetworkGuide):
         return dict(zip(self.model.priors, heads, strict=True))
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """The sites that depend on facet ``name``'s cluster: its latent, those above and, through
-        them, x.
-        """
+        """The sites that depend on a facet's cluster: its latent, those above and x."""
         names = list(self.model.priors)
         return (*(f"z_{above}" for above in names[names.index(name) :]), "x")
 
@@ -129,10 +116,7 @@ class LadderGuide(NetworkGuide):
     def _components(self) -> list[int]:
         """K of each facet, 0 if it has no clusters."""
         mixtures = self.model.mixtures
-        return [
-            prior.num_components if name in mixtures else 0
-            for name, prior in self.model.priors.items()
-        ]
+        return [p.num_components if n in mixtures else 0 for n, p in self.model.priors.items()]
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         logits, near = self.classify(prepared), self.model.by_facet(given.get("neighbors"))

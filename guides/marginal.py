@@ -8,8 +8,6 @@ from torch import Tensor
 
 from guides.base import FacetGuide
 
-__all__ = ["MarginalGuide"]
-
 
 class MarginalGuide(FacetGuide):
     r"""q(z given x) only; the model scores each z_j by its full mixture, with the clusters summed

@@ -7,12 +7,10 @@ from __future__ import annotations
 import pyro
 from torch import Tensor
 
-from guides.needs import Needs
-from guides.supervised import SupervisedGuide
+from guides.base import SupervisedGuide
+from guides.discrete import Needs
 from ppl_models.distributions import Component, clamp_to_labels
 from ppl_models.program import ENUMERATE
-
-__all__ = ["VaDEGuide"]
 
 
 class VaDEGuide(SupervisedGuide):

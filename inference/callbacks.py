@@ -24,9 +24,9 @@ from inference.checkpoints.atomic_files import check_folder, write_together
 from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
 from inference.records import as_line
 from inference.run import Run
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_kind, check_path, is_index, number
-from ppl_models.data import as_data
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_count, check_kind, check_path, is_index, number
+from ppl_models.given.observed import as_data
 
 __all__ = [
     "Draw",

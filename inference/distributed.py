@@ -13,7 +13,7 @@ from torch import Tensor
 
 from inference.randomness import derive_seed, random_state, seeded
 from inference.run import Run
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

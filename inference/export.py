@@ -22,7 +22,7 @@ from guides import FacetGuide
 from guides.base import check_guide
 from guides.families import Family
 from inference.checkpoints.atomic_files import write_together
-from ppl_models.checks import check_kind, check_one_of, check_path
+from ppl_models.given.checks import check_kind, check_one_of, check_path
 from ppl_models.modes import evaluating
 
 __all__ = ["Predictions", "export_predictions", "write_program"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_one_of, check_positive
 from ppl_models.configurable import Options
+from ppl_models.given.checks import check_one_of, check_positive
 
 __all__ = ["Guard"]
 

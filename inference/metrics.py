@@ -19,9 +19,8 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count
-from ppl_models.plain import hidden
+from ppl_models.given.arrays import as_numbers, hidden
+from ppl_models.given.checks import check_count
 
 __all__ = [
     "ClassifierScores",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ppl_models.checks import check_device
+from ppl_models.given.checks import check_device
 from ppl_models.turns import exclusive
 
 __all__ = [

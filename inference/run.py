@@ -18,9 +18,9 @@ from inference.optimizers import OptimizerFactory, build_optimizer
 from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.schedules import Constant, Schedule
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_one_of, check_positive, check_seed
 from ppl_models.configurable import to_config
-from ppl_models.precision import network_precision
+from ppl_models.given.checks import check_kind, check_one_of, check_positive, check_seed
+from ppl_models.modes import network_precision
 from ppl_models.turns import exclusive
 
 __all__ = [

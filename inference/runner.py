@@ -40,8 +40,8 @@ from inference.training.loop import DeadFacetWarning, train
 from inference.training.plan import FitPlan, check_callbacks
 from inference.training.steps import SingleRunStep
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_path
 from ppl_models.configurable import from_config, to_config
+from ppl_models.given.checks import check_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

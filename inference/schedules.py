@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, number
 from ppl_models.configurable import Options
+from ppl_models.given.checks import check_count, number
 
 __all__ = [
     "AbruptFadeInWarning",

@@ -1,14 +1,15 @@
 """Generative models and their parts: priors, likelihoods, networks."""
 
-from ppl_models.base import FacetModel
+from ppl_models.base import FacetModel, Input
 from ppl_models.categories import Categorical, Ordinal
 from ppl_models.columns import Columns
 from ppl_models.compositions import DirichletMultinomial, Multinomial
 from ppl_models.counts import NegativeBinomial, Poisson
 from ppl_models.cvae import CVAE
 from ppl_models.flow import GMMFlow
-from ppl_models.inputs import Input
+from ppl_models.given.sparse import SparseRows
 from ppl_models.ivae import IVAE, ContinuousIVAE
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import (
     Bernoulli,
     ContinuousBernoulli,
@@ -16,8 +17,9 @@ from ppl_models.likelihoods import (
     Exact,
     HeteroscedasticNormal,
     Incomplete,
-    Likelihood,
+    LogNormal,
     Normal,
+    StudentT,
 )
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.mlvae import MLVAE
@@ -46,8 +48,6 @@ from ppl_models.priors import (
     StandardNormal,
     VampPrior,
 )
-from ppl_models.reals import LogNormal, StudentT
-from ppl_models.sparse import SparseRows
 from ppl_models.vade import VaDE
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyro
@@ -12,17 +13,34 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_kind, check_rows, check_shape, check_size, is_index
-from ppl_models.inputs import Input
-from ppl_models.likelihoods import Bernoulli, Likelihood
-from ppl_models.modes import evaluating
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
+from ppl_models.given.sparse import SparseRows
+from ppl_models.likelihood_base import Likelihood
+from ppl_models.likelihoods import Bernoulli
+from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.priors import Mixture, Prior
 from ppl_models.program import Program
-from ppl_models.sparse import SparseRows
 
-__all__ = ["FacetModel"]
+
+@dataclass(frozen=True)
+class Input:
+    """Something given beside x by a keyword, such as ``label``.
+
+    :ivar required: whether the program needs it; else a guide may use it where it is given.
+    :ivar decoded: whether the decoder reads it.
+
+    Example:
+
+    >>> from ppl_models import NVAE
+    >>> NVAE((6,), num_classes=3, class_dim=2, shared_dim=2).inputs["label"]
+    Input(required=True, decoded=True)
+    """
+
+    required: bool = True
+    decoded: bool = False
+
 
 # poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
 TINY = torch.finfo(torch.float32).tiny
@@ -39,12 +57,10 @@ class FacetModel(Program):
     :param likelihood: p(x given z); ``Bernoulli()`` by default.
     :param network: the architecture; by default the ladder of MFCVAE's Table 4 with a rung per
         facet, or its shared architecture (Table 6) for a single facet.
-    :raises ValueError: if ``x_shape`` or ``facets`` is empty or malformed, or the network does not
-        fit.
+    :raises ValueError: if ``x_shape`` or ``facets`` is malformed, or the network does not fit.
 
     :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective;
-        fade-in, warm-up and beta all act through it. The objective is the ELBO when all weights are
-        1.
+        fade-in, warm-up and beta all act through it. The objective is the ELBO where all are 1.
     :ivar kl_sites: index into ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
     :ivar gated: whether the gates are applied; see :meth:`gating`.
@@ -71,23 +87,18 @@ class FacetModel(Program):
         self.x_shape = check_shape(x_shape)
         self.facets = _check_facets(facets)
         for name, prior in self.priors.items():
-            self.check_prior(name, prior)
-        if likelihood is not None:
-            check_kind(
-                "likelihood",
-                likelihood,
-                Likelihood,
-                "a likelihood, such as Bernoulli() or Normal(0.3)",
-            )
-        if network is not None:
-            check_kind(
-                "network",
-                network,
-                Architecture,
-                "an architecture, such as MLPLadder() or SharedMLP()",
-            )
-        self.likelihood = likelihood if likelihood is not None else Bernoulli()
-        self.network = network if network is not None else _default_network(len(facets))
+            if prior.only_model not in ("", *(kind.__name__ for kind in type(self).__mro__)):
+                raise ValueError(
+                    f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
+                    f"alone: {type(self).__name__} takes a mixture, such as "
+                    "GaussianMixture(10, 5), or StandardNormal(5)"
+                )
+        likelihood = Bernoulli() if likelihood is None else likelihood
+        network = _default_network(len(facets)) if network is None else network
+        example = "a likelihood, such as Bernoulli() or Normal(0.3)"
+        self.likelihood: Likelihood = check_kind("likelihood", likelihood, Likelihood, example)
+        example = "an architecture, such as MLPLadder() or SharedMLP()"
+        self.network: Architecture = check_kind("network", network, Architecture, example)
         output_shape = self.likelihood.output_shape(self.x_shape)
         self.decoder = self.network.decoder(output_shape, self.decoder_dims)
         self.register_buffer("kl_weights", torch.ones(len(facets), 2))
@@ -148,15 +159,8 @@ class FacetModel(Program):
         """The facets with a latent discrete site ``c_NAME``, whose KL is a separate term."""
         return tuple(self.inferred)
 
-    def check_prior(self, name: str, prior: Prior) -> None:
-        """Refuse a facet's prior that this program cannot draw from; none by default.
-
-        :raises ValueError: if it cannot.
-        """
-
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        """Check the values of the keyword ``name`` for ``n`` samples, and convert them for the
-        program.
+        """Check a keyword's values for ``n`` samples, and convert them for the program.
 
         :raises ValueError: if it does not fit.
         """
@@ -164,13 +168,10 @@ class FacetModel(Program):
             f"{type(self).__name__} takes {name}=: implement check_given to check it"
         )
 
-    # Building blocks of programs and guides.
-
     def by_facet(self, neighbors: Tensor | None) -> dict[str, dict[str, Tensor]]:
         """What the clusters of each facet are given, as its prior's ``component`` takes it.
 
-        :param neighbors: numbers of neighbours in the clusters of the facets that accept them, side
-            by side ``[..., K + ...]``.
+        :param neighbors: numbers of neighbours in clusters, facets side by side.
         """
         if neighbors is None:
             return {}
@@ -191,20 +192,18 @@ class FacetModel(Program):
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:
         """A plate of L draws, each weighted by 1 / L: the average of MFCVAE's Eq. 58."""
-        with ExitStack() as stack:
-            if check_size("num_samples", num_samples) > 1:
-                stack.enter_context(pyro.plate("samples", num_samples, dim=-2))
-                stack.enter_context(poutine.scale(scale=1 / num_samples))
+        if check_size("num_samples", num_samples) == 1:
+            yield
+            return
+        with pyro.plate("samples", num_samples, dim=-2), poutine.scale(scale=1 / num_samples):
             yield
 
     def decode(self, z: Mapping[str, Tensor], **given: Any) -> dist.TorchDistribution:
-        """p(x given z): from latents ``[..., d_j]`` by facet to a distribution with batch ``[...]``
-        and event ``x_shape``.
+        """p(x given z), from latents ``[..., d_j]`` by facet: batch ``[...]``, event ``x_shape``.
 
         Also takes arrays, so that the output of a guide's ``embed`` can be decoded.
 
-        :param given: what the decoder reads besides latents (``decodes``), with the same batch
-            ``[...]``.
+        :param given: what the decoder reads besides latents (``decodes``), ``[...]``.
         :raises ValueError: if a facet or another input is missing or unknown.
         """
         if not isinstance(z, Mapping) or set(z) != set(self.priors):
@@ -224,8 +223,7 @@ class FacetModel(Program):
         return self.likelihood(output, len(self.x_shape))
 
     def log_joint(self, x: Tensor, z: Mapping[str, Tensor], **given: Any) -> Tensor:
-        """log p(x, z), with clusters summed out, in nats: ``[..., B]``; of what x and z are given,
-        such as a label, as conditions.
+        """log p(x, z given a label or the like), clusters summed out, in nats: ``[..., B]``.
 
         :param x: prepared data ``[B, *x_shape]``.
         :param z: latents ``[..., B, d_j]`` by facet; each facet's density has the facet's weight.
@@ -255,10 +253,8 @@ class FacetModel(Program):
     def _latent(self, name: str, z: Any) -> Tensor:
         latent = as_numbers(z, name).to(self.gates)
         if latent.shape[-1:] != (dim := self.priors[name].dim,):
-            raise ValueError(
-                f"the latent of facet {name!r} has shape {list(latent.shape)}, but [..., {dim}] "
-                "is needed"
-            )
+            found = list(latent.shape)
+            raise ValueError(f"the latent of facet {name!r} has shape {found}, not [..., {dim}]")
         return latent
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
@@ -280,8 +276,7 @@ class FacetModel(Program):
         :param facet: the facet whose cluster is fixed; all others are drawn from their full prior.
         :param cluster: component of ``facet`` to draw from.
         :param temperature: factor on the standard deviation within each component.
-        :param given: what the decoder reads besides latents (``decodes``), one entry per sample;
-            drawn at random by default.
+        :param given: what the decoder reads besides, one entry per sample; drawn by default.
         :raises ValueError: for an unknown facet, a cluster out of range, or inputs that do not fit.
         """
         check_size("n", n)
@@ -294,9 +289,8 @@ class FacetModel(Program):
             K = self.prior(facet).num_components
             if not is_index(cluster, K):
                 raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
-        beside = self.draw_given(
-            n, facet, cluster, {k: v for k, v in given.items() if v is not None}
-        )
+        fixed = {name: values for name, values in given.items() if values is not None}
+        beside = self.draw_given(n, facet, cluster, fixed)
         z = {
             name: prior.sample(n, cluster if name == facet else None, temperature)
             for name, prior in self.priors.items()
@@ -305,11 +299,7 @@ class FacetModel(Program):
             return self.decode(z, **beside).mean
 
     def draw_given(
-        self,
-        n: int,
-        facet: str | None = None,
-        cluster: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None
     ) -> dict[str, Any]:
         """What the decoder reads besides latents, for ``n`` generated samples.
 
@@ -349,41 +339,25 @@ class FacetModel(Program):
             check_rows(x.shape, self.x_shape)
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
-    @contextmanager
-    def weights_set_to(self, kl_weights: Tensor, gates: Tensor | None = None) -> Iterator[None]:
-        """Within this context the KL weights are ``kl_weights`` ``[J, 2]`` and the gates are
-        ``gates`` ``[J]``.
-        """
-        kept = self.kl_weights, self.gates, self.gated
-        self.kl_weights = kl_weights
-        if gates is not None:
-            self.gates, self.gated = gates, True
-        try:
-            yield
-        finally:
-            self.kl_weights, self.gates, self.gated = kept
+    def weights_set_to(
+        self, kl_weights: Tensor, gates: Tensor | None = None
+    ) -> AbstractContextManager:
+        """Within this context these are the KL weights ``[J, 2]`` and the gates ``[J]``."""
+        opened = {} if gates is None else {"gates": gates, "gated": True}
+        return temporarily(self, kl_weights=kl_weights, **opened)
 
-    @contextmanager
-    def gating(self, gated: bool) -> Iterator[None]:
+    def gating(self, gated: bool) -> AbstractContextManager:
         """Within this context the decoder's inputs are multiplied by the gates, or are not, for
         which these must all be 1: at MNIST's size the multiplications take some percent of a step.
         """
-        kept, self.gated = self.gated, gated
-        try:
-            yield
-        finally:
-            self.gated = kept
+        return temporarily(self, gated=gated)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """A batch in the likelihood's form and the model's dtype; see
-        :meth:`Likelihood.prepare`.
-        """
+        """A batch in the likelihood's form (:meth:`Likelihood.prepare`) and the model's dtype."""
         return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
 
     def seen(self, x: Tensor) -> Tensor:
-        """A batch as encoders read it, ``[B, *features_shape]``: prepared, and in numbers; see
-        :meth:`Likelihood.features`.
-        """
+        """A batch as encoders read it, ``[B, *features_shape]``: :meth:`Likelihood.features`."""
         return self.likelihood.features(self.prepare(x))
 
 

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from ppl_models.checks import check_size
+from ppl_models.given.checks import check_size
 from ppl_models.likelihood_base import Likelihood, rebuilt
-
-__all__ = ["Categorical", "Ordinal"]
 
 
 class Codes(dist.Categorical):
-    """Codes 0 to K - 1 as floats, so that they can stand beside numbers; their ``mean`` is the most
-    probable one.
-    """
+    """Codes 0 to K - 1 as floats, beside numbers; their ``mean`` is the most probable one."""
 
     @property
     def mean(self) -> Tensor:
@@ -39,8 +35,9 @@ class CodedLikelihood(Likelihood):
 
     discrete = True
 
-    def _set_number(self, num_categories: int | None) -> None:
+    def __init__(self, num_categories: int | None = None) -> None:
         """:raises ValueError: if it is no integer of at least 2."""
+        super().__init__()
         self.num_categories = num_categories
         if num_categories is None:
             return
@@ -83,11 +80,9 @@ class CodedLikelihood(Likelihood):
 
 
 class Categorical(CodedLikelihood):
-    """Independent categories, each with its own logits from the decoder; encoders see each code as
-    zeros and a one.
+    """Independent categories by logits from the decoder; encoders see codes as zeros and a one.
 
-    :param num_categories: K, at least 2; the codes are 0 to K - 1. ``None`` only for a column of a
-        table that is still to be read.
+    :param num_categories: K, at least 2; ``None`` only for a column that is still to be read.
     :raises ValueError: if it is no integer of at least 2.
 
     Example:
@@ -101,8 +96,7 @@ class Categorical(CodedLikelihood):
     """
 
     def __init__(self, num_categories: int | None = None) -> None:
-        super().__init__()
-        self._set_number(num_categories)
+        super().__init__(num_categories)
         self.parameters_per_entry = self.features_per_entry = num_categories or 1
 
     def features(self, x: Tensor) -> Tensor:
@@ -118,12 +112,10 @@ class Ordinal(CodedLikelihood):
     :math:`p(x \leq k) = \sigma(b_k - \text{output})`, with ordered cut points b that are learned,
     the same for all entries.
 
-    As ``pyro.distributions.OrderedLogistic``, but in logits, which float32 does not round to 0, and
-    without writing into tensors, so that steps can be recorded. Encoders see codes on a scale from
-    -1 to 1.
+    As ``pyro.distributions.OrderedLogistic``, but in logits, which float32 does not round to 0.
+    Encoders see codes on a scale from -1 to 1.
 
-    :param num_categories: K, at least 2; the codes are 0 to K - 1. ``None`` only for a column of a
-        table that is still to be read.
+    :param num_categories: K, at least 2; ``None`` only for a column that is still to be read.
     :raises ValueError: if it is no integer of at least 2.
 
     Example:
@@ -135,8 +127,7 @@ class Ordinal(CodedLikelihood):
     """
 
     def __init__(self, num_categories: int | None = None) -> None:
-        super().__init__()
-        self._set_number(num_categories)
+        super().__init__(num_categories)
         K = num_categories or 2
         cuts = torch.logit(torch.arange(1, K) / K)
         self.first_cut = nn.Parameter(cuts[0].clone())

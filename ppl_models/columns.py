@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions import constraints
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind
 from ppl_models.configurable import CLASS
+from ppl_models.distributions import NO_SHAPE
+from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import Exact, Incomplete
-
-__all__ = ["Columns"]
-
-NO_SHAPE = torch.Size()
 
 
 class ColumnsDistribution(dist.TorchDistribution):
@@ -28,7 +25,7 @@ class ColumnsDistribution(dist.TorchDistribution):
     The ``mean`` of a column of categories is its most probable code.
 
     :param columns: of each column, batch ``[...]``, event ``[1]``.
-    :param placeholders: a value within the support of each, in place of missing ones.
+    :param placeholders: a value within the support of each, instead of missing ones.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -52,12 +49,12 @@ class ColumnsDistribution(dist.TorchDistribution):
     def log_probs(self, value: Tensor) -> Tensor:
         """Log-density or log-probability of each entry ``[..., D]``, in nats; 0 if missing."""
         missing = value.isnan()
-        each = [
-            column.base_dist.log_prob(
-                torch.where(missing[..., k, None], place, value[..., k, None])
-            )
-            for k, (column, place) in enumerate(zip(self.columns, self.placeholders, strict=True))
+        filled = [
+            torch.where(missing[..., k, None], place, value[..., k, None])
+            for k, place in enumerate(self.placeholders)
         ]
+        columns = zip(self.columns, filled, strict=True)
+        each = [column.base_dist.log_prob(values) for column, values in columns]
         return torch.where(missing, 0.0, torch.cat(torch.broadcast_tensors(*each), -1))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -67,9 +64,7 @@ class ColumnsDistribution(dist.TorchDistribution):
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         return torch.cat([column.sample(sample_shape) for column in self.columns], -1)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> ColumnsDistribution:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> ColumnsDistribution:
         expanded = [column.expand(torch.Size(batch_shape)) for column in self.columns]
         return ColumnsDistribution(expanded, self.placeholders)
 
@@ -79,21 +74,16 @@ class Columns(Likelihood):
 
     .. math:: p(x \mid z) = \prod_{d \,\text{observed}} p_d(x_d \mid z)
 
-    Columns are independent given z, so that gaps are left out, as by
-    :class:`~ppl_models.likelihoods.Incomplete` (Nazabal et al., *Handling incomplete heterogeneous
-    data using VAEs*, 2020). Categories are codes from 0 on. Densities, draws and means are in the
-    units of x: the bound is in nats per datum, of a density for numbers and a probability for
-    categories and counts. Means, as ``reconstruct`` and ``generate`` return them, are the most
-    probable codes for categories.
-
-    Encoders see the columns' own features, 0 in a gap, and then for each column whether there is
-    one.
+    Gaps are left out, as by :class:`~ppl_models.likelihoods.Incomplete` (Nazabal et al., *Handling
+    incomplete heterogeneous data using VAEs*, 2020). Categories are codes from 0 on, whose means
+    are the most probable ones. Densities, draws and means are in the units of x: the bound is in
+    nats per datum, of a density for numbers and a probability for categories and counts. Encoders
+    see the columns' own features, 0 in a gap, and then for each column whether there is one.
 
     :param columns: a likelihood for each column by name, in the columns' order: any of single
         entries, such as ``Normal(loc=40.0, unit=12.0)``, ``StudentT()``, ``LogNormal()``,
         ``Bernoulli()``, ``Categorical(3)``, ``Ordinal(5)``, ``Poisson()``, ``NegativeBinomial()``.
-    :raises ValueError: if ``columns`` is no mapping of names to such likelihoods, or two columns
-        share one.
+    :raises ValueError: if ``columns`` maps no names to such likelihoods, or two columns share one.
 
     Example:
         >>> import torch
@@ -159,9 +149,7 @@ class Columns(Likelihood):
         """What encoders read of each column, ``[B, F_d]``; 0 in a gap."""
         return [
             torch.where(
-                one.isnan(),
-                0.0,
-                each.features(torch.where(one.isnan(), each.placeholder, one)),
+                one.isnan(), 0.0, each.features(torch.where(one.isnan(), each.placeholder, one))
             )
             for each, one in zip(self, x.split(1, -1), strict=True)
         ]
@@ -192,12 +180,11 @@ class Columns(Likelihood):
         for name, each, column in zip(self.names, self, numbers.unbind(-1), strict=True):
             if len(there := column[~column.isnan()]):
                 with _about(name):
-                    _check_column(each, there)
+                    each.check(there)
 
 
 def numeric(columns: Columns, x: Tensor) -> list[Tensor]:
-    """Each column of ``x`` ``[N, D]`` as numbers ``[N, F_d]``: as encoders see them, with a gap as
-    the mean of the column's others.
+    """Each column of ``x`` as encoders see it, ``[N, F_d]``, with a gap as the mean of the others.
 
     Example:
         >>> import torch
@@ -235,21 +222,13 @@ def _check_columns(columns: Mapping[str, Likelihood]) -> None:
         )
 
 
-def _check_column(likelihood: Likelihood, values: Tensor) -> None:
-    """:raises ValueError: for values outside the support; without a word on images."""
-    try:
-        likelihood.check(values)
-    except ValueError as error:
-        raise ValueError(str(error).partition("\n")[0]) from error
-
-
 @contextmanager
 def _about(name: str) -> Iterator[None]:
-    """Errors within this context say which column they are about."""
+    """Errors within this context say which column they are about, without a word on images."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"column {name!r}: {error}") from error
+        raise ValueError(f"column {name!r}: {str(error).splitlines()[0]}") from error
 
 
 def _some(names: Sequence[str]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -12,20 +13,17 @@ from pyro.distributions import constraints
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from ppl_models.checks import check_positive, check_size
 from ppl_models.counts import check_counted
+from ppl_models.distributions import NO_SHAPE
+from ppl_models.given.checks import check_positive, check_size
+from ppl_models.given.sparse import ENTRIES_AT_ONCE, SparseRows
 from ppl_models.likelihood_base import Likelihood, rebuilt
 from ppl_models.rising import log_rising_sums, wide
-from ppl_models.sparse import ENTRIES_AT_ONCE, SparseRows
 
-__all__ = ["DirichletMultinomial", "Multinomial"]
-
-NO_SHAPE = torch.Size()
 # Total of draws and means where none is given.
 TYPICAL_TOTAL = 1000.0
-# Concentration of a DirichletMultinomial before it is learned, and what a step of its parameter is
-# on the scale of logarithms: a concentration may be far from its first value, and a learning rate
-# that suits networks would not reach it.
+# Concentration of a DirichletMultinomial before it is learned, and a step of its parameter on the
+# scale of logarithms: it may be too far away for a learning rate that suits networks.
 FIRST_CONCENTRATION, SPEED = 100.0, 3.0
 
 
@@ -101,11 +99,10 @@ class RowsGivenTotal(dist.TorchDistribution):
         """With the code of batch 0 if there are several."""
         return nn.functional.pad(counts, (0, 1)) if self.coded else counts
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> RowsGivenTotal:
-        logits = self.logits.expand(*batch_shape, -1)
-        return RowsGivenTotal(logits, self.total, self.offset)
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> RowsGivenTotal:
+        new = copy(self)
+        new.logits, new._batch_shape = self.logits.expand(*batch_shape, -1), torch.Size(batch_shape)
+        return new
 
 
 class OverdispersedRows(RowsGivenTotal):
@@ -122,7 +119,8 @@ class OverdispersedRows(RowsGivenTotal):
 
     def _log_kernel(self, counts: Tensor, total: Tensor, logits: Tensor) -> Tensor:
         rising = log_rising_sums(counts, self._alpha(logits.softmax(-1)))
-        return rising - _log_rising(self.concentration, total)
+        start = self.concentration.to(total.dtype)
+        return rising - ((start + total).lgamma() - start.lgamma())
 
     def _alpha(self, probs: Tensor) -> Tensor:
         return (self.concentration * probs).clamp_min(torch.finfo(probs.dtype).tiny)
@@ -134,39 +132,25 @@ class OverdispersedRows(RowsGivenTotal):
     def _drawn_probs(self, sample_shape: torch.Size) -> Tensor:
         return dist.Dirichlet(self._alpha(self.probs)).sample(sample_shape)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> OverdispersedRows:
-        logits = self.logits.expand(*batch_shape, -1)
-        return OverdispersedRows(logits, self.concentration, self.total, self.offset)
-
-
-def _log_rising(start: Tensor, number: Tensor) -> Tensor:
-    """log of start (start + 1) ... (start + number - 1), in the number's precision."""
-    long = start.to(number.dtype)
-    return (long + number).lgamma() - long.lgamma()
-
 
 class Multinomial(Likelihood):
     r"""A row of counts given its total n, x ~ Multinomial(n, softmax(output)).
 
     .. math:: \log p(x \mid n, z) = \log \frac{n!}{\prod_d x_d!} + \sum_d x_d \log p_d(z)
 
-    The total is that of each row and has no probability of its own: it is the size factor, and no
-    other is needed. Bounds are in nats per datum, of the exact probability given the total; a row
-    whose total is 0 has the log-probability 0. Encoders see log(1 + x m / n), where m is a typical
-    total. Data may be sparse (:class:`~ppl_models.sparse.SparseRows`).
+    The total of each row is given, and takes the place of a size factor. Bounds are in nats per
+    datum, of the exact probability; a row whose total is 0 has the log-probability 0. Encoders see
+    log(1 + x m / n), where m is a typical total. Data may be sparse
+    (:class:`~ppl_models.given.sparse.SparseRows`).
 
-    With several batches, such as laboratories or sources, the last column of x holds the code of
-    the batch. It is given, not modelled: each batch has learned offsets of the logits, and encoders
-    see its code as zeros and a one, so that latents need not tell the batches. Means and draws have
-    the total m, and are as in batch 0.
+    With several batches, such as laboratories, the last column of x holds the batch's code, which
+    is given: each batch has learned offsets of the logits, and encoders see its code as zeros and a
+    one. Means and draws have the total m, and are as in batch 0.
 
     :param num_batches: M; with 2 or more, the last column of x holds codes from 0 to M - 1.
     :param num_columns: D, if the logits are to have offsets: needed for several batches.
     :param total: m; by default 1,000.
-    :raises ValueError: if a size is below 1, ``total`` is not positive, or ``num_columns`` is
-        missing where there are several batches.
+    :raises ValueError: if a number is too small, or several batches lack ``num_columns``.
 
     Example:
         >>> import torch
@@ -188,9 +172,6 @@ class Multinomial(Likelihood):
         self, num_batches: int = 1, num_columns: int | None = None, total: float | None = None
     ) -> None:
         super().__init__()
-        self._set_sizes(num_batches, num_columns, total)
-
-    def _set_sizes(self, num_batches: int, num_columns: int | None, total: float | None) -> None:
         self.num_batches = check_size("num_batches", num_batches)
         self.given_total = total
         self.total = TYPICAL_TOTAL if total is None else check_positive("total", total)
@@ -232,7 +213,7 @@ class Multinomial(Likelihood):
         return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
 
     def features(self, x: Tensor) -> Tensor:
-        counts = x[..., :-1] if self._is_coded else x
+        counts = self._counts(x)
         seen = (counts * (self.total / counts.sum(-1, keepdim=True).clamp_min(1))).log1p()
         if not self._is_coded:
             return seen
@@ -290,16 +271,14 @@ class Multinomial(Likelihood):
 
 
 class DirichletMultinomial(Multinomial):
-    r"""The same with overdispersion: the row's probabilities are drawn from a Dirichlet
-    distribution with the parameters a softmax(output), where the concentration a is learned, one
-    for all rows.
+    r"""The same with overdispersion: a row's probabilities are drawn from a Dirichlet distribution
+    with the parameters a softmax(output), where the concentration a is learned.
 
     .. math:: \log p(x \mid n, z) = \log \frac{n!\, \Gamma(a)}{\Gamma(a + n)}
         + \sum_d \log \frac{\Gamma(x_d + a p_d(z))}{x_d!\, \Gamma(a p_d(z))}
 
-    The variance of a count is that of :class:`Multinomial` times (n + a) / (1 + a), and the larger
-    a, the nearer the two are (Minka, *Estimating a Dirichlet distribution*, 2000). Words of a text
-    come in bursts, and counts of cells vary more than draws do.
+    The variance of a count is that of :class:`Multinomial` times (n + a) / (1 + a) (Minka,
+    *Estimating a Dirichlet distribution*, 2000).
 
     :param num_batches: M, as of :class:`Multinomial`.
     :param num_columns: D, as of :class:`Multinomial`.

@@ -1,7 +1,5 @@
-"""Objects that remember how they were built, so that a run can be saved and rebuilt.
-
-A checkpoint holds numbers (safetensors) and a description (JSON), never pickled code. The
-description of an object is its class and its constructor arguments; loading calls the class again.
+"""Objects that remember how they were built: a saved run describes each by its class and arguments
+(JSON beside safetensors, never pickled code), and loading calls the class again.
 """
 
 from __future__ import annotations
@@ -104,8 +102,7 @@ def to_config(value: Any) -> Any:
 def from_config(config: Any) -> Any:
     """Rebuild what :func:`to_config` described.
 
-    :raises ValueError: if the description names a class from outside this library, or its arguments
-        do not fit.
+    :raises ValueError: if it names a class from outside this library, or arguments do not fit.
     """
     if isinstance(config, list):
         return [from_config(item) for item in config]

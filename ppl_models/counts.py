@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import inf
+from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Located
 from ppl_models.rising import wide
-
-__all__ = ["NegativeBinomial", "Poisson"]
 
 # Rates are between exp(-30) and exp(30): float32 holds them and their squares.
 LARGEST_LOG_RATE = 30.0
@@ -22,8 +22,7 @@ FIRST_SIZE = 5.0
 
 
 class WidePoisson(dist.Poisson):
-    """Pyro's Poisson by its log-rate, with log-probabilities in double precision: their terms are
-    as large as the counts, and cancel.
+    """Pyro's Poisson by its log-rate, in double precision: terms as large as the counts cancel.
 
     :param log_rate: ``[...]``.
     """
@@ -38,15 +37,12 @@ class WidePoisson(dist.Poisson):
         x, log_rate = (each.to(wide(each)) for each in (value, self.log_rate))
         return (x * log_rate - log_rate.exp() - (x + 1).lgamma()).to(self.log_rate)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> WidePoisson:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> WidePoisson:
         return WidePoisson(self.log_rate.expand(batch_shape))
 
 
 class WideNegativeBinomial(dist.NegativeBinomial):
-    """Pyro's negative binomial by the logarithms of its size and its mean, likewise: their
-    terms are as large as the counts, or as the size.
+    """Pyro's negative binomial by the logarithms of its size and its mean, likewise.
 
     :param log_size: scalar or ``[...]``.
     :param log_mean: ``[...]``.
@@ -65,9 +61,7 @@ class WideNegativeBinomial(dist.NegativeBinomial):
         ways = (x + size).lgamma() - size.lgamma() - (x + 1).lgamma()
         return (ways + size * logsigmoid(-logits) + x * logsigmoid(logits)).to(self.log_mean)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> WideNegativeBinomial:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> WideNegativeBinomial:
         return WideNegativeBinomial(self.log_size, self.log_mean.expand(batch_shape))
 
 
@@ -82,10 +76,23 @@ class Counts(Located):
     discrete = True
     takes_sparse = True
 
-    def _set_options(self, zero_inflated: bool, loc: float | None, unit: float | None) -> None:
+    def __init__(
+        self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
+    ) -> None:
+        super().__init__(loc, unit)
         self.zero_inflated = check_kind("zero_inflated", zero_inflated, bool, "True or False")
         self.parameters_per_entry = 2 if zero_inflated else 1
-        self._locate(loc, unit)
+
+    @abstractmethod
+    def counts(self, log_rate: Tensor) -> dist.TorchDistribution:
+        """The distribution without zero inflation: batch ``[...]``."""
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        if not self.zero_inflated:
+            return self.counts(self.log_rate(output)).to_event(event_dim)
+        output, gate = output.chunk(2, -event_dim)
+        counts = self.counts(self.log_rate(output))
+        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
@@ -125,8 +132,7 @@ class Poisson(Counts):
     :param loc: if given, the log-rate is ``loc + unit * output``, and encoders see
         ``(log(1 + x) - loc) / unit``.
     :param unit: as ``loc``.
-    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` not
-        finite.
+    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` infinite.
 
     Example:
         >>> import torch
@@ -135,18 +141,8 @@ class Poisson(Counts):
         tensor([[1., 1.]])
     """
 
-    def __init__(
-        self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
-    ) -> None:
-        super().__init__()
-        self._set_options(zero_inflated, loc, unit)
-
-    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        if not self.zero_inflated:
-            return WidePoisson(self.log_rate(output)).to_event(event_dim)
-        output, gate = output.chunk(2, -event_dim)
-        counts = WidePoisson(self.log_rate(output))
-        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
+    def counts(self, log_rate: Tensor) -> dist.TorchDistribution:
+        return WidePoisson(log_rate)
 
 
 class NegativeBinomial(Counts):
@@ -157,8 +153,7 @@ class NegativeBinomial(Counts):
     :param loc: if given, log m is ``loc + unit * output``, and encoders see
         ``(log(1 + x) - loc) / unit``.
     :param unit: as ``loc``.
-    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` not
-        finite.
+    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` infinite.
 
     Example:
         >>> import torch
@@ -171,8 +166,7 @@ class NegativeBinomial(Counts):
     def __init__(
         self, zero_inflated: bool = False, loc: float | None = None, unit: float | None = None
     ) -> None:
-        super().__init__()
-        self._set_options(zero_inflated, loc, unit)
+        super().__init__(zero_inflated, loc, unit)
         self.log_size = nn.Parameter(torch.tensor(FIRST_SIZE).log())
 
     @property
@@ -180,9 +174,5 @@ class NegativeBinomial(Counts):
         """The size, a positive scalar: the larger, the more as a Poisson's."""
         return self.log_size.exp()
 
-    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        if not self.zero_inflated:
-            return WideNegativeBinomial(self.log_size, self.log_rate(output)).to_event(event_dim)
-        output, gate = output.chunk(2, -event_dim)
-        counts = WideNegativeBinomial(self.log_size, self.log_rate(output))
-        return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
+    def counts(self, log_rate: Tensor) -> dist.TorchDistribution:
+        return WideNegativeBinomial(self.log_size, log_rate)

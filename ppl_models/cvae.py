@@ -8,17 +8,14 @@ from typing import Any, ClassVar
 import pyro
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, draw_labels
-from ppl_models.checks import check_size
-from ppl_models.distributions import one_hot_labels
-from ppl_models.inputs import Input
+from ppl_models.base import Input
+from ppl_models.given.checks import check_size
+from ppl_models.given.labels import draw_labels
 from ppl_models.ivae import Labelled
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import StandardNormal
-
-__all__ = ["CVAE"]
 
 
 class CVAE(Labelled):
@@ -77,17 +74,6 @@ class CVAE(Labelled):
         return [concatenate(self.label_features(given["label"]), z[self.name])]
 
     def draw_given(
-        self,
-        n: int,
-        facet: str | None = None,
-        cluster: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None
     ) -> dict[str, Any]:
         return draw_labels(n, self.num_classes, self.gates.device, given)
-
-    def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        return as_labels(name, values, n, self.num_classes)
-
-    def label_features(self, label: Tensor) -> Tensor:
-        """The label as the networks read it: one-hot, ``[B] -> [B, num_classes]``."""
-        return one_hot_labels(label, self.num_classes, self.gates)

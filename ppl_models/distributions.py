@@ -1,8 +1,5 @@
-"""Variants of Pyro's distributions whose densities are fast for latent vectors under enumeration.
-
-Values and gradients equal those of the parent classes; a density only takes fewer passes over
-memory. With K components enumerated over a batch, these two densities are most of a step's work
-outside the networks.
+"""Variants of Pyro's distributions, with the same values and gradients by fewer passes over memory:
+densities under enumeration are most of a step's work outside the networks.
 """
 
 from __future__ import annotations
@@ -21,8 +18,7 @@ from torch.nn.functional import logsigmoid
 from ppl_models.crossed_normals import normal_log_probs, product_pays
 
 NO_SHAPE = torch.Size()
-# Standard deviations from exp(-10 / 2) = 0.007 to exp(10 / 2) = 148: wider than any useful
-# posterior needs.
+# Standard deviations from exp(-10 / 2) = 0.007 to exp(10 / 2) = 148: more than a posterior needs.
 MAX_LOG_VARIANCE = 10.0
 # Log-odds of a known class: high enough that every other class has probability 0, but finite.
 CERTAIN = 1e4
@@ -46,8 +42,7 @@ class DiagonalNormal(dist.Independent):
         if self._validate_args:
             self._validate_sample(value)
         loc, scale = self._narrow
-        # Constants are summed over d before the batch enters, which saves a pass over [K, B, d]
-        # each.
+        # Constants are summed over d before the batch enters, which saves passes over [K, B, d].
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
         log_prob = -0.5 * ((value - loc) * scale.reciprocal()).square().sum(-1) - constant
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
@@ -62,9 +57,7 @@ class DiagonalNormal(dist.Independent):
         """z ``[..., d]`` for standard normal noise of the same shape."""
         return self.base_dist.loc + self.base_dist.scale * noise
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> DiagonalNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> DiagonalNormal:
         shape = (*batch_shape, *self.event_shape)
         loc, scale = self._narrow
         new = type(self)(loc.expand(shape), scale.expand(shape), validate_args=False)
@@ -75,8 +68,7 @@ class DiagonalNormal(dist.Independent):
 def component_log_probs(components: dist.TorchDistribution, z: Tensor) -> Tensor:
     """log p(z given c) for every c: ``[..., d] -> [..., K]``.
 
-    All densities of all components are computed here, in one layout: a recorded program merges
-    those that model and guide share.
+    All are computed here, in one layout, so that model and guide share them in recorded programs.
 
     :param components: batch ``[K]``, event ``[d]``.
     """
@@ -87,21 +79,17 @@ def component_log_probs(components: dist.TorchDistribution, z: Tensor) -> Tensor
     return components.log_prob(z.unsqueeze(-2))
 
 
-def in_plates(components: dist.TorchDistribution, plates: int) -> dist.TorchDistribution:
+class InPlates(dist.TorchDistribution):
     """All components, batch ``[K]``, as one distribution ``[K, 1, ..., 1]`` within plates."""
-    return _InPlates(components, plates, (*components.batch_shape, *[1] * plates))
-
-
-class _InPlates(dist.TorchDistribution):
-    """Components as :func:`in_plates` arranges them."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 
     def __init__(
-        self, components: dist.TorchDistribution, plates: int, batch_shape: Sequence[int]
+        self, components: dist.TorchDistribution, plates: int, batch_shape: Sequence[int] = ()
     ) -> None:
         self.components, self.plates = components, plates
-        super().__init__(torch.Size(batch_shape), components.event_shape, validate_args=False)
+        shape = torch.Size(batch_shape or (*components.batch_shape, *[1] * plates))
+        super().__init__(shape, components.event_shape, validate_args=False)
 
     @property
     def has_rsample(self) -> bool:
@@ -134,10 +122,8 @@ class _InPlates(dist.TorchDistribution):
         del batch[-1 - self.plates]
         return draw(torch.Size((*sample_shape, *batch))).movedim(-2, -2 - self.plates)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> dist.TorchDistribution:
-        return _InPlates(self.components, self.plates, batch_shape)
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> dist.TorchDistribution:
+        return InPlates(self.components, self.plates, batch_shape)
 
 
 class FewScalesNormal(dist.Independent):
@@ -162,25 +148,19 @@ class FewScalesNormal(dist.Independent):
             logs = logs.mean()
         return -0.5 * squares - entries * (logs + 0.5 * math.log(2 * math.pi))
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> FewScalesNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> FewScalesNormal:
         loc = self.base_dist.loc.expand(*batch_shape, *self.event_shape)
         return FewScalesNormal(loc, self.scale, len(self.event_shape))
 
 
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:
-    """Normal with diagonal covariance from a head's output: ``[..., 2 d]`` -> batch ``[...]``,
-    event ``[d]``.
-    """
+    """Diagonal Normal from a head: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``."""
     loc, log_variance = mean_and_log_variance(raw)
     return DiagonalNormal(loc, (0.5 * log_variance).exp())
 
 
 def mean_and_log_variance(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Split a head's output ``[..., 2 d]`` into mean and log-variance, the latter softly bounded to
-    +-10 to avoid overflow.
-    """
+    """Mean and log-variance of a head ``[..., 2 d]``, the latter softly bounded to +-10."""
     loc, log_variance = raw.chunk(2, -1)
     return loc, MAX_LOG_VARIANCE * torch.tanh(log_variance / MAX_LOG_VARIANCE)
 
@@ -191,9 +171,7 @@ def raw_log_variance(log_variance: Tensor) -> Tensor:
 
 
 def mark_enumerated(values: Tensor) -> Tensor:
-    """Mark one-hot values ``[K, 1, ..., 1, K]`` as all components in order, so that nobody has to
-    multiply by ones and zeros to find out.
-    """
+    """Mark one-hot values ``[K, 1, ..., 1, K]`` as all components in order."""
     values.enumerates_components = True  # type: ignore[attr-defined]
     return values
 
@@ -215,29 +193,18 @@ WEIGHTS = _Weights()
 class Component(dist.OneHotCategorical):
     """One-hot choice among K components: batch ``[...]``, event ``[K]``.
 
-    The log-density is linear in the value. At a relaxed value (weights that sum to 1) it is
-    therefore the expectation over the component.
+    The log-density is linear in the value: at a relaxed one the expectation over the component.
     """
 
     support = WEIGHTS
 
-    def __init__(
-        self,
-        probs: Tensor | None = None,
-        logits: Tensor | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
-        if probs is not None or logits is None:
-            super().__init__(probs, logits, validate_args)
-            return
+    def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:
         # torch's own __init__ normalises in several passes over [B, K], forwards and backwards.
         self._categorical = _categorical(logits.log_softmax(-1))
         shape = self._categorical.batch_shape, self._categorical.param_shape[-1:]
         torch.distributions.Distribution.__init__(self, *shape, validate_args=validate_args)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> Component:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Component:
         return super().expand(batch_shape, self._get_checked_instance(Component, _instance))
 
     @property
@@ -284,9 +251,7 @@ class KnownValue(dist.TorchDistribution):
     def support(self) -> Any:
         return self.base.support
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> KnownValue:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> KnownValue:
         return KnownValue(self.base.expand(batch_shape), self.value)
 
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
@@ -312,11 +277,9 @@ def one_hot_of_largest(scores: Tensor) -> Tensor:
 
 
 def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """One-hot vectors ``[..., K]`` of integers ``[...]``; floats ``[..., K]`` are returned as they
-    are.
+    """One-hot vectors ``[..., K]`` of integers ``[...]``; floats ``[..., K]`` stay as they are.
 
-    :raises ValueError: for floats of another shape, booleans, or, with Pyro's checks on, classes
-        out of range.
+    :raises ValueError: for other floats, booleans, or, with Pyro's checks on, classes out of range.
     """
     label = torch.as_tensor(label, device=like.device)
     if label.is_floating_point() and label.shape[-1:] == (num_classes,):
@@ -346,19 +309,15 @@ class Proportions(dist.Dirichlet):
         )
         return gamma / gamma.sum(-1, keepdim=True)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> Proportions:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Proportions:
         return Proportions(
             self.concentration.expand(*batch_shape, *self.event_shape), validate_args=False
         )
 
 
 class AveragedComponent(Component):
-    """A choice with random weights: log-probabilities are averages, whose exponentials sum to less
-    than 1.
-
-    Draws follow the normalised exponentials.
+    """A choice whose log-probabilities are averages, with exponentials that sum to less than 1;
+    draws follow these, normalised.
 
     :param logits: averages ``[..., K]``, nats; so named as in every one-hot distribution of Pyro's.
     """
@@ -371,9 +330,7 @@ class AveragedComponent(Component):
     def log_probs(self) -> Tensor:
         return self.logits + self.shortfall
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> AveragedComponent:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> AveragedComponent:
         return AveragedComponent(
             self.log_probs.expand(*batch_shape, *self.event_shape), validate_args=False
         )
@@ -384,8 +341,7 @@ class RelaxedComponent(Component):
 
     :param logits: ``[..., K]``.
     :param temperature: positive scalar; draws approach one-hot as it goes to 0.
-    :param hard: straight-through: draws are one-hot and follow the probabilities exactly, with the
-        gradient of the relaxed draws.
+    :param hard: straight-through: one-hot draws, with the gradient of the relaxed ones.
     """
 
     has_rsample = True
@@ -404,9 +360,7 @@ class RelaxedComponent(Component):
         relaxed = (self._perturbed(sample_shape) / self.temperature).softmax(-1)
         return one_hot_of_largest(relaxed) + relaxed - relaxed.detach() if self.hard else relaxed
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> RelaxedComponent:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> RelaxedComponent:
         logits = self.logits.expand(*batch_shape, *self.event_shape)
         return RelaxedComponent(logits, self.temperature, self.hard, validate_args=False)
 
@@ -438,9 +392,7 @@ class MarginalMixture(dist.MixtureSameFamily):
         log_probs = component_log_probs(self.component_distribution, value)
         return (log_probs + self.component.log_probs).logsumexp(-1)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> dist.MixtureSameFamily:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> dist.MixtureSameFamily:
         new = super().expand(batch_shape, self._get_checked_instance(MarginalMixture, _instance))
         new.component = self.component.expand(batch_shape)
         return new
@@ -515,21 +467,17 @@ class RoundedLogistic(dist.TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         half = 0.5 / self.STEPS
-        above, below = (
-            (value + half - self.loc) / self.scale,
-            (value - half - self.loc) / self.scale,
-        )
-        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid: avoids
-        # cancellation.
+        above = (value + half - self.loc) / self.scale
+        below = (value - half - self.loc) / self.scale
+        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)), s the sigmoid.
         up, down = logsigmoid(above), logsigmoid(-below)
         inside = up + down + (-torch.expm1(-2 * half / self.scale)).log()
         return torch.where(value < half, up, torch.where(value > 1 - half, down, inside))
 
     @torch.no_grad()
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        uniform = torch.rand(
-            self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device
-        )
+        shape = self._extended_shape(sample_shape)
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         logistic = self.loc + self.scale * torch.logit(uniform, eps=1e-7)
         return (logistic * self.STEPS).round().clamp(0, self.STEPS) / self.STEPS
 
@@ -551,54 +499,32 @@ class RoundedLogistic(dist.TorchDistribution):
         for k in range(self.STEPS):
             yield ((self.loc - (k + 0.5) / self.STEPS) / self.scale).sigmoid()
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> RoundedLogistic:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> RoundedLogistic:
         return RoundedLogistic(
             self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False
         )
 
 
-class MaskedIndependent(dist.TorchDistribution):
+class MaskedIndependent(dist.Independent):
     """Independent entries, some of them missing: a NaN in a value adds nothing to the density.
 
     :param entries: batch ``[...]``, event ``[*x_shape]``, of independent entries.
     :param fill: a number within their support, a placeholder for missing entries.
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
     def __init__(self, entries: dist.Independent, fill: float) -> None:
-        self.entries, self.fill = entries, fill
-        super().__init__(entries.batch_shape, entries.event_shape, validate_args=False)
-
-    @property
-    def has_rsample(self) -> bool:
-        return self.entries.has_rsample
-
-    @property
-    def mean(self) -> Tensor:
-        return self.entries.mean
-
-    @property
-    def variance(self) -> Tensor:
-        return self.entries.variance
+        self.fill = fill
+        axes = entries.reinterpreted_batch_ndims
+        super().__init__(entries.base_dist, axes, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
         missing = value.isnan()
-        each = self.entries.base_dist.log_prob(torch.where(missing, self.fill, value))
+        each = self.base_dist.log_prob(torch.where(missing, self.fill, value))
         return torch.where(missing, 0.0, each).flatten(-len(self.event_shape)).sum(-1)
 
-    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        return self.entries.rsample(sample_shape)
-
-    def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        return self.entries.sample(sample_shape)
-
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> MaskedIndependent:
-        return MaskedIndependent(self.entries.expand(batch_shape), self.fill)
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> MaskedIndependent:
+        entries = dist.Independent(self.base_dist, self.reinterpreted_batch_ndims)
+        return MaskedIndependent(entries.expand(batch_shape), self.fill)
 
 
 def clamp_to_labels(logits: Tensor, label: Tensor) -> Tensor:

@@ -9,13 +9,11 @@ import pyro
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 from ppl_models.likelihoods import Exact
 from ppl_models.networks import AutoregressiveFlow, FlowDecoder
 from ppl_models.priors import Mixture
 from ppl_models.program import ENUMERATE
-
-__all__ = ["GMMFlow"]
 
 
 class GMMFlow(FacetModel):
@@ -56,28 +54,16 @@ class GMMFlow(FacetModel):
         network: AutoregressiveFlow | None = None,
         name: str = "cluster",
     ) -> None:
-        if not isinstance(prior, Mixture):
-            raise ValueError(
-                f"GMMFlow needs a mixture, such as GaussianMixture(50, 5), got {prior!r}"
-            )
+        check_kind("prior", prior, Mixture, "a mixture, such as GaussianMixture(50, 5)")
         if prior.uses_posterior:
             raise ValueError(
                 "GMMFlow's posteriors are points, of which no components can be made: use "
                 f"GaussianMixture({prior.num_components}, {prior.dim}), got {prior!r}"
             )
-        if network is not None:
-            check_kind(
-                "network",
-                network,
-                AutoregressiveFlow,
-                "an invertible network, AutoregressiveFlow(...)",
-            )
-        super().__init__(
-            x_shape,
-            {name: prior},
-            Exact(),
-            network if network is not None else AutoregressiveFlow(),
-        )
+        network = AutoregressiveFlow() if network is None else network
+        example = "an invertible network, AutoregressiveFlow(...)"
+        check_kind("network", network, AutoregressiveFlow, example)
+        super().__init__(x_shape, {name: prior}, Exact(), network)
         self.name = name
 
     @property

@@ -1,42 +1,41 @@
-"""Identifiable VAE (Khemakhem et al., AISTATS 2020), as presented in *I Don't Need u* (Willetts and
-Paige, 2021).
-"""
+"""Identifiable VAE (Khemakhem et al., 2020), as in *I Don't Need u* (Willetts and Paige, 2021)."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyro
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, as_vectors
-from ppl_models.base import TINY, FacetModel
-from ppl_models.checks import check_size
+from ppl_models.base import TINY, FacetModel, Input
 from ppl_models.distributions import one_hot_labels
-from ppl_models.inputs import Input
-from ppl_models.likelihoods import Likelihood
+from ppl_models.given.arrays import as_vectors
+from ppl_models.given.checks import check_size
+from ppl_models.given.labels import as_labels
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior
 from ppl_models.program import Given
 from ppl_models.vade import VaDE
 
-__all__ = ["IVAE", "ContinuousIVAE"]
-
 
 class Labelled(FacetModel):
-    """Base of the models whose posterior of z is conditioned on a label, read as
-    ``num_label_features`` numbers.
-    """
+    """Base of the models whose posterior of z is conditioned on a label: here a class."""
 
     inputs: ClassVar[Mapping[str, Input]] = {"label": Input()}
     suitable_guide = "ConditionalGuide"
     num_label_features: int
 
-    @abstractmethod
+    def check_given(self, name: str, values: Any, n: int) -> Tensor:
+        return as_labels(name, values, n, self.num_label_features)
+
     def label_features(self, label: Tensor) -> Tensor:
-        """The label as the networks read it: ``[B, num_label_features]``."""
+        """The label as the networks read it, ``[B, num_label_features]``: one-hot."""
+        return one_hot_labels(label, self.num_label_features, self.gates)
+
+    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
+        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
 
 
 class IVAE(Labelled, VaDE):
@@ -98,19 +97,9 @@ class IVAE(Labelled, VaDE):
         # The bound is on log p(x given u): the label's own probability has no part in it.
         return TINY if site == self.site else super().site_weight(site)
 
-    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
-        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
-
     @property
     def inferred(self) -> Mapping[str, Prior]:
         return {}
-
-    def check_given(self, name: str, values: Any, n: int) -> Tensor:
-        return as_labels(name, values, n, self.num_labels)
-
-    def label_features(self, label: Tensor) -> Tensor:
-        """The label as the networks read it: one-hot, ``[B] -> [B, num_labels]``."""
-        return one_hot_labels(label, self.num_labels, self.gates)
 
 
 class ContinuousIVAE(Labelled):
@@ -124,7 +113,6 @@ class ContinuousIVAE(Labelled):
     :param x_shape: shape of one sample.
     :param label_dim: length of u.
     :param dim: length of the latent vector.
-    :param name: the facet's name.
     :raises ValueError: if a size is below 1.
 
     Example:
@@ -144,26 +132,21 @@ class ContinuousIVAE(Labelled):
         dim: int,
         likelihood: Likelihood | None = None,
         network: Architecture | None = None,
-        name: str = "label",
     ) -> None:
         self.num_label_features = check_size("label_dim", label_dim)
         prior = ConditionalNormal(label_dim, dim)
-        super().__init__(x_shape, {name: prior}, likelihood, network)
-        self.name = name
+        super().__init__(x_shape, {"label": prior}, likelihood, network)
 
     def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
-        """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+        """The program. Sites: ``z_label`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each u.
         :param label: u, ``[B, label_dim]``.
         """
-        prior, u = self.priors[self.name], self.label_features(label)
+        prior, u = self.priors["label"], self.label_features(label)
         with self.plate(x, len(label)), self.draws(num_samples):
-            z = pyro.sample(f"z_{self.name}", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
-            return pyro.sample("x", self.decode({self.name: z}), obs=x)  # x | z
-
-    def log_prior(self, name: str, z: Tensor, **given: Any) -> Tensor:
-        return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
+            z = pyro.sample("z_label", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
+            return pyro.sample("x", self.decode({"label": z}), obs=x)  # x | z
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)

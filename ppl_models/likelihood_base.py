@@ -1,6 +1,4 @@
-"""What every likelihood is: from a decoder's output to a distribution over x; and the base of those
-of numbers that have a place and a unit.
-"""
+"""Bases of likelihoods: from a decoder's output to a distribution over x."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind, number
 from ppl_models.configurable import Configurable
-from ppl_models.sparse import SparseRows
+from ppl_models.given.checks import check_kind, number
+from ppl_models.given.sparse import SparseRows
 
 __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
 
@@ -27,9 +25,7 @@ Built = TypeVar("Built", bound=Configurable)
 
 
 class Likelihood(Configurable, nn.Module):
-    """Turns the decoder's output ``[..., *x_shape]`` into a distribution over x with event
-    ``x_shape``.
-    """
+    """Turns the decoder's output ``[..., *x_shape]`` into a distribution with event ``x_shape``."""
 
     #: inclusive range of valid data; 8-bit images are divided by 255 first
     support: tuple[float, float] = (-float("inf"), float("inf"))
@@ -60,7 +56,7 @@ class Likelihood(Configurable, nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """A prepared batch ``[B, *x_shape]`` as encoders read it, ``[B, *features_shape]``: x
-        itself, or numbers in place of missing entries, categories and counts.
+        itself, or numbers instead of missing entries, categories and counts.
         """
         return x
 
@@ -90,11 +86,9 @@ class Likelihood(Configurable, nn.Module):
 
     @abstractmethod
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        """Distribution over x from the decoder's raw output, whose last ``event_dim`` axes are the
-        event.
+        """Distribution over x from the decoder's output, whose last axes are the event.
 
-        With several parameters per entry, the output's first event axis is as many times longer
-        than that of x.
+        With several parameters per entry, the first event axis is as many times longer.
         """
 
     def check(self, x: Tensor) -> None:
@@ -133,15 +127,15 @@ class Located(Likelihood):
     """Base of likelihoods of numbers that have a place and a unit: what networks see and return is
     standardised; densities, draws and means are in the units of x.
 
-    The location parameter, of x or of :meth:`link` of x, is ``loc + unit * output``; where neither
-    is given, the output itself.
+    The location of :meth:`link` of x is ``loc + unit * output``; without both, the output itself.
     """
 
     loc: Tensor
     unit: Tensor
 
-    def _locate(self, loc: float | None, unit: float | None) -> None:
+    def __init__(self, loc: float | None, unit: float | None) -> None:
         """:raises ValueError: if ``loc`` is not finite or ``unit`` not positive."""
+        super().__init__()
         self.located = loc is not None or unit is not None
         loc, unit = 0.0 if loc is None else loc, 1.0 if unit is None else unit
         if not abs(number(loc)) < inf:
@@ -170,9 +164,7 @@ class Located(Likelihood):
         return (linked - self.loc) / self.unit if self.located else linked
 
     def fitted(self, values: Tensor) -> Likelihood:
-        """With the mean and deviation of observed values as ``loc`` and ``unit``, unless one of
-        these was given.
-        """
+        """With the values' mean and deviation as ``loc`` and ``unit``, if neither was given."""
         if self.located or not len(values):
             return self
         linked = self.link(values.double())
@@ -184,16 +176,16 @@ class Located(Likelihood):
 
 
 class Scaled(Located):
-    """Base of those with a scale, on the scale of the location parameter: one for all entries, or
-    for each its own.
+    """Base of those with a scale beside the location: one for all entries, or for each its own.
 
     A scale of ``None`` is learned: it begins at half of the unit, and stays above a tenth.
     """
 
-    def _set_scale(
-        self, scale: float | Sequence[Any] | np.ndarray | Tensor | None, learned: bool = False
+    def __init__(
+        self, scale: Any, loc: float | None, unit: float | None, learned: bool = False
     ) -> None:
         """:raises ValueError: if ``scale`` is not positive, or ``learned`` not a bool."""
+        super().__init__(loc, unit)
         check_kind("learned", learned, bool, "True or False")
         first = FIRST_SHARE * self.unit if scale is None else _scales(scale)
         self._least = LEAST_SHARE * float(self.unit) if scale is None else 0.0

@@ -11,25 +11,14 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind, number
 from ppl_models.distributions import (
     FewScalesNormal,
     LogitContinuousBernoulli,
     MaskedIndependent,
     RoundedLogistic,
 )
+from ppl_models.given.checks import check_kind, check_positive, number
 from ppl_models.likelihood_base import Likelihood, Scaled
-
-__all__ = [
-    "Bernoulli",
-    "ContinuousBernoulli",
-    "DiscretizedLogistic",
-    "Exact",
-    "HeteroscedasticNormal",
-    "Incomplete",
-    "Likelihood",
-    "Normal",
-]
 
 
 class Bernoulli(Likelihood):
@@ -103,8 +92,7 @@ class Normal(Scaled):
     :param loc: if given, the mean is ``loc + unit * output``, and encoders see ``(x - loc) /
         unit``. For a column of a table: its mean.
     :param unit: as ``loc``. For a column of a table: its standard deviation.
-    :raises ValueError: if ``scale`` or ``unit`` is not positive, ``loc`` not finite, or ``bounded``
-        combined with ``loc`` or ``unit``, or with no scale.
+    :raises ValueError: if one is not positive or finite, or ``bounded`` has a place, or no scale.
 
     Example:
         >>> import torch
@@ -124,10 +112,8 @@ class Normal(Scaled):
         loc: float | None = None,
         unit: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(scale, loc, unit, learned)
         self.bounded = bounded
-        self._locate(loc, unit)
-        self._set_scale(scale, learned)
         if bounded and (self.located or scale is None):
             raise ValueError(
                 "a bounded mean lies in [0, 1], with a scale and neither loc nor unit, such as "
@@ -168,10 +154,7 @@ class HeteroscedasticNormal(Likelihood):
 
     def __init__(self, bound: float = 5.0) -> None:
         super().__init__()
-        if not 0 < number(bound) < inf:
-            raise ValueError(
-                f"bound is the largest log-variance and must be positive, got {bound!r}"
-            )
+        check_positive("bound", bound)
         self.bound = bound
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
@@ -203,18 +186,15 @@ class Incomplete(Likelihood):
 
     .. math:: p(x_{\text{there}} \mid z) = \prod_{i \,\text{there}} p(x_i \mid z)
 
-    Entries are independent given z, so missing entries are summed out by skipping them. The
-    objective bounds log p of the observed entries, which is correct if entries are missing at
-    random given the observed ones (Nazabal et al., *Handling incomplete heterogeneous data using
-    VAEs*, 2020). Encoders see ``fill`` instead of missing entries. ``reconstruct`` returns means
-    for all entries, including missing ones.
+    The objective bounds log p of the observed entries, which is correct if entries are missing at
+    random given these (Nazabal et al., *Handling incomplete heterogeneous data using VAEs*, 2020).
+    Encoders see ``fill`` instead of missing entries, of which ``reconstruct`` returns means, too.
 
     :param likelihood: of the observed entries, any of single entries: not ``Exact``, and not of
         counts given their total; ``Columns`` takes missing entries itself.
     :param fill: what encoders see instead of a missing entry, such as the mean of the data; by
         default 0, where the likelihood allows it, or its ``loc``.
-    :raises ValueError: if ``likelihood`` is not one of single entries, or ``fill`` is outside its
-        support.
+    :raises ValueError: if ``likelihood`` is of no single entries, or ``fill`` outside its support.
 
     Example:
         >>> import torch
@@ -252,9 +232,8 @@ class Incomplete(Likelihood):
 
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         prepared = self.likelihood.prepare(x, dtype)
-        return torch.where(
-            x.isnan(), x.to(prepared.dtype), prepared
-        )  # keep NaN, which a threshold would have replaced
+        # Keep NaN, which a threshold would have replaced.
+        return torch.where(x.isnan(), x.to(prepared.dtype), prepared)
 
     def features(self, x: Tensor) -> Tensor:
         return self.likelihood.features(x.nan_to_num(self.fill))
@@ -283,15 +262,13 @@ class Incomplete(Likelihood):
 
 
 class DiscretizedLogistic(Likelihood):
-    """8-bit values: the probability that a logistic distribution gives to each of 256 bins (Kingma
-    et al., 2016, C.5).
+    """8-bit values: a logistic distribution's probabilities of 256 bins (Kingma et al., 2016, C.5).
 
     The location is 0.5, the middle of the range, plus the output; the scale is learned and shared
     by all entries. The first and last bin include the tails, so the probabilities of 0, 1/255, ...,
     1 sum to one.
 
-    :param scale: initial scale, in units of the range; the standard deviation is 1.8 times as
-        large.
+    :param scale: initial scale, in units of the range; the standard deviation is 1.8 times that.
     :raises ValueError: if ``scale`` is not positive.
 
     Example:
@@ -308,9 +285,7 @@ class DiscretizedLogistic(Likelihood):
 
     def __init__(self, scale: float = 0.1) -> None:
         super().__init__()
-        if not 0 < number(scale) < inf:
-            raise ValueError(f"scale must be positive, got {scale!r}")
-        self.log_scale = nn.Parameter(torch.tensor(float(scale)).log())
+        self.log_scale = nn.Parameter(torch.tensor(check_positive("scale", scale)).log())
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         return RoundedLogistic(0.5 + output, self.log_scale.exp()).to_event(event_dim)
@@ -326,3 +301,82 @@ class DiscretizedLogistic(Likelihood):
 
     def extra_repr(self) -> str:
         return f"scale={float(self.log_scale.detach().exp()):.4g}"
+
+
+class StudentT(Scaled):
+    """Independent entries, x ~ StudentT(df, output, scale): numbers of which some lie far out.
+
+    :param df: degrees of freedom, above 1; tails are heavier the fewer there are.
+    :param scale: in the units of x; ``None`` to learn it, from half of ``unit`` on, above a tenth.
+    :param loc: if given, the location is ``loc + unit * output``; encoders see (x - loc) / unit.
+    :param unit: as ``loc``.
+    :raises ValueError: if ``df`` is at most 1, a scale or unit not positive, or ``loc`` infinite.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import StudentT
+        >>> StudentT(df=3.0, scale=1.0)(torch.zeros(2, 5), event_dim=1).mean.shape
+        torch.Size([2, 5])
+    """
+
+    df: Tensor
+
+    def __init__(
+        self,
+        df: float = 4.0,
+        scale: float | None = None,
+        loc: float | None = None,
+        unit: float | None = None,
+    ) -> None:
+        super().__init__(scale, loc, unit)
+        if not 1 < number(df) < inf:
+            raise ValueError(f"df must be a number above 1, so that there is a mean, got {df!r}")
+        self.register_buffer("df", torch.tensor(float(df)), persistent=False)
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        return dist.StudentT(self.df, self.placed(output), self.scale).to_event(event_dim)
+
+    def extra_repr(self) -> str:
+        return f"df={float(self.df):.4g}, {super().extra_repr()}"
+
+
+class LogNormal(Scaled):
+    """Independent entries, log x ~ Normal(output, scale): positive numbers such as incomes.
+
+    :param scale: standard deviation of log x; ``None`` to learn it, as of :class:`StudentT`.
+    :param loc: if given, the mean of log x is ``loc + unit * output``, and encoders see
+        ``(log x - loc) / unit``.
+    :param unit: as ``loc``.
+    :raises ValueError: if ``scale`` or ``unit`` is not positive, or ``loc`` not finite.
+
+    Example:
+        >>> import torch
+        >>> from ppl_models import LogNormal
+        >>> p = LogNormal(0.5, loc=10.0, unit=1.0)(torch.zeros(1, 1), event_dim=1)
+        >>> p.log_prob(torch.tensor([[20_000.0]])).shape
+        torch.Size([1])
+    """
+
+    support = (0.0, inf)
+
+    def __init__(
+        self, scale: float | None = None, loc: float | None = None, unit: float | None = None
+    ) -> None:
+        super().__init__(scale, loc, unit)
+
+    @property
+    def placeholder(self) -> float | Tensor:
+        return self.loc.exp() if self.located else 1.0
+
+    def link(self, x: Tensor) -> Tensor:
+        return x.log()
+
+    def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
+        return dist.LogNormal(self.placed(output), self.scale).to_event(event_dim)
+
+    def check(self, x: Tensor) -> None:
+        if (low := float(x.min())) <= 0:
+            raise ValueError(
+                f"x has values down to {low:.4g}, but LogNormal needs positive ones: use Normal() "
+                "or StudentT(), or NegativeBinomial() for counts"
+            )

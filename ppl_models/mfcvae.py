@@ -8,18 +8,13 @@ from typing import Any, ClassVar
 import pyro
 from torch import Tensor
 
-from ppl_models.base import FacetModel
-from ppl_models.facet_values import cluster_labels, neighbor_counts
-from ppl_models.inputs import Input
-from ppl_models.priors import Prior
+from ppl_models.base import FacetModel, Input
+from ppl_models.given.labels import cluster_labels, neighbor_counts
 from ppl_models.program import ENUMERATE
-
-__all__ = ["MFCVAE"]
 
 
 class MFCVAE(FacetModel):
-    r"""Several clusterings of the same data: one mixture of Gaussians per facet, one shared
-    decoder.
+    r"""Several clusterings of the same data: a mixture of Gaussians per facet, one decoder.
 
     The generative process (Eq. 1, 2; Fig. 2, right), for each sample:
 
@@ -79,10 +74,8 @@ class MFCVAE(FacetModel):
         :param label: known clusters ``[B, J]``, a column for each mixture. The guide puts all
             weight on them, which is equivalent to observing them, so the model ignores them.
         :param neighbors: numbers of neighbours in each cluster, the facets' side by side.
-        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
-            / L.
-        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17), which
-            neighbours weigh as well.
+        :param num_samples: L; above 1, latents and x gain a leading axis of draws, weighted 1 / L.
+        :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
         """
         with self.plate(x, size if neighbors is None else len(neighbors)):
             c: dict[str, Tensor] = {}
@@ -99,14 +92,6 @@ class MFCVAE(FacetModel):
                     z[name] = pyro.sample(f"z_{name}", latent)
                 # x | z_1, ..., z_J
                 return pyro.sample("x", self.decode(z), obs=x)
-
-    def check_prior(self, name: str, prior: Prior) -> None:
-        if prior.only_model:
-            raise ValueError(
-                f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
-                f"alone: {type(self).__name__} takes a mixture, such as GaussianMixture(10, 5), or "
-                "StandardNormal(5)"
-            )
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         if name == "neighbors":

@@ -10,15 +10,12 @@ import pyro
 from pyro import poutine
 from torch import Tensor
 
-from ppl_models.arrays import as_groups, group_sizes
-from ppl_models.base import FacetModel
-from ppl_models.checks import check_one_of, check_size
-from ppl_models.inputs import Input
-from ppl_models.likelihoods import Likelihood
+from ppl_models.base import FacetModel, Input
+from ppl_models.given.checks import check_one_of, check_size
+from ppl_models.given.labels import as_groups, group_sizes
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
 from ppl_models.priors import StandardNormal
-
-__all__ = ["MLVAE"]
 
 #: What gets its own draw of the content; see :class:`~guides.GroupedGuide`.
 CONTENT_DRAWS = ("member", "group", "untied")
@@ -78,11 +75,9 @@ class MLVAE(FacetModel):
     ) -> Tensor:
         """The program. Sites: ``z_content``, ``z_style`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
 
-        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each entry of
-            ``group``.
+        :param x: observed batch ``[B, *x_shape]``; without it, one is drawn for each row.
         :param group: the group of each row, numbered from 0, ``[B]``.
-        :param num_samples: L; above 1, latents and x gain a leading axis L, each draw weighted by 1
-            / L.
+        :param num_samples: L; above 1, latents and x gain a leading axis of draws, weighted 1 / L.
         :param content: what gets its own draw of the content. ``"group"``: one draw for all
             members; ``z_content`` is then per group, in B slots of which the first are used.
             ``"member"``: each member has its own draw, weighted by one over the group's size

@@ -1,27 +1,39 @@
-"""Temporary evaluation or training mode, with each submodule's own mode restored afterwards."""
+"""Temporary states of networks: evaluation or training mode, and the precision they run at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ppl_models.turns import exclusive
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> AbstractContextManager[None]:
     """Evaluation mode (no dropout, no batch statistics) inside; previous modes restored after."""
-    with _in_mode(module, training=False):
-        yield
+    return _in_mode(module, training=False)
+
+
+def training(module: nn.Module) -> AbstractContextManager[None]:
+    """Training mode inside; previous modes restored after."""
+    return _in_mode(module, training=True)
 
 
 @contextmanager
-def training(module: nn.Module) -> Iterator[None]:
-    """Training mode inside; previous modes restored after."""
-    with _in_mode(module, training=True):
+def temporarily(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of ``owner`` have these values inside; previous ones restored after."""
+    kept = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
         yield
+    finally:
+        for name, value in kept.items():
+            setattr(owner, name, value)
 
 
 @contextmanager
@@ -34,3 +46,31 @@ def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
         finally:
             for part, was_training in kept.items():
                 part.training = was_training
+
+
+_dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=None)
+
+
+@contextmanager
+def network_precision(dtype: torch.dtype | None) -> Iterator[None]:
+    """All encoders and decoders run under autocast to ``dtype`` inside; ``None``: no autocast."""
+    token = _dtype.set(dtype)
+    try:
+        yield
+    finally:
+        _dtype.reset(token)
+
+
+def run_network(network: Callable[..., Any], device: torch.device, *inputs: Any) -> Any:
+    """Call ``network`` at the current precision; float32, or float64 if it computed in that.
+
+    This is the only boundary between reduced precision and the densities: in bfloat16, a
+    log-density of 784 pixels would have no accurate digits.
+    """
+    dtype = _dtype.get()
+    if dtype is None:
+        return network(*inputs)
+    # A cache of converted weights would outlive a step if the caller is within autocast as well.
+    with torch.autocast(device.type, dtype=dtype, cache_enabled=False):
+        output = network(*inputs)
+    return output.float() if isinstance(output, Tensor) else [item.float() for item in output]

@@ -9,18 +9,15 @@ import pyro
 import torch
 from torch import Tensor
 
-from ppl_models.arrays import as_labels, draw_labels
-from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_size, number
+from ppl_models.base import FacetModel, Input
 from ppl_models.distributions import Proportions, one_hot_labels
-from ppl_models.inputs import Input
-from ppl_models.likelihoods import Likelihood
+from ppl_models.given.checks import check_kind, check_size, number
+from ppl_models.given.labels import as_labels, draw_labels
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import ClassBlocks, StandardNormal
 from ppl_models.program import Given
-
-__all__ = ["NVAE"]
 
 
 class NVAE(FacetModel):
@@ -84,13 +81,10 @@ class NVAE(FacetModel):
             ("shared_dim", shared_dim),
         ):
             check_size(name, value)
-        facets = {
-            "shared": StandardNormal(shared_dim),
-            "class": ClassBlocks(num_classes, class_dim),
-        }
-        super().__init__(
-            x_shape, facets, likelihood, network if network is not None else SharedMLP()
-        )
+        blocks = ClassBlocks(num_classes, class_dim)
+        facets = {"shared": StandardNormal(shared_dim), "class": blocks}
+        network = SharedMLP() if network is None else network
+        super().__init__(x_shape, facets, likelihood, network)
 
     @property
     def blocks(self) -> ClassBlocks:
@@ -158,11 +152,7 @@ class NVAE(FacetModel):
         return one_hot_labels(label, self.num_classes, self.gates)
 
     def draw_given(
-        self,
-        n: int,
-        facet: str | None = None,
-        cluster: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None
     ) -> dict[str, Any]:
         if facet != "class" or cluster is None:
             return draw_labels(n, self.num_classes, self.gates.device, given)

@@ -50,9 +50,6 @@ class FullNormal(dist.MultivariateNormal):
     :param scale_tril: lower triangular, with a positive diagonal, ``[..., d, d]``.
     """
 
-    def __init__(self, loc: Tensor, scale_tril: Tensor, validate_args: bool | None = None) -> None:
-        super().__init__(loc, scale_tril=scale_tril, validate_args=validate_args)
-
     def from_noise(self, noise: Tensor) -> Tensor:
         """z ``[..., d]`` for standard normal noise of the same shape."""
         return self.loc + (self._unbroadcasted_scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
@@ -62,17 +59,14 @@ class FullNormal(dist.MultivariateNormal):
         shape = self._extended_shape(sample_shape)
         return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> FullNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> FullNormal:
         shape = (*batch_shape, *self.event_shape)
         factor = self.scale_tril.expand(*shape, self.event_shape[0])
-        return type(self)(self.loc.expand(shape), factor, validate_args=False)
+        return FullNormal(self.loc.expand(shape), scale_tril=factor, validate_args=False)
 
 
 class AutoregressiveNormal(dist.TorchDistribution):
-    """A diagonal Normal, followed by layers that scale and shift each coordinate by those before
-    it.
+    """A diagonal Normal, and layers that scale and shift each coordinate by those before it.
 
     :param base: batch ``[...]``, event ``[d]``.
     :param networks: of the layers; each maps z ``[..., d]`` and the features to shifts and
@@ -99,7 +93,7 @@ class AutoregressiveNormal(dist.TorchDistribution):
 
     def _from_start(self, start: Tensor) -> Tensor:
         z, log_scales = self._forward(start)
-        # The density of one's own draw needs no inversion.
+        # The density of its latest draw needs no inversion.
         self._drawn = z, self.base.log_prob(start) - log_scales, torch.is_grad_enabled()
         return z
 
@@ -112,26 +106,22 @@ class AutoregressiveNormal(dist.TorchDistribution):
         start, log_scales = self._invert(value.expand(shape))
         return self.base.log_prob(start) - log_scales
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: dist.Distribution | None = None
-    ) -> AutoregressiveNormal:
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> AutoregressiveNormal:
         features = self.features.expand(*batch_shape, self.features.shape[-1])
         return type(self)(self.base.expand(batch_shape), self.networks, features)
 
     @property
     def mean(self) -> Tensor:
-        """From 256 points of a quasi-random sequence, without a gradient."""
         return self._moments[0]
 
     @property
     def variance(self) -> Tensor:
-        """From the same points."""
         return self._moments[1]
 
     @cached_property
     @torch.no_grad()
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of z, some points at a time."""
+        """Mean and variance of z by points of a quasi-random sequence, without a gradient."""
         # About a point among them: means may be large beside deviations.
         origin = self.from_noise(torch.zeros_like(self.base.mean))
         noise = normal_points(POINTS, self.event_shape[0], self.features)

@@ -1,7 +1,4 @@
-"""What a model's and a guide's program have in common when they are called.
-
-Each site's log-density counts with its weight, and Pyro is told of the parameters if it asks.
-"""
+"""What programs of models and guides share: weights of sites, and names in Pyro's store."""
 
 from __future__ import annotations
 
@@ -15,15 +12,19 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import pyro
+import pyro.distributions as dist
+from pyro import poutine
+from pyro.infer.reparam.reparam import Reparam
 from pyro.params.param_store import ParamStoreDict
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from ppl_models.configurable import Configurable
-from ppl_models.distributions import KnownValue
+from ppl_models.distributions import Component, KnownValue
 
 #: Pyro is to sum over all values of a discrete site.
 ENUMERATE = {"enumerate": "parallel"}
@@ -188,9 +189,7 @@ def _take_over(name: str, stored: Tensor, parameter: nn.Parameter) -> None:
 
 
 def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
-    """Let the store's parameter of this name be this one, with the values that were loaded, if any
-    were.
-    """
+    """Let the store's parameter of this name be this one, with loaded values, if any."""
     if name in store and store[name] is not parameter:
         if _was_loaded(store[name]):  # else something has replaced it in the program
             _take_over(name, store[name], parameter)
@@ -199,3 +198,42 @@ def _share(store: ParamStoreDict, name: str, parameter: nn.Parameter) -> None:
         parameter.data = parameter.data.contiguous()
     pyro.param(name, parameter)
     SHARED[id(parameter)] = parameter
+
+
+def index_clusters(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The same model with a site ``c_NAME_index``, integers ``[B]``, for each latent cluster.
+
+    ``c_NAME`` stays as a one-hot site that follows from it. ``pyro.infer.infer_discrete`` needs
+    this: it takes the axis of a one-hot value for that of a plate. Weights of terms do not apply to
+    the new sites, and ``infer_discrete`` does not use weights.
+
+    Example::
+
+        by_number = poutine.condition(index_clusters(model), data=latents)
+        infer_discrete(by_number, first_available_dim=-2, temperature=0)(x)
+
+    :param model: a model, or a program made of one by Pyro's handlers.
+    :raises ValueError: if that cannot be called.
+    """
+    if not callable(model):
+        raise ValueError(f"model must be a program, such as MFCVAE(...), got {model!r}")
+    return poutine.reparam(model, config=_index_of_cluster)
+
+
+class _ClusterIndex(Reparam):
+    """A one-hot choice made by number."""
+
+    def apply(self, msg: Any) -> Any:
+        component, name = msg["fn"], f"{msg['name']}_index"
+        by_number = dist.Categorical(logits=component.logits)
+        index = pyro.sample(name, by_number, infer=ENUMERATE)
+        value = one_hot(index, component.event_shape[0]).to(component.logits)
+        # Not 0 where the component's weights do not sum to 1.
+        rest = component.log_prob(value) - by_number.log_prob(index)
+        chosen = dist.Delta(value, log_density=rest, event_dim=1)
+        return {"fn": chosen, "value": value, "is_observed": True}
+
+
+def _index_of_cluster(site: Any) -> Reparam | None:
+    is_cluster = isinstance(site["fn"], Component) and not site["is_observed"]
+    return _ClusterIndex() if is_cluster and site["value"] is None else None

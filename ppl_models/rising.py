@@ -1,7 +1,5 @@
-"""Sums of logarithms of rising factorials, at the entries of a row that are not 0.
-
-A text has few of the words that there are: of ten thousand columns fifty count, and the gamma
-functions of the others cancel, but would take most of a training step's time.
+"""Sums of logarithms of rising factorials, at the entries of a row that are not 0: the gamma
+functions of the others, which are most in a text, cancel, but would take most of a step's time.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
     r"""Sums over the last axis of :math:`\log \Gamma(a + x) - \log \Gamma(a)`, for counts x.
 
     On the CPU only the entries of x that are not 0 are computed; elsewhere all, since their number
-    would have to be read back. It is an operation of its own for PyTorch, which is recorded and
-    mapped as one.
+    would have to be read back. It is one operation for PyTorch.
 
     :param x: counts ``[..., D]``; no gradient goes to them.
     :param start: a, positive, ``[..., D]``; both are broadcast.
-    :returns: ``[...]``, in 64 bits where the device has such: large counts give large numbers, of
-        which what matters is a small difference.
+    :returns: ``[...]``, in 64 bits where the device has such: small differences matter.
 
     Example:
         >>> import torch

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppl_models.likelihoods import Likelihood
+from ppl_models.given.checks import check_kind
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture
 from ppl_models.priors import Mixture
-
-__all__ = ["VaDE"]
 
 
 class VaDE(MFCVAE):
@@ -41,8 +40,5 @@ class VaDE(MFCVAE):
         network: Architecture | None = None,
         name: str = "cluster",
     ) -> None:
-        if not isinstance(prior, Mixture):
-            raise ValueError(
-                f"VaDE needs a mixture, such as GaussianMixture(50, 10), got {prior!r}"
-            )
+        check_kind("prior", prior, Mixture, "a mixture, such as GaussianMixture(50, 10)")
         super().__init__(x_shape, {name: prior}, likelihood, network)

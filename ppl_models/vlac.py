@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppl_models.checks import check_counts
-from ppl_models.likelihoods import Likelihood
+from ppl_models.given.checks import check_counts
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture, MLPLadder
 from ppl_models.priors import GaussianMixture, Prior, StandardNormal
-
-__all__ = ["GMDGM", "VAE", "VLAC", "VLAE"]
 
 
 class VLAC(MFCVAE):

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pyro
 from torch import Tensor
 
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, check_shape, check_size
-from ppl_models.likelihoods import Likelihood
+from ppl_models.given.checks import check_kind, check_shape, check_size
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvGrid
 from ppl_models.priors import Codebook, Flat
 
-__all__ = ["VQVAE", "Autoencoder"]
-
 
 class VQVAE(FacetModel):
-    r"""An image from a grid of codes of one codebook (van den Oord et al., 2017, as relaxed by
-    Sonderby et al., 2017).
+    r"""An image from a grid of codes (van den Oord et al., 2017; Sonderby et al., 2017).
 
     For each sample, at each place p of the grid, a code :math:`c_p \sim \mathrm{Uniform}(1, \ldots,
     K)`; then, from the vectors of the codes, :math:`x \mid c \sim p(x \mid f(e_{c_1}, \ldots,
@@ -68,17 +66,14 @@ class VQVAE(FacetModel):
 
     @property
     def codebook(self) -> Codebook:
-        prior = self.priors[self.name]
-        assert isinstance(prior, Codebook)
-        return prior
+        return cast(Codebook, self.priors[self.name])
 
     def forward(self, x: Tensor | None = None, *, size: int = 1, num_samples: int = 1) -> Tensor:
         """The program. Sites: ``c_NAME`` ``[B, P, K]`` one-hot, ``z_NAME`` ``[B, d]``, ``x`` ``[B,
         *x_shape]``.
 
         :param x: observed batch ``[B, *x_shape]``; without it, ``size`` samples are drawn.
-        :param num_samples: L; above 1, codes and x gain a leading axis L, each draw weighted by 1 /
-            L.
+        :param num_samples: L; above 1, codes and x gain a leading axis of draws, weighted 1 / L.
         """
         with self.plate(x, size), self.draws(num_samples):
             # c_p ~ Uniform(1, ..., K)
@@ -124,9 +119,6 @@ class Autoencoder(MFCVAE):
 
 
 def _places(network: ConvGrid, x_shape: Sequence[int]) -> int:
-    """Number of places of the grid.
-
-    :raises ValueError: if ``network`` is not a ``ConvGrid`` or does not fit images of ``x_shape``.
-    """
+    """:raises ValueError: if ``network`` is no ``ConvGrid``, or does not fit images."""
     check_kind("network", network, ConvGrid, "a ConvGrid, such as ConvGrid((64, 64))")
     return network.places(check_shape(x_shape))

@@ -36,7 +36,6 @@ SECONDS = 1.0
 # Where what users call is listed.
 PUBLIC = (
     "ppl_models",
-    "ppl_models.likelihoods",
     "ppl_models.networks",
     "ppl_models.priors",
     "guides",
@@ -89,7 +88,6 @@ EXEMPT = {
     ),
     "FacetModel.plate": "of each model, by way of its program in plain Pyro",
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
-    "FacetModel.check_prior": "of each model, when it is built",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",
 }
 

@@ -47,7 +47,7 @@ from lab.benchmarks.model_steps import (
     spread,
 )
 from lab.benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 CPU = torch.device("cpu")
 BRIEFLY = Settings(SMALL, CPU, steps=1, untimed=0, remembered=("ours",))

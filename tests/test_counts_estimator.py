@@ -30,7 +30,7 @@ from ppl_models import (
     NegativeBinomial,
     Normal,
 )
-from ppl_models.sparse import sparse_rows
+from ppl_models.given.sparse import sparse_rows
 
 ROWS, D, BATCHES = 300, 60, 3
 

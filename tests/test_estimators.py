@@ -69,7 +69,7 @@ from inference import SVIRunner, elbo
 from inference.randomness import seeded
 from lab.protocols.sources import Labellings, labellings
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 # Facets of fits this short have often learned nothing yet.
 pytestmark = [

@@ -300,7 +300,7 @@ def test_a_mapped_file_gives_the_run_that_its_values_give(dtype: type, tmp_path:
 def test_a_mapped_file_is_checked_and_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ppl_models.data.CHECKED_AT_ONCE", 30)  # five rows
+    monkeypatch.setattr("ppl_models.given.observed.CHECKED_AT_ONCE", 30)  # five rows
     values = X.numpy().copy()
     feed = data_source_for(
         two_facets(), torch.device("cpu"), mapped(tmp_path / "x", values), {}, 8, None

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ValueError, match=r"a flow keeps the number of dimensions: .* give the prior dim=6"
     ):
         GMMFlow((2, 3), GaussianMixture(3, 5))
-    with pytest.raises(ValueError, match="GMMFlow needs a mixture"):
+    with pytest.raises(ValueError, match="prior must be a mixture"):
         GMMFlow((5,), StandardNormal(5))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="FlowGuide is for GMMFlow"):
         FlowGuide(VAE((6,), 2))

@@ -20,7 +20,7 @@ from facetvae.estimators.reading import reader_for
 from facetvae.estimators.tables import plain_labels
 from facetvae.estimators.words import MOST_LEVELS
 from ppl_models import Categorical, Normal, StudentT
-from ppl_models.frames import Form, given, native_columns
+from ppl_models.given.frames import Form, given, native_columns
 
 pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")

@@ -248,7 +248,7 @@ def refuse_second_guide() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: GumbelSoftmax(0.0), "temperature must be positive, got 0.0"),
+        (lambda: GumbelSoftmax(0.0), "temperature must be a positive number, got 0.0"),
         (lambda: GumbelSoftmax(hard="no"), "hard must be True or False, got str"),
         (lambda: AmortizedGuide(two_facets(), conditional="no"), "conditional must be True or Fa"),
         (

@@ -26,8 +26,9 @@ from facetvae.estimators import (
 from facetvae.estimators.data import encoding_of
 from facetvae.estimators.defaults import default_network, default_plain_network
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, Incomplete, MLPLadder, Normal
-from ppl_models.arrays import as_groups, as_labels, as_numbers
-from ppl_models.data import as_data
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.labels import as_groups, as_labels
+from ppl_models.given.observed import as_data
 from tests.bad_inputs.shared import NAN
 
 INTEGERS = np.arange(6).reshape(2, 3)

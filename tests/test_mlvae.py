@@ -44,7 +44,7 @@ from inference import (
 )
 from inference.diagnostics import loss_draws
 from ppl_models import MLP, MLVAE, VAE, HeteroscedasticNormal, Normal, StridedConvNet
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 X = torch.rand(9, 6, dtype=torch.float64)
 GROUP = torch.tensor([0, 0, 1, 2, 2, 2, 2, 3, 3])  # of sizes 2, 1, 4, 2

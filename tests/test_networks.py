@@ -27,7 +27,7 @@ from ppl_models import (
 )
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture, Ladder
-from ppl_models.networks.resnet import _Block
+from ppl_models.networks.images import _Block
 
 
 def facets(*dims: int) -> dict[str, StandardNormal]:

@@ -30,7 +30,7 @@ from ppl_models import (
     VaDE,
 )
 from ppl_models.distributions import Component, clamp_to_labels
-from ppl_models.facet_values import cluster_labels
+from ppl_models.given.labels import cluster_labels
 from tests import paper
 from tests.test_objective import (
     BATCH,

@@ -45,8 +45,8 @@ from ppl_models.crossed_normals import SMALL_INTERMEDIATE, normal_log_probs, pro
 from ppl_models.distributions import (
     Component,
     DiagonalNormal,
+    InPlates,
     LogitContinuousBernoulli,
-    in_plates,
     mark_enumerated,
 )
 
@@ -303,7 +303,7 @@ def test_components_in_plates_are_each_component(covariance: str, B: int, plates
         MultivariateNormal(loc, scale_tril=factor)
         for loc, factor in zip(prior.loc, prior.scale_tril, strict=True)
     ]
-    placed = in_plates(prior.components(), plates)
+    placed = InPlates(prior.components(), plates)
     shape = (2, 1, B)[-plates:]
     assert placed.batch_shape == (4, *[1] * plates)
     shared, own = torch.randn(*shape, 3), torch.randn(4, *shape, 3)

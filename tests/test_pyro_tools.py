@@ -36,7 +36,7 @@ from torch import Tensor
 
 from guides import FacetGuide, LadderGuide, MarginalGuide, ScoreFunction
 from ppl_models import NVAE
-from ppl_models.reparam import index_clusters
+from ppl_models.program import index_clusters
 from tests import catalogue
 from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
 from tests.pages import ROOT

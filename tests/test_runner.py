@@ -52,7 +52,7 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
-from ppl_models.likelihoods import Likelihood
+from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
 from tests.catalogue import BUILDERS
 from tests.global_state import unchanged

@@ -24,8 +24,8 @@ from ppl_models import (
     NegativeBinomial,
     Poisson,
 )
+from ppl_models.given.sparse import SparseRows, sparse_rows
 from ppl_models.rising import log_rising_sums
-from ppl_models.sparse import SparseRows, sparse_rows
 
 D = 7
 
@@ -184,7 +184,7 @@ def test_a_stopped_run_is_continued_with_the_same_rows(tmp_path: Any) -> None:
 
 
 def test_blocks_of_wide_rows_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ppl_models.sparse.NUMBERS_AT_ONCE", 5 * D)
+    monkeypatch.setattr("ppl_models.given.sparse.NUMBERS_AT_ONCE", 5 * D)
     own = guide(Multinomial())
     seen = []
     monkeypatch.setattr(own, "heads", lambda x: seen.append(len(x)) or type(own).heads(own, x))

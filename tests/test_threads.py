@@ -22,7 +22,7 @@ from facetvae.estimators import MultiFacetClustering, SemiSupervisedClassifier
 from guides import VaDEGuide
 from inference import SVIRunner, elbo
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
-from ppl_models.precision import network_precision, run_network
+from ppl_models.modes import network_precision, run_network
 from ppl_models.turns import exclusive, let_others_in
 from tests.global_state import unchanged
 

@@ -20,7 +20,7 @@ from inference.training.loop import train
 from inference.training.plan import FitPlan
 from inference.training.steps import VmappedStep
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 from tests.catalogue import (
     BUILDERS,
     GAMMA_DRAWS,

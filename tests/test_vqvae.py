@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_refused() -> None:
         CodebookGuide(VAE((6,), 2))
     with pytest.raises(
         ValueError,
-        match=r"codes are relaxed: discrete must be a GumbelSoftmax\(...\), got Enumerate",
+        match=r"discrete must be a GumbelSoftmax\(...\), for relaxed codes, got Enumerate",
     ):
         build(discrete=Enumerate())
     with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):

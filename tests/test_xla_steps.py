@@ -38,7 +38,7 @@ from inference.training.steps import SingleRunStep
 from inference.training.vectors import Vectors
 from inference.training.xla_program import LOOPS, _gathered, _tensors
 from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 aten = torch.ops.aten
 # With gaps, groups, labels and dropout; FACETVAE_EVERY_MODEL=1 takes all models.

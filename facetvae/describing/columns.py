@@ -21,9 +21,9 @@ from facetvae.describing.effects import (
     variance_explained,
 )
 from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
-from ppl_models.checks import check_one_of
-from ppl_models.frames import Given, Kind, column_name, given, is_frame, native_columns
-from ppl_models.plain import plain_array
+from ppl_models.given.arrays import plain_array
+from ppl_models.given.checks import check_one_of
+from ppl_models.given.frames import Given, Kind, column_name, given, is_frame, native_columns
 
 #: Whole numbers of at most so many values are no counts.
 FEW_VALUES = 10

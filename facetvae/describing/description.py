@@ -12,8 +12,8 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from facetvae.describing.columns import Categories, Column, columns_of, named_columns
 from inference.markdown import plain, table
-from ppl_models.checks import check_count, check_kind, number
-from ppl_models.plain import plain_array
+from ppl_models.given.arrays import plain_array
+from ppl_models.given.checks import check_count, check_kind, number
 
 __all__ = ["FacetClusters", "FacetDescription", "describe_clusters"]
 

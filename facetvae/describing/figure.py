@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from facetvae.describing import FacetDescription
 from facetvae.describing.description import number_text
 from inference.figures.drawing import image_rows, is_image, label_axes, new_figure, styles
-from ppl_models.checks import check_count, check_kind
+from ppl_models.given.checks import check_count, check_kind
 
 __all__ = ["describe_figure"]
 

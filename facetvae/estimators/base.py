@@ -40,8 +40,8 @@ from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
 from ppl_models import FacetModel, Likelihood
-from ppl_models.checks import check_count, check_kind, check_positive
-from ppl_models.frames import Form, is_frame
+from ppl_models.given.checks import check_count, check_kind, check_positive
+from ppl_models.given.frames import Form, is_frame
 from ppl_models.networks import Architecture
 
 __all__ = ["Chosen", "FacetEstimator", "RandomState", "all_or_nothing", "drawn_seed"]

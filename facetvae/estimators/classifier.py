@@ -20,7 +20,7 @@ from facetvae.estimators.exporting import plain_values
 from facetvae.estimators.tables import plain_labels
 from guides import ClassifierGuide
 from ppl_models import NVAE, Likelihood
-from ppl_models.checks import check_size
+from ppl_models.given.checks import check_size
 from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
 

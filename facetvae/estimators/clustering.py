@@ -63,7 +63,7 @@ from guides import FacetGuide
 from inference.initialization.nearest import CellSearch
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood, Normal
-from ppl_models.checks import check_kind, check_size, is_index
+from ppl_models.given.checks import check_kind, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive

@@ -18,8 +18,8 @@ from facetvae.estimators.readers import Reader
 from facetvae.estimators.tables import plain_table
 from facetvae.estimators.views import View
 from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
+from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 from ppl_models.networks import Architecture
-from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
 
 # Widths of the default network. The first is paid for by every column: at 10,000 columns it takes
 # most of a step.

@@ -9,7 +9,7 @@ from scipy.sparse import csc_array, csr_array, vstack
 from scipy.sparse.linalg import LinearOperator, svds
 
 from facetvae.estimators.views import View
-from ppl_models.sparse import SparseRows
+from ppl_models.given.sparse import SparseRows
 
 # Most directions.
 DIRECTIONS = 15
@@ -81,7 +81,7 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
         >>> import numpy as np
         >>> from scipy.sparse import csr_array
         >>> from facetvae.estimators.counts_view import counts_view
-        >>> from ppl_models.sparse import sparse_rows
+        >>> from ppl_models.given.sparse import sparse_rows
         >>> rng = np.random.default_rng(0)
         >>> rates = np.where(rng.random((2, 60)) < 0.3, 2.0, 0.4)  # of two kinds of texts
         >>> x = sparse_rows(csr_array(rng.poisson(np.repeat(rates, 100, 0))))

@@ -11,9 +11,9 @@ import numpy as np
 from facetvae.describing.columns import named_columns
 from facetvae.table_rules import counting
 from inference.initialization.neighbors import neighbor_clusters
-from ppl_models.arrays import as_labels
-from ppl_models.checks import check_size
-from ppl_models.frames import is_frame
+from ppl_models.given.checks import check_size
+from ppl_models.given.frames import is_frame
+from ppl_models.given.labels import as_labels
 
 # Name of the latent without clusters that describes what the facets leave of the data.
 REST = "rest"

@@ -23,9 +23,9 @@ from ppl_models import (
     Ordinal,
 )
 from ppl_models.categories import CodedLikelihood
-from ppl_models.checks import check_kind
 from ppl_models.configurable import from_config, to_config
-from ppl_models.frames import (
+from ppl_models.given.checks import check_kind
+from ppl_models.given.frames import (
     Form,
     Given,
     Kind,
@@ -215,7 +215,7 @@ class Table:
         return frame_like(X, {each.name: each.codes(given[each.name]) for each in self.columns})
 
     def frame(self, codes: np.ndarray, index: Any = None) -> Any:
-        """The user's columns of codes ``[N, D]``: :meth:`~ppl_models.frames.Form.frame`."""
+        """The user's columns of codes ``[N, D]``: :meth:`~ppl_models.given.frames.Form.frame`."""
         return self.form.frame(self._values(codes), index)
 
     def filled(self, codes: np.ndarray, X: Any) -> Any:

@@ -18,9 +18,9 @@ from facetvae.estimators.defaults import default_dims, default_plain_network, ep
 from guides import GroupedGuide
 from inference.training.batching import Groups
 from ppl_models import MLVAE, Likelihood
-from ppl_models.arrays import as_groups
-from ppl_models.checks import check_size
-from ppl_models.frames import given, is_frame, native_columns
+from ppl_models.given.checks import check_size
+from ppl_models.given.frames import given, is_frame, native_columns
+from ppl_models.given.labels import as_groups
 from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
 

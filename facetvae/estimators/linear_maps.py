@@ -15,8 +15,8 @@ from facetvae.table_rules.subspaces import Subspaces
 from guides import FacetGuide
 from inference.progress import progress_bar
 from inference.randomness import seeded
-from ppl_models.data import Observed
 from ppl_models.distributions import raw_log_variance
+from ppl_models.given.observed import Observed
 from ppl_models.modes import training
 from ppl_models.turns import let_others_in
 

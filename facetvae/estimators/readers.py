@@ -20,7 +20,7 @@ from facetvae.estimators.tables import plain_table, with_numbers
 from facetvae.estimators.views import View
 from facetvae.table_rules.rows import has_missing
 from ppl_models import Likelihood
-from ppl_models.frames import Form, is_frame, native_columns
+from ppl_models.given.frames import Form, is_frame, native_columns
 from ppl_models.networks import Architecture
 
 

@@ -14,7 +14,7 @@ from facetvae.estimators.frames import is_mixed, read_table, warn_of_ids
 from facetvae.estimators.readers import Reader
 from facetvae.estimators.tables import plain_table
 from ppl_models import Likelihood
-from ppl_models.frames import Form, columns_given, is_frame
+from ppl_models.given.frames import Form, columns_given, is_frame
 
 
 def reader_for(

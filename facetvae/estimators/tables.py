@@ -10,22 +10,15 @@ from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from torch import Tensor
 
 from facetvae.estimators.words import reads_as_number
-from ppl_models.arrays import within_float64
-from ppl_models.frames import (
-    Given,
-    Kind,
-    columns_given,
-    is_frame,
-    native_columns,
-    replaced,
-)
-from ppl_models.plain import (
+from ppl_models.given.arrays import (
     array_of_tensor,
     check_told_apart,
     is_of_objects,
     plain_array,
-    with_unknown,
+    within_float64,
 )
+from ppl_models.given.frames import Given, Kind, columns_given, is_frame, native_columns, replaced
+from ppl_models.given.labels import with_unknown
 
 # What to do with columns that hold no numbers.
 ADVICE = {

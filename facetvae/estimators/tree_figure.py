@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import dendrogram
 
 from facetvae.table_rules.merging import VALLEY, MergeTree
 from inference.figures.drawing import label_axes, new_figure
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 
 # Links below the line that separates clusters, and those above it.
 WITHIN, BETWEEN = "#1f77b4", "#7f7f7f"

@@ -14,7 +14,7 @@ from numpy.lib.format import open_memmap
 
 from facetvae.datasets import DATASETS, Dataset
 from facetvae.explorer.explorer import Explorer
-from guides.tables import TableGuide
+from guides.grouped import TableGuide
 from inference import SVIRunner
 from ppl_models import CVAE, IVAE, FacetModel
 

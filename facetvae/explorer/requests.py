@@ -17,7 +17,7 @@ from dash.exceptions import DependencyException
 from flask import Response, abort, request
 
 from facetvae.explorer.explorer import MAX_AXES, Explorer
-from ppl_models.checks import is_index, number
+from ppl_models.given.checks import is_index, number
 
 # The largest request, in bytes; the page's own have a few thousand.
 MAX_BYTES = 256 * 1024

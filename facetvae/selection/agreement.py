@@ -14,8 +14,8 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import entropy
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import number
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import number
 
 __all__ = ["clusters_in_use", "effective_clusters", "redundancy", "stability"]
 

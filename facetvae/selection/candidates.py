@@ -27,8 +27,8 @@ from guides.base import FacetGuide
 from inference.evaluation.bounds import elbo_per_datum, mutual_information
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_kind, check_seed, check_size
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_kind, check_seed, check_size
 
 __all__ = ["FittedRun", "Selection", "select_model"]
 

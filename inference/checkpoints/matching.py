@@ -20,7 +20,7 @@ from inference.checkpoints.saved_run import check_counts_up, check_history
 from inference.checkpoints.training_state import TrainingProgress
 from inference.randomness import random_state
 from inference.run import Run, restored_settings
-from ppl_models.checks import check_keys, check_kind
+from ppl_models.given.checks import check_keys, check_kind
 
 # Norms of a step's gradients, which are noted because they are not finite.
 NOT_FINITE = "norms"

@@ -30,7 +30,7 @@ from inference.checkpoints.training_state import TrainingProgress, check_complet
 from inference.distributed import SingleProcess
 from inference.randomness import random_state, set_random_state
 from inference.run import Run
-from ppl_models.checks import check_count, check_kind, check_path, check_positive
+from ppl_models.given.checks import check_count, check_kind, check_path, check_positive
 
 __all__ = [
     "CheckpointWarning",

@@ -26,8 +26,8 @@ from inference.checkpoints.atomic_files import (
     write_indexed,
 )
 from inference.checkpoints.json_text import parsed, shortened
-from ppl_models.checks import check_keys, check_kind, is_index
 from ppl_models.configurable import UnknownClass
+from ppl_models.given.checks import check_keys, check_kind, is_index
 
 FORMAT = 1
 CONFIG, HISTORY = "config.json", "history.jsonl"

@@ -22,7 +22,7 @@ from torch import Tensor
 from inference.checkpoints.atomic_files import LARGEST_TEXT, read_folder, write_folder
 from inference.checkpoints.json_text import parsed
 from inference.records import plain
-from ppl_models.checks import check_keys, check_kind
+from ppl_models.given.checks import check_keys, check_kind
 
 # Format 2 had another layout, which can still be read; formats 2 and 3 said less of the call.
 FORMAT = 1

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from inference.diagnostics.draws import GradientMoments, gradient_moments, loss_draws
 from inference.objectives import Loss
 from inference.randomness import seeded, synchronize
-from ppl_models.checks import check_size
+from ppl_models.given.checks import check_size
 from ppl_models.modes import evaluating
 
 __all__ = ["EstimatorReport", "compare_estimators"]

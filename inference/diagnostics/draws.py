@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from inference.diagnostics.programs import ElboCall, check_program, isolated, streams
 from inference.randomness import seeded
-from ppl_models.checks import check_count, check_kind, check_size
+from ppl_models.given.checks import check_count, check_kind, check_size
 from ppl_models.modes import evaluating
 
 __all__ = ["GradientMoments", "gradient_moments", "loss_draws"]

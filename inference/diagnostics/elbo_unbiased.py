@@ -29,7 +29,7 @@ from inference.diagnostics.sampling import (
     Statistics,
     settle,
 )
-from ppl_models.checks import check_positive, check_seed, check_size, number
+from ppl_models.given.checks import check_positive, check_seed, check_size, number
 
 __all__ = ["Comparison", "ElboReport", "assert_elbo_unbiased"]
 

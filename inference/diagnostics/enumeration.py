@@ -22,7 +22,7 @@ from torch.distributions import Independent
 
 from inference.diagnostics.exact import gauss_hermite
 from inference.diagnostics.programs import check_program, isolated, streams
-from ppl_models.checks import check_count
+from ppl_models.given.checks import check_count
 
 __all__ = ["exact_elbo"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide, check_guide
 from ppl_models.base import FacetModel
-from ppl_models.checks import MAX_SIZE, check_count
-from ppl_models.data import Observed, as_data
 from ppl_models.distributions import DiagonalNormal
+from ppl_models.given.checks import MAX_SIZE, check_count
+from ppl_models.given.observed import Observed, as_data
 from ppl_models.priors import Mixture
 
 __all__ = ["exact_objective", "gauss_hermite"]

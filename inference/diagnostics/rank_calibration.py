@@ -24,7 +24,7 @@ from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
 
 from inference.diagnostics.programs import check_program, isolated, streams
-from ppl_models.checks import check_count, check_seed, check_size, number
+from ppl_models.given.checks import check_count, check_seed, check_size, number
 
 __all__ = ["CalibrationReport", "calibration"]
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import FacetGuide, check_guide
-from ppl_models.checks import check_kind, check_size, is_index
-from ppl_models.data import Observed, as_observed
+from ppl_models.given.checks import check_kind, check_size, is_index
+from ppl_models.given.observed import Observed, as_observed
 from ppl_models.ivae import Labelled
 from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE

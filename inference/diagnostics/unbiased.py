@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from ppl_models.checks import check_kind, number
+from ppl_models.given.checks import check_kind, number
 
 __all__ = ["assert_unbiased"]
 

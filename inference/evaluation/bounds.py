@@ -18,8 +18,8 @@ from torch.distributions import Independent, kl_divergence
 from guides.base import EVALUATION_BATCH, FacetGuide, check_guide
 from inference.objectives import Loss
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_size
-from ppl_models.data import Observed
+from ppl_models.given.checks import check_size
+from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, StandardNormal
 

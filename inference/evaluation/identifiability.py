@@ -12,7 +12,7 @@ from torch import Tensor
 
 from inference.randomness import seeded
 from inference.run import Run
-from ppl_models.checks import check_kind, number
+from ppl_models.given.checks import check_kind, number
 from ppl_models.priors import GaussianMixture
 
 __all__ = [

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from guides.base import FacetGuide, check_guide
-from ppl_models.checks import check_count, check_counts
+from ppl_models.given.checks import check_count, check_counts
 
 FONT: dict[str, Any] = {"fontsize": 8}
 # Inches of a square image with its margin. Other images have the same area, up to such a ratio of

@@ -27,7 +27,7 @@ from inference.figures.drawing import (
 )
 from inference.figures.training import training_curves
 from inference.randomness import seeded
-from ppl_models.checks import check_path
+from ppl_models.given.checks import check_path
 from ppl_models.modes import evaluating
 
 __all__ = [

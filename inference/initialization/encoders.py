@@ -11,13 +11,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from guides.base import EVALUATION_BATCH, check_guide
-from guides.grouped import GroupedGuide
-from guides.tables import TableGuide
+from guides.grouped import GroupedGuide, TableGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from inference.schedules import Constant
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_seed, check_size
+from ppl_models.given.checks import check_count, check_seed, check_size
 from ppl_models.mlvae import MLVAE
 from ppl_models.modes import evaluating
 

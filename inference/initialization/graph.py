@@ -13,8 +13,8 @@ from torch import Tensor
 
 from inference.initialization.nearest import CellSearch, ExactSearch, nearest_search
 from inference.initialization.spectral import spectral_clusters
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_size
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_size
 
 __all__ = ["NeighborGraph"]
 

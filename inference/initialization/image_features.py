@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample
 
 from inference.initialization.graph import NeighborGraph
-from ppl_models.arrays import as_numbers
+from ppl_models.given.arrays import as_numbers
 
 __all__ = ["image_graph", "image_variants", "oriented_gradients"]
 

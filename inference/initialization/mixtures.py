@@ -19,17 +19,17 @@ from sklearn.mixture import GaussianMixture as FittedMixture
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from guides.amortized import NetworkGuide
 from guides.base import FacetGuide, check_guide, check_model
-from guides.network import NetworkGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_count, check_kind, check_one_of
-from ppl_models.data import Observed
+from ppl_models.given.checks import check_count, check_kind, check_one_of
+from ppl_models.given.observed import Observed
+from ppl_models.given.sparse import SparseRows
 from ppl_models.modes import evaluating, training
 from ppl_models.priors import Mixture, StandardNormal
 from ppl_models.priors.base import Data
-from ppl_models.sparse import SparseRows
 from ppl_models.turns import let_others_in
 
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]

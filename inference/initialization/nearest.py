@@ -8,7 +8,7 @@ from math import isqrt
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from ppl_models.checks import check_one_of
+from ppl_models.given.checks import check_one_of
 
 # Beyond so many data neighbours are searched in cells: all pairs of 60,000 take 10 seconds.
 MANY = 20_000

@@ -17,8 +17,8 @@ from guides import FacetGuide
 from inference.checkpoints.periodic import Checkpoints
 from inference.initialization.graph import NeighborGraph
 from inference.runner import SVIRunner
-from ppl_models.checks import check_count, check_kind
 from ppl_models.distributions import CERTAIN
+from ppl_models.given.checks import check_count, check_kind
 from ppl_models.priors import NeighborMixture
 
 __all__ = ["cluster_posterior", "fit_neighbors"]

@@ -15,9 +15,9 @@ from inference.initialization.graph import centred_rows, neighbor_weights, princ
 from inference.initialization.mixtures import chosen_mixtures, fit_mixtures
 from inference.initialization.spectral import leading_eigenvectors, spectral_clusters
 from inference.runner import SVIRunner
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_kind, check_size
-from ppl_models.sparse import SparseRows
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_count, check_kind, check_size
+from ppl_models.given.sparse import SparseRows
 
 __all__ = ["neighbor_clusters", "neighbor_start"]
 

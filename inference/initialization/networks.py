@@ -20,9 +20,9 @@ from guides.marginal import MarginalGuide
 from guides.vade import VaDEGuide
 from inference.randomness import seeded
 from inference.runner import SVIRunner
-from ppl_models.checks import check_count, check_kind, check_positive, check_seed
-from ppl_models.likelihood_base import rebuilt
-from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Normal
+from ppl_models.given.checks import check_count, check_kind, check_positive, check_seed
+from ppl_models.likelihood_base import Likelihood, rebuilt
+from ppl_models.likelihoods import Bernoulli, ContinuousBernoulli, Normal
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.modes import training
 from ppl_models.networks.flows import FlowDecoder

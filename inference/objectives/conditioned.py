@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inference.objectives.enumerated import GuideEnum_ELBO
 from ppl_models.base import FacetModel
-from ppl_models.checks import check_kind, number
+from ppl_models.given.checks import check_kind, number
 from ppl_models.priors import GaussianMixture
 
 __all__ = ["Conditioned_ELBO"]

@@ -18,7 +18,7 @@ from pyro.poutine import Trace
 from pyro.poutine.util import is_validation_enabled, site_is_subsample
 from torch import Tensor
 
-from ppl_models.checks import check_count
+from ppl_models.given.checks import check_count
 
 __all__ = ["Direct_ELBO", "densities", "site_densities"]
 

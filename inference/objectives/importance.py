@@ -10,7 +10,7 @@ from pyro.poutine import Trace
 from torch import Tensor
 
 from inference.objectives.direct import Direct_ELBO, densities
-from ppl_models.checks import check_size
+from ppl_models.given.checks import check_size
 
 __all__ = ["ImportanceWeighted_ELBO"]
 

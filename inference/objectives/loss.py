@@ -11,7 +11,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from guides.base import FacetGuide, check_guide, check_model
-from guides.needs import Needs
+from guides.discrete import Needs
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO

@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Generator, Tensor
 
-from ppl_models.checks import check_count
 from ppl_models.configurable import Options
-from ppl_models.data import Observed
+from ppl_models.given.checks import check_count
+from ppl_models.given.observed import Observed
 
 __all__ = ["Batching", "Groups", "Rows"]
 
@@ -50,7 +50,7 @@ class Rows(Batching):
     Example:
         >>> import torch
         >>> from inference import Rows
-        >>> from ppl_models.data import Observed
+        >>> from ppl_models.given.observed import Observed
         >>> [len(batch) for batch in Rows().batches(Observed(torch.zeros(10, 6)), batch_size=4)]
         [4, 4, 2]
     """

@@ -19,7 +19,7 @@ from inference.training.recording import (
     shortened,
     with_gradient,
 )
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
 Gradient = tuple[Tensor, Sequence[Tensor | None]]

@@ -13,7 +13,7 @@ from torch import Tensor
 from inference.training.data_source import InMemorySource
 from inference.training.nonfinite import SCHEDULED
 from inference.training.steps import SingleRunStep
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 # Steps before the recording, in which memory is allocated and libraries choose their kernels.
 WARM_UP = 3

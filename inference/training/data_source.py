@@ -24,10 +24,10 @@ from inference.training.loader_passes import (
     takes_parts,
     whole_pass,
 )
-from ppl_models.checks import check_kind, check_size
 from ppl_models.configurable import to_config
-from ppl_models.data import Observed
-from ppl_models.sparse import SparseRows
+from ppl_models.given.checks import check_kind, check_size
+from ppl_models.given.observed import Observed
+from ppl_models.given.sparse import SparseRows
 
 BATCH_SIZE = 512
 # Rows of a loader's first pass to keep for later use.

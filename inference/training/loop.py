@@ -28,9 +28,8 @@ from inference.training.compiled import warn_of_unknown
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.plan import FitPlan
 from inference.training.steps import ScheduledLoss, Steps
-from ppl_models.data import Observed
-from ppl_models.modes import evaluating
-from ppl_models.precision import network_precision
+from ppl_models.given.observed import Observed
+from ppl_models.modes import evaluating, network_precision
 from ppl_models.turns import let_others_in
 
 __all__ = ["DeadFacetWarning", "train"]

@@ -19,9 +19,9 @@ from inference.training.compiled import Recording
 from inference.training.data_source import DataSource, fingerprint
 from inference.training.parts import Parts
 from inference.training.steps import Steps, unknown_part
-from ppl_models.arrays import as_numbers
-from ppl_models.checks import check_count, check_kind
 from ppl_models.configurable import to_config
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_count, check_kind
 
 __all__ = ["FitPlan", "check_callbacks"]
 

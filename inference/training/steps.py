@@ -22,7 +22,7 @@ from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
 from inference.training.parts import Parts
 from inference.training.recording import laid_out
 from inference.training.update import Programs, Update
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 
 class Steps(ABC):

@@ -16,7 +16,7 @@ from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan, check_callbacks
 from inference.training.steps import VmappedStep
-from ppl_models.checks import check_kind
+from ppl_models.given.checks import check_kind
 
 __all__ = ["fit_together"]
 

@@ -21,7 +21,7 @@ from inference.training.recording import Program, agree, record, shortened, with
 from inference.training.steps import SingleRunStep
 from inference.training.vectors import Vectors
 from inference.training.xla_program import Layout, StepsProgram
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 # Of a call, at most: steps, and numbers in their batches.
 STEPS, NUMBERS = 64, 2**22

@@ -49,7 +49,7 @@ from ppl_models import (
     SharedMLP,
     VaDE,
 )
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 __all__ = ["CASES", "FULL", "SMALL", "Case", "Size", "facets"]
 

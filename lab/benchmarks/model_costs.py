@@ -62,7 +62,7 @@ from lab.benchmarks.model_steps import (
     timed,
 )
 from ppl_models import MFCVAE, MLPLadder
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 RATIOS = {
     "ours / plain": ("ours", "plain loop"),

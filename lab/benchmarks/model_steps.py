@@ -30,8 +30,8 @@ from inference.training.data_source import data_source_for
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.steps import Steps
 from lab.benchmarks.model_cases import Case, Size
-from ppl_models.data import Observed
-from ppl_models.precision import network_precision
+from ppl_models.given.observed import Observed
+from ppl_models.modes import network_precision
 from ppl_models.turns import let_others_in
 
 __all__ = [

@@ -39,7 +39,7 @@ from lab.benchmarks.model_steps import (
     ratios,
     spread,
 )
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 WAYS = {"handlers": None, "replay": "replay", "cuda graph": "cuda graph"}
 SMOKE_MODELS = ("MFCVAE", "MLVAE")

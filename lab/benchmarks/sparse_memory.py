@@ -30,7 +30,7 @@ from guides import VaDEGuide
 from inference import SVIRunner
 from inference.training.loop import DeadFacetWarning
 from ppl_models import MFCVAE, MLP, DirichletMultinomial, GaussianMixture
-from ppl_models.sparse import sparse_rows
+from ppl_models.given.sparse import sparse_rows
 
 __all__ = ["counts_matrix", "measure"]
 

@@ -55,7 +55,7 @@ from inference.run import PRECISIONS
 from lab.benchmarks.model_steps import CLOCKS, FitSteps, Step, begin, in_turns, ratios, spread
 from lab.benchmarks.plain_objectives import HALF_LOG_2PI, draw, log_joint, normal
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal
-from ppl_models.data import Observed
+from ppl_models.given.observed import Observed
 
 QUICKSTART = quickstart.Settings()
 

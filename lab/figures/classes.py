@@ -23,7 +23,7 @@ from inference.figures.drawing import (
 )
 from inference.randomness import seeded
 from ppl_models import CVAE, NVAE
-from ppl_models.checks import check_count, check_one_of, number
+from ppl_models.given.checks import check_count, check_one_of, number
 from ppl_models.modes import evaluating
 
 __all__ = [

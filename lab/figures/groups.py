@@ -13,7 +13,7 @@ from guides.base import check_guide
 from guides.grouped import GroupedGuide
 from inference.figures.drawing import image_rows, image_shape_of, pixels
 from inference.randomness import seeded
-from ppl_models.checks import check_count
+from ppl_models.given.checks import check_count
 from ppl_models.modes import evaluating
 
 __all__ = ["evidence_reconstructions", "group_generations", "latent_interpolation", "style_swaps"]

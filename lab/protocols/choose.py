@@ -52,7 +52,7 @@ from lab.protocols.common import (
 )
 from lab.protocols.sources import labellings
 from ppl_models import MFCVAE, DirichletWeights, GaussianMixture, MLPLadder, Normal
-from ppl_models.checks import check_count
+from ppl_models.given.checks import check_count
 
 
 @dataclass(frozen=True)

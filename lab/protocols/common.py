@@ -36,7 +36,7 @@ from lab.protocols.scoring import (
     score_facets,
 )
 from ppl_models import FacetModel
-from ppl_models.checks import (
+from ppl_models.given.checks import (
     check_count,
     check_device,
     check_keys,

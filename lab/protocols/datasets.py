@@ -15,7 +15,7 @@ from lab.protocols import shapes
 from lab.protocols.cifar import read_cifar10
 from lab.protocols.faces import read_faces
 from lab.protocols.image_files import grouped_images
-from ppl_models.checks import check_count, check_one_of, check_size
+from ppl_models.given.checks import check_count, check_one_of, check_size
 
 __all__ = [
     "DATASETS",

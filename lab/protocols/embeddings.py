@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppl_models.checks import check_count, check_counts, check_positive, check_seed, number
+from ppl_models.given.checks import check_count, check_counts, check_positive, check_seed, number
 
 __all__ = ["DrawnEmbeddings", "drawn_embeddings"]
 

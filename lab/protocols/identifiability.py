@@ -44,7 +44,7 @@ from lab.protocols.common import (
 )
 from lab.protocols.sources import Segments, time_contrastive
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE
-from ppl_models.checks import check_count
+from ppl_models.given.checks import check_count
 
 NUM_SEGMENTS, DIM = 20, 5
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import pairwise_distances_argmin
 
-from ppl_models.checks import check_count, check_counts, check_positive, check_seed, number
+from ppl_models.given.checks import check_count, check_counts, check_positive, check_seed, number
 
 __all__ = ["Labellings", "Mixing", "Segments", "labellings", "time_contrastive"]
 

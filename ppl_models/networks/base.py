@@ -10,24 +10,15 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 
-from ppl_models.checks import check_counts, check_one_of
 from ppl_models.configurable import Options
+from ppl_models.given.checks import check_counts, check_images, check_one_of
+from ppl_models.modes import run_network
 from ppl_models.networks.dense import Linear
-from ppl_models.precision import run_network
 
-__all__ = [
-    "ACTIVATIONS",
-    "Architecture",
-    "ChannelsLast",
-    "Decoder",
-    "Encoder",
-    "NoEncoder",
-    "ReadsImages",
-    "concatenate",
-    "gated",
-]
-
+#: Of one sample, or a number for each facet.
+Shape = tuple[int, ...]
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 #: Activations by name, as networks take them.
@@ -56,9 +47,7 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
-    """Join along ``dim``, counted from the end, after broadcasting the axes to its left:
-    enumeration adds axes there.
-    """
+    """Join along ``dim``, from the end, after broadcasting the axes to its left."""
     batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
     return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
 
@@ -71,25 +60,20 @@ def gated(inputs: Iterable[Tensor], gates: Tensor | None) -> list[Tensor]:
 
 
 class Encoder(nn.Module):
-    """Reads x: ``[..., *x_shape]`` to a vector of raw posterior parameters per facet, shallow to
-    deep.
-    """
+    """Reads x ``[..., *x_shape]``: a vector of raw parameters per facet, shallow to deep."""
 
     @abstractmethod
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """``[..., *x_shape] -> [[..., size_j], ...]``, in the precision that the networks run at.
 
-        :param components: one-hot (or relaxed) ``[..., K_j]``, one per facet, for an encoder built
-            with components.
+        :param components: one-hot (or relaxed) ``[..., K_j]``, one per facet, if built so.
         """
 
     def forward(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         return run_network(self.heads, x.device, x, components)
 
     def shift_of(self, facet: int) -> nn.Module:
-        """The layer by which the component of facet number ``facet`` enters, in an encoder built
-        with components.
-        """
+        """The layer by which the component of facet number ``facet`` enters."""
         raise ValueError(
             f"{type(self).__name__} takes no components: use a ladder, such as MLPLadder()"
         )
@@ -118,35 +102,28 @@ class Decoder(nn.Module):
 
 
 class Architecture(Options):
-    """Base of the architectures, which build an encoder and the matching decoder for given data and
-    latents.
+    """Base of the architectures, which build an encoder and the matching decoder.
 
     :param widths: widths of the hidden layers, from the data inwards.
-    :param activation: one of ``ACTIVATIONS``.
-    :param init: one of ``INITIALIZERS``: PyTorch's default, or Glorot's normal (MFCVAE, D.4) or
-        uniform.
+    :param activation: ``"relu"``, ``"elu"``, ``"leaky_relu"``, ``"leaky_relu_0.1"`` or ``"tanh"``.
+    :param init: ``"pytorch"``, ``"glorot_normal"`` (MFCVAE, D.4) or ``"glorot_uniform"``.
     :raises ValueError: if a width is below 1 or an option is unknown.
     """
 
     def __init__(
-        self, widths: Sequence[int], activation: str = "relu", init: str = "pytorch"
+        self, widths: Sequence[int] = (500, 2000), activation: str = "relu", init: str = "pytorch"
     ) -> None:
-        widths = check_counts("widths", widths, "(500, 2000)")
-        check_one_of("activation", activation, ACTIVATIONS)
-        check_one_of("init", init, INITIALIZERS)
-        self.widths = widths
-        self.activation = activation
-        self.init = init
+        self.widths = check_counts("widths", widths, "(500, 2000)")
+        self.activation = check_one_of("activation", activation, ACTIVATIONS)
+        self.init = check_one_of("init", init, INITIALIZERS)
 
     def encoder(
         self, x_shape: Sequence[int], sizes: Sequence[int], components: Sequence[int] = ()
     ) -> Encoder:
         """Encoder for data of ``x_shape`` with ``sizes`` raw parameters per facet, shallow to deep.
 
-        :param sizes: 0 for a facet that needs no parameters: it has no head and is omitted from the
-            encoder's output.
-        :param components: K of each facet (0 for none) whose component enters its level and those
-            above.
+        :param sizes: 0 for a facet that has no head and is omitted from the output.
+        :param components: K of each facet (0: none) whose component enters its level and above.
         :raises ValueError: if components are not given for every facet, or a facet has no head.
         """
         if components and (len(components) != len(sizes) or not all(sizes)):
@@ -160,23 +137,19 @@ class Architecture(Options):
         """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
-    def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
+    def joined_shape(self, x_shape: Sequence[int], extra: int) -> Shape:
         """Shape of one sample joined with ``extra`` features, as :meth:`join` returns it."""
         return (prod(x_shape) + extra,)
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
-        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here concatenated as
-        vectors.
-        """
+        """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here as vectors."""
         return torch.cat([x.flatten(1), features], 1)
 
     @abstractmethod
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder: ...
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder: ...
 
     @abstractmethod
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder: ...
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder: ...
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         network.apply(INITIALIZERS[self.init])
@@ -187,22 +160,54 @@ class Architecture(Options):
 
 
 class ReadsImages(Architecture):
-    """Base of architectures whose encoders read images ``(C, H, W)``: extra features are added as
-    channels.
-    """
+    """Base of architectures that read images ``(C, H, W)``: extra features become channels."""
 
-    def joined_shape(self, x_shape: Sequence[int], extra: int) -> tuple[int, ...]:
+    def joined_shape(self, x_shape: Sequence[int], extra: int) -> Shape:
         return (x_shape[0] + extra, *x_shape[1:])
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
         return torch.cat([x, features[:, :, None, None].expand(-1, -1, *x.shape[2:])], 1)
 
+    def smallest(self, x_shape: Shape, halvings: int) -> tuple[int, int]:
+        """Height and width at the lowest resolution; the images have to fit."""
+        what = f"a {type(self).__name__} of {len(self.widths)} widths"
+        return check_images(what, x_shape, halvings)
+
 
 class ChannelsLast(ReadsImages):
-    """Base of those whose convolutions run in the channels-last layout, which on the CPU is as fast
-    or faster, especially for few channels.
-    """
+    """Base of those whose convolutions run in the channels-last layout, faster on the CPU."""
 
     def _initialized(self, network: NetworkT) -> NetworkT:
         network = super()._initialized(network)
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class Batched(nn.Sequential):
+    """Layers that expect a single batch axis, applied to any number of batch axes.
+
+    :param event_dim: number of axes of one sample.
+    """
+
+    def __init__(self, event_dim: int, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.event_dim = event_dim
+
+    def forward(self, h: Tensor) -> Tensor:
+        batch = h.shape[: -self.event_dim]
+        out = super().forward(h.reshape(-1, *h.shape[-self.event_dim :]))
+        return out.reshape(*batch, *out.shape[1:])
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of vectors or images that allows a single value per channel."""
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Accept both vectors and images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or x.numel() > x.shape[1]:
+            return super().forward(x)
+        # The variance of one value is undefined: use the running statistics.
+        return batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+        )

@@ -7,42 +7,31 @@ from math import prod
 
 from torch import nn
 
-from ppl_models.checks import check_images
-from ppl_models.networks.base import ACTIVATIONS, ChannelsLast
+from ppl_models.given.checks import check_images
+from ppl_models.networks.base import ACTIVATIONS, Batched, BatchNorm, ChannelsLast, Shape
 from ppl_models.networks.dense import Linear
 from ppl_models.networks.ladder import Ladder
-from ppl_models.networks.layers import Batched, BatchNorm
-
-__all__ = ["ConvLadder"]
 
 
 class ConvLadder(ChannelsLast, Ladder):
-    """Convolutional ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE,
-    Table 5).
+    """Ladder for images ``(C, H, W)``; each level halves height and width (MFCVAE, Table 5).
 
-    With two levels of 64 and 128 channels on 32 x 32 images, as in the table:
+    With two levels of 64 and 128 channels on 32 x 32 images, as in the table: encoder ``x -> 64 x
+    16 x 16 -> 128 x 8 x 8``. A head has two convolutions and a linear layer. The first convolution
+    is strided; on the last level the second is strided as well and doubles the channels. The linear
+    layer reads ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for z_2, which the table prints
+    in the opposite order. Decoder: ``z_2 -> 256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there
+    joined by ``z_1 -> 64 x 16 x 16``, to x.
 
-    Encoder: ``x -> 64 x 16 x 16 -> 128 x 8 x 8``. A head has two convolutions and a linear layer.
-    The first convolution is strided; on the last level the second is strided as well and doubles
-    the channels. The linear layer reads ``64 x 7 x 7`` features for z_1 and ``256 x 2 x 2`` for
-    z_2. (The table prints these numbers, 3136 and 1024, in the opposite order.) Decoder: ``z_2 ->
-    256 x 8 x 8 -> 128 x 16 x 16 -> 64 x 16 x 16``, there joined by ``z_1 -> 64 x 16 x 16``, to x.
+    Kernels have size 4; those that keep the image size have size 3, as in the authors' code (size
+    4, as in the table, cannot keep it), and the second of a head has size 1 after a single pixel.
+    Layers but those of heads and x are followed by their activation and then batch normalisation,
+    in the order of the authors' code; the output is linear. The layers of ``layers_after_merge``,
+    of which the table has none, keep the image size. When clusters are enumerated, batch statistics
+    are over all values of every cluster, not weighted by probability.
 
-    Kernels have size 4; those that keep the image size in the decoder have size 3, as in the
-    authors' code (size 4, as in the table, cannot keep it). The second convolution of a head has
-    size 1 if the first leaves a single pixel. Every layer except those that output heads and x is
-    followed by its activation and then batch normalisation, the order of the authors' code. The
-    output is linear, without the activation and normalisation that the table prints after it; the
-    likelihood interprets it. The layers of ``layers_after_merge``, of which
-    the table has none, are convolutions that keep the image size.
-
-    When clusters are enumerated, batch statistics are taken over all values of every cluster, not
-    weighted by probability.
-
-    :param widths: channels of each level, shallow to deep; models related to VLAC use (64, 128,
-        256, 1024).
-    :raises ValueError: if an option is out of range; when a network is built, if the data are not
-        images or are too small.
+    :param widths: channels of each level, shallow to deep; of VLAC's kind (64, 128, 256, 1024).
+    :raises ValueError: if an option is out of range; later, if data are no images or too small.
 
     Example:
         >>> from ppl_models import VLAE, ConvLadder
@@ -63,12 +52,12 @@ class ConvLadder(ChannelsLast, Ladder):
     ) -> None:
         super().__init__(widths, activation, init, merge, rungs, layers_after_merge)
 
-    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+    def up(self, x_shape: Shape, level: int) -> nn.Module:
         self._image(x_shape, level)  # raises if the images do not fit
         channels = self.widths[level - 1] if level else x_shape[0]
         return Batched(3, *self._conv(channels, self.widths[level], stride=2))
 
-    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+    def head(self, x_shape: Shape, level: int, size: int) -> nn.Module:
         image = [n // 2 for n in self._image(x_shape, level)]
         stride = 2 if level == len(self.widths) - 1 else 1
         kernel = 4 if min(image) > 1 else 1
@@ -82,17 +71,16 @@ class ConvLadder(ChannelsLast, Ladder):
             Linear(last * left, size),
         )
 
-    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+    def rung(self, x_shape: Shape, level: int, dim: int) -> nn.Module:
         shape = (self.rung_width(level), *self._image(x_shape, level))
-        return Batched(
-            1, Linear(dim, prod(shape)), *self._after(prod(shape)), nn.Unflatten(1, shape)
-        )
+        first = Linear(dim, prod(shape))
+        return Batched(1, first, *self._after(prod(shape)), nn.Unflatten(1, shape))
 
-    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         channels = self.rung_width(level)
         return Batched(3, nn.Conv2d(width, channels, 3, 1, 1), *self._after(channels))
 
-    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def down(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         if level == 0:
             return Batched(3, nn.ConvTranspose2d(width, x_shape[0], 4, 2, 1))
         channels, below = self.widths[level], self.widths[level - 1]
@@ -105,9 +93,8 @@ class ConvLadder(ChannelsLast, Ladder):
         )
 
     def shift(self, level: int, num_components: int) -> nn.Module:
-        return nn.Sequential(
-            super().shift(level, num_components), nn.Unflatten(-1, (self.widths[level], 1, 1))
-        )
+        image = nn.Unflatten(-1, (self.widths[level], 1, 1))
+        return nn.Sequential(super().shift(level, num_components), image)
 
     def rung_width(self, level: int) -> int:
         return self.widths[level] * (2 if level == len(self.widths) - 1 else 1)
@@ -116,14 +103,12 @@ class ConvLadder(ChannelsLast, Ladder):
         self, channels_in: int, channels_out: int, kernel: int = 4, stride: int = 1
     ) -> list[nn.Module]:
         padding = 1 if kernel > 1 else 0
-        return [
-            nn.Conv2d(channels_in, channels_out, kernel, stride, padding),
-            *self._after(channels_out),
-        ]
+        layer = nn.Conv2d(channels_in, channels_out, kernel, stride, padding)
+        return [layer, *self._after(channels_out)]
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [ACTIVATIONS[self.activation](), BatchNorm(channels)]
 
-    def _image(self, x_shape: tuple[int, ...], level: int) -> tuple[int, int]:
+    def _image(self, x_shape: Shape, level: int) -> tuple[int, int]:
         """Height and width of the features of ``level``."""
         return check_images(f"level {level} of a ConvLadder", x_shape, level + 1, at_least=2)

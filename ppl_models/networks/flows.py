@@ -8,10 +8,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_size
-from ppl_models.networks.base import ACTIVATIONS, Architecture, Decoder, Encoder
-
-__all__ = ["AutoregressiveFlow", "FlowDecoder"]
+from ppl_models.given.checks import check_size
+from ppl_models.networks.base import Architecture, Decoder, Encoder, Shape
 
 
 class AutoregressiveFlow(Architecture):
@@ -23,8 +21,7 @@ class AutoregressiveFlow(Architecture):
 
     :param widths: hidden widths of each layer's network.
     :param num_layers: number of layers; 10 in *I Don't Need u* (appendix D).
-    :raises ImportError: when the decoder is built, if zuko, which implements the layers, is not
-        installed.
+    :raises ImportError: when the decoder is built, if zuko, which has the layers, is not installed.
 
     Example:
         >>> import torch
@@ -35,24 +32,16 @@ class AutoregressiveFlow(Architecture):
         torch.Size([4, 5])
     """
 
-    def __init__(
-        self,
-        widths: Sequence[int] = (64, 64),
-        activation: str = "relu",
-        init: str = "pytorch",
-        num_layers: int = 10,
-    ) -> None:
-        super().__init__(widths, activation, init)
+    def __init__(self, widths: Sequence[int] = (64, 64), num_layers: int = 10) -> None:
+        super().__init__(widths)
         self.num_layers = check_size("num_layers", num_layers)
 
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder:
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         raise ValueError(
             "a flow has no encoder, it inverts its decoder: use FlowGuide with GMMFlow"
         )
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         if sum(dims) != prod(x_shape):
             raise ValueError(
                 f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x "
@@ -67,7 +56,7 @@ class FlowDecoder(Decoder):
     :param layers: zuko's transforms, from x to z.
     """
 
-    def __init__(self, layers: nn.Module, x_shape: tuple[int, ...]) -> None:
+    def __init__(self, layers: nn.Module, x_shape: Shape) -> None:
         super().__init__()
         self.layers, self.x_shape = layers, x_shape
 
@@ -90,8 +79,4 @@ def _masked_layers(features: int, flow: AutoregressiveFlow) -> nn.Module:
     finally:
         # Importing zuko turns off argument validation for every distribution in the process.
         torch.distributions.Distribution.set_default_validate_args(checks)
-    activation = ACTIVATIONS[flow.activation]
-    flows = MAF(
-        features, transforms=flow.num_layers, hidden_features=flow.widths, activation=activation
-    )
-    return flows.transform
+    return MAF(features, transforms=flow.num_layers, hidden_features=flow.widths).transform

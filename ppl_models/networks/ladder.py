@@ -1,6 +1,4 @@
-"""The ladder: each facet is read from the encoder, and enters the decoder, at its own depth
-(MFCVAE, D.2, Eq. 74 to 80).
-"""
+"""The ladder: each facet has its own depth in encoder and decoder (MFCVAE, D.2, Eq. 74 to 80)."""
 
 from __future__ import annotations
 
@@ -12,11 +10,9 @@ from math import prod
 
 from torch import Tensor, nn
 
-from ppl_models.checks import check_one_of, is_index
-from ppl_models.networks.base import Architecture, Decoder, Encoder, concatenate, gated
+from ppl_models.given.checks import check_one_of, is_index
+from ppl_models.networks.base import Architecture, Decoder, Encoder, Shape, concatenate, gated
 from ppl_models.networks.dense import Linear
-
-__all__ = ["Ladder", "MLPLadder"]
 
 
 def _gated_add(upper: Tensor, rung: Tensor, dim: int) -> Tensor:
@@ -29,6 +25,7 @@ MERGES: dict[str, tuple[Callable[..., Tensor], int]] = {
     # The authors' code, which has a hidden layer after it as well: layers_after_merge=1.
     "gated_add": (_gated_add, 1),
 }
+Modules = Sequence[nn.Module]
 # More is a mistake, reported before memory runs out.
 MOST_AFTER_MERGE = 100
 
@@ -39,8 +36,7 @@ class Ladder(Architecture):
     Subclasses define the layers of a level, upwards and downwards, of a rung, and after a merge.
 
     :param widths: one width per level, from the data inwards.
-    :param merge: how a rung joins the decoder's features: ``"concatenate"`` (Eq. 79) or
-        ``"gated_add"`` (add 0.1 times the rung).
+    :param merge: how a rung joins: ``"concatenate"`` (Eq. 79) or ``"gated_add"`` (0.1 times it).
     :param rungs: levels with a facet, 0 being the shallowest; every level by default.
     :param layers_after_merge: hidden layers of the level's own width between each merge and the
         layers to the level below (or the data). With none, as in Eq. 79, the shallowest facet and
@@ -70,10 +66,9 @@ class Ladder(Architecture):
                 f"{layers_after_merge!r}"
             )
         self.layers_after_merge = layers_after_merge
-        levels = range(len(self.widths))
-        self.rungs = tuple(
-            levels if rungs is None else rungs if isinstance(rungs, Sequence) else ()
-        )
+        levels: Sequence[int] = range(len(self.widths))
+        chosen = levels if rungs is None else rungs
+        self.rungs = tuple(chosen) if isinstance(chosen, Sequence) else ()
         found = all(is_index(rung, len(levels)) for rung in self.rungs)
         if not self.rungs or not found or list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
@@ -84,28 +79,26 @@ class Ladder(Architecture):
     # The layers that a subclass defines.
 
     @abstractmethod
-    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+    def up(self, x_shape: Shape, level: int) -> nn.Module:
         """Layers from the features below (or the data) to those of ``level``."""
 
     @abstractmethod
-    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+    def head(self, x_shape: Shape, level: int, size: int) -> nn.Module:
         """Layers from the features of ``level`` to ``size`` raw parameters."""
 
     @abstractmethod
-    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+    def rung(self, x_shape: Shape, level: int, dim: int) -> nn.Module:
         """Layers from a latent of length ``dim`` to :meth:`rung_width` features of ``level``."""
 
-    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
-        """Hidden layer from ``width`` features of ``level`` to :meth:`rung_width` of the same; only
-        for ladders that may have ``layers_after_merge``.
-        """
+    def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
+        """Hidden layer from ``width`` features to :meth:`rung_width`, after a merge."""
         raise NotImplementedError(
             f"{type(self).__name__} has no layer for layers_after_merge={self.layers_after_merge}: "
             "define after_merge, or give 0"
         )
 
     @abstractmethod
-    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def down(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         """Layers from ``width`` features of ``level`` to the level below, or to the data."""
 
     def rung_width(self, level: int) -> int:
@@ -118,44 +111,31 @@ class Ladder(Architecture):
 
     # How they are put together.
 
-    def _encoder(
-        self, x_shape: tuple[int, ...], sizes: tuple[int, ...], components: tuple[int, ...]
-    ) -> Encoder:
+    def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         self._check_rungs(sizes)
-        levels = [level for level, size in zip(self.rungs, sizes, strict=True) if size]
+        heads = [(level, size) for level, size in zip(self.rungs, sizes, strict=True) if size]
+        shifts = enumerate(zip(self.rungs, components, strict=False))
         return LadderEncoder(
             backbones=[
                 _chain([self.up(x_shape, level) for level in range(low + 1, high + 1)])
-                for low, high in pairwise([-1, *levels])
+                for low, high in pairwise([-1, *(level for level, _ in heads)])
             ],
-            rungs=[
-                self.head(x_shape, level, size)
-                for level, size in zip(self.rungs, sizes, strict=True)
-                if size
-            ],
-            shifts={
-                str(j): self.shift(level, K)
-                for j, (level, K) in enumerate(zip(self.rungs, components, strict=False))
-                if K
-            },
+            rungs=[self.head(x_shape, level, size) for level, size in heads],
+            shifts={str(j): self.shift(level, K) for j, (level, K) in shifts if K},
         )
 
-    def _decoder(self, x_shape: tuple[int, ...], dims: tuple[int, ...]) -> Decoder:
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         self._check_rungs(dims)
+        levels = zip(self.rungs, dims, strict=True)
+        rungs = [self.rung(x_shape, level, dim) for level, dim in levels]
+        gaps = pairwise((-1, *self.rungs))
+        backbones = [self._descent(x_shape, low, high) for low, high in gaps]
         return LadderDecoder(
-            rungs=[
-                self.rung(x_shape, level, dim) for level, dim in zip(self.rungs, dims, strict=True)
-            ],
-            backbones=[
-                self._descent(x_shape, low, high) for low, high in pairwise((-1, *self.rungs))
-            ],
-            merge=partial(MERGES[self.merge][0], dim=self.feature_axis),
+            rungs, backbones, partial(MERGES[self.merge][0], dim=self.feature_axis)
         )
 
-    def _descent(self, x_shape: tuple[int, ...], low: int, high: int) -> nn.Module:
-        """Layers from the joined features of level ``high`` to those of ``low``, the next level
-        with a rung (-1: the data).
-        """
+    def _descent(self, x_shape: Shape, low: int, high: int) -> nn.Module:
+        """Layers from the joined features of ``high`` to the next rung's ``low``; -1: the data."""
         # The deepest rung joins nothing from above; a level without a rung has nothing to join.
         merges = high != self.rungs[-1]
         arriving = self.rung_width(high) * (MERGES[self.merge][1] if merges else 1)
@@ -164,13 +144,10 @@ class Ladder(Architecture):
             mixing.append(self.after_merge(x_shape, high, arriving))
             arriving = self.rung_width(high)
         widths = [arriving, *self.widths[low + 1 : high][::-1]]
-        levels = range(high, low, -1)
-        descending = [
-            self.down(x_shape, level, width) for level, width in zip(levels, widths, strict=True)
-        ]
-        return _chain([*mixing, *descending])
+        levels = zip(range(high, low, -1), widths, strict=True)
+        return _chain([*mixing, *(self.down(x_shape, level, width) for level, width in levels)])
 
-    def _check_rungs(self, dims: tuple[int, ...]) -> None:
+    def _check_rungs(self, dims: Shape) -> None:
         if len(dims) != len(self.rungs):
             raise ValueError(
                 f"the ladder has {len(self.rungs)} rungs (widths={self.widths}, "
@@ -180,16 +157,9 @@ class Ladder(Architecture):
 
 
 class LadderEncoder(Encoder):
-    """``x -> h_1 -> h_2 -> ...`` with a head on each; a facet's component, if any, shifts its
-    features.
-    """
+    """``x -> h_1 -> h_2 -> ...`` with a head on each; a component may shift its features."""
 
-    def __init__(
-        self,
-        backbones: Sequence[nn.Module],
-        rungs: Sequence[nn.Module],
-        shifts: Mapping[str, nn.Module],
-    ) -> None:
+    def __init__(self, backbones: Modules, rungs: Modules, shifts: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.backbones, self.rungs = nn.ModuleList(backbones), nn.ModuleList(rungs)
         self.shifts = nn.ModuleDict(shifts)
@@ -199,9 +169,7 @@ class LadderEncoder(Encoder):
         for j, (backbone, rung) in enumerate(zip(self.backbones, self.rungs, strict=True)):
             h = backbone(h)  # Eq. 74
             if components and (component := components[j]) is not None:
-                h = h + self.shift_of(j)(
-                    component
-                )  # VLAC, Eq. 7 and 8: for this head and all above it
+                h = h + self.shift_of(j)(component)  # for this head and all above (VLAC, Eq. 7, 8)
             heads.append(rung(h))  # Eq. 75
         return heads
 
@@ -212,18 +180,10 @@ class LadderEncoder(Encoder):
 class LadderDecoder(Decoder):
     """``z_J -> ... -> x``, with every facet's rung joining at its level."""
 
-    def __init__(
-        self,
-        rungs: Sequence[nn.Module],
-        backbones: Sequence[nn.Module],
-        merge: Callable[[Tensor, Tensor], Tensor],
-    ) -> None:
+    def __init__(self, rungs: Modules, backbones: Modules, merge: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.rungs, self.backbones, self.merge = (
-            nn.ModuleList(rungs),
-            nn.ModuleList(backbones),
-            merge,
-        )
+        self.rungs, self.backbones = nn.ModuleList(rungs), nn.ModuleList(backbones)
+        self.merge = merge
 
     def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
         deepest = len(z) - 1
@@ -240,10 +200,9 @@ class MLPLadder(Ladder):
     Encoder: ``x -> 500 -> 2000``, with a linear head for z_1 on the first and for z_2 on the second
     layer (Table 4). Decoder: ``z_2 -> 2000 -> 500``, joined there by ``z_1 -> 500``, then to x.
 
-    The paper has two accounts of the join, which cannot both hold: Eq. 79 concatenates, which gives
-    the last layer 1000 inputs, and Table 4 gives it 500. The default is Eq. 79. The authors' code
-    adds a tenth of the rung, which leaves 500, and has one more layer ``500 -> 500`` before the
-    last one: ``MLPLadder(merge="gated_add", layers_after_merge=1)``.
+    Eq. 79, the default, concatenates at the join, which gives the last layer 1000 inputs; Table 4
+    has 500. The authors' code adds a tenth of the rung, which leaves 500, and has one more layer
+    ``500 -> 500`` before the last one: ``MLPLadder(merge="gated_add", layers_after_merge=1)``.
 
     The arguments are those of :class:`Ladder`.
 
@@ -256,21 +215,21 @@ class MLPLadder(Ladder):
         (torch.Size([3, 4]), torch.Size([3, 6]))
     """
 
-    def up(self, x_shape: tuple[int, ...], level: int) -> nn.Module:
+    def up(self, x_shape: Shape, level: int) -> nn.Module:
         if level:
             return self._block(self.widths[level - 1], self.widths[level])
         return nn.Sequential(nn.Flatten(-len(x_shape)), *self._block(prod(x_shape), self.widths[0]))
 
-    def head(self, x_shape: tuple[int, ...], level: int, size: int) -> nn.Module:
+    def head(self, x_shape: Shape, level: int, size: int) -> nn.Module:
         return Linear(self.widths[level], size)
 
-    def rung(self, x_shape: tuple[int, ...], level: int, dim: int) -> nn.Module:
+    def rung(self, x_shape: Shape, level: int, dim: int) -> nn.Module:
         return self._block(dim, self.rung_width(level))
 
-    def after_merge(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def after_merge(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         return self._block(width, self.rung_width(level))
 
-    def down(self, x_shape: tuple[int, ...], level: int, width: int) -> nn.Module:
+    def down(self, x_shape: Shape, level: int, width: int) -> nn.Module:
         if level:
             return self._block(width, self.widths[level - 1])
         return nn.Sequential(Linear(width, prod(x_shape)), nn.Unflatten(-1, x_shape))

@@ -1,8 +1,5 @@
-"""The interface of priors, and what all mixtures share.
-
-A prior has two steps: :meth:`Prior.component` (the discrete draw of a mixture, or nothing) and
-:meth:`Prior.latent` (the latent vector given the component). Models only call these two and never
-check the kind of prior.
+"""Priors have two steps, which is all that models call: :meth:`Prior.component`, the discrete draw
+of a mixture or nothing, and :meth:`Prior.latent`, the latent vector given the component.
 """
 
 from __future__ import annotations
@@ -18,34 +15,112 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_kind, check_size, is_index, number
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import (
+    AveragedComponent,
     Component,
     DiagonalNormal,
+    InPlates,
     MarginalMixture,
     component_log_probs,
-    in_plates,
     is_enumerated,
 )
-from ppl_models.priors.weights import DirichletWeights, MixtureWeights, mixture_weights
+from ppl_models.given.checks import (
+    check_count,
+    check_kind,
+    check_one_of,
+    check_positive,
+    check_size,
+    is_index,
+    number,
+)
 
 __all__ = ["Data", "Mixture", "Prior"]
+
+
+class MixtureWeights(Configurable):
+    """How the weights of a mixture follow from its parameter ``logits``.
+
+    :cvar learned: whether that parameter is trained.
+    """
+
+    learned = True
+
+    def component(self, logits: Tensor) -> Component:
+        """p(c), one-hot with event ``[K]``, from the mixture's parameter ``[K]``."""
+        return Component(logits=logits)
+
+
+class PlainWeights(MixtureWeights):
+    """pi = softmax(logits): point estimates (``"learned"``), or fixed at 1 / K (``"uniform"``)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = check_one_of("weights", name, ("learned", "uniform"))
+        self.learned = name == "learned"
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+
+class DirichletWeights(MixtureWeights):
+    r"""A Dirichlet prior on the weights, which empties the components that the data do not need.
+
+    .. math:: \pi \sim \mathrm{Dirichlet}(\alpha, \ldots, \alpha), \quad
+              q(\pi) = \mathrm{Dirichlet}(\alpha + N \, \mathrm{softmax}(\mathrm{logits}))
+
+    This family of q contains the exact optimum given the responsibilities, where softmax(logits) is
+    their mean. The weights are never drawn: :math:`\log \pi_k` is replaced by its mean under q, and
+    each sample carries 1 / N of KL(q(pi), p(pi)). The bound is therefore exact in pi, and ``kl_c``
+    in the history includes this share.
+
+    As N grows, surplus components become empty if alpha is below half the number of a component's
+    parameters (Rousseau and Mengersen, 2011); optimisation may stop earlier, with several that
+    share a cluster. With a smaller N, a stronger prior, the objective is still a bound: a component
+    is removed once its share of the data falls below about 2 / N.
+
+    :param num_data: N: the number of training samples, or fewer for a stronger prior.
+    :param concentration: alpha, positive.
+    :raises ValueError: if a number is out of range.
+
+    Example:
+        >>> from ppl_models import DirichletWeights, GaussianMixture
+        >>> prior = GaussianMixture(20, 5, weights=DirichletWeights(num_data=1000))
+        >>> bool(prior.component().log_probs.exp().sum() < 1)
+        True
+    """
+
+    def __init__(self, num_data: int, concentration: float = 0.01) -> None:
+        self.num_data = check_count("num_data", num_data)
+        check_positive("concentration", concentration)
+        self.concentration = concentration
+
+    def component(self, logits: Tensor) -> Component:
+        prior = torch.full_like(logits, self.concentration)
+        posterior = prior + self.num_data * logits.softmax(-1)
+        p, q = (
+            torch.distributions.Dirichlet(each, validate_args=False) for each in (prior, posterior)
+        )
+        mean_log_weights = posterior.digamma() - posterior.sum().digamma()
+        kl = torch.distributions.kl_divergence(q, p)
+        return AveragedComponent(mean_log_weights - kl / self.num_data)
+
+    def __repr__(self) -> str:
+        return f"DirichletWeights(num_data={self.num_data}, concentration={self.concentration})"
+
 
 #: Rows ``[N, *x_shape]`` and their latents ``[N, d]``.
 Data = tuple[Tensor, Tensor]
 
 
 class Prior(Configurable, nn.Module):
-    """Prior of one facet's latent vector ``z`` with ``dim`` entries and ``num_components``
-    components.
+    """Prior of one facet's latent vector ``z``.
 
     :ivar dim: length d of the latent vector.
     :ivar num_components: K; 1 where the prior has no discrete variable.
     """
 
     dim: int
-    num_components: int
+    num_components: int = 1
     #: whether z has the same density for every component, so that the KL of c says nothing about z
     shares_density = False
     #: keywords of what :meth:`component` may be given
@@ -63,8 +138,7 @@ class Prior(Configurable, nn.Module):
     def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
         """p(z given c) with event ``[d]``.
 
-        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z) with the component
-            summed out.
+        :param component: one-hot (or relaxed) ``[..., K]``; ``None`` for p(z), summed over c.
         """
 
     @abstractmethod
@@ -82,17 +156,17 @@ class Prior(Configurable, nn.Module):
     def bind(
         self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
     ) -> None:
-        """Called by a guide with its encoder of this facet; used by priors that are made of
-        posteriors.
-        """
+        """Called by a guide with its encoder of this facet, for priors made of posteriors."""
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
         """Draw ``[n, d]`` from component ``cluster``, or from the full prior if it is ``None``.
 
         :param temperature: factor on the standard deviation around the component's mean.
-        :raises ValueError: if ``n`` is below 1, the component is out of range, or the temperature
-            is negative.
+        :raises ValueError: if a number is out of range.
         """
         self._check_draws(n, cluster, temperature)
         component = self.component()
@@ -101,9 +175,8 @@ class Prior(Configurable, nn.Module):
         elif cluster is None:
             chosen = component.expand([n]).sample()
         else:
-            chosen = nn.functional.one_hot(torch.tensor([cluster] * n), self.num_components).to(
-                component.probs
-            )
+            chosen = component.probs.new_zeros(n, self.num_components)
+            chosen[:, cluster] = 1
         latent = self.latent(chosen)
         draws = latent.expand(torch.Size([n])).sample()
         return draws if temperature == 1 else latent.mean + temperature * (draws - latent.mean)
@@ -121,10 +194,7 @@ class Prior(Configurable, nn.Module):
             )
 
     def _latents(self, z: Tensor, like: Tensor) -> Tensor:
-        """Latents ``[..., d]``, possibly an array, as a tensor of the dtype and device of ``like``.
-
-        :raises ValueError: if the last axis does not have length d.
-        """
+        """Latents ``[..., d]``, possibly an array, as a tensor like ``like``."""
         z = torch.as_tensor(z, dtype=like.dtype, device=like.device)
         if z.shape[-1:] != (self.dim,):
             raise ValueError(
@@ -134,15 +204,14 @@ class Prior(Configurable, nn.Module):
 
 
 class Mixture(Prior):
-    r"""Base of the mixtures, which cluster a facet: :math:`c \sim \mathrm{Cat}(\pi)`, then z from
-    component c.
+    r"""Base of the mixtures: :math:`c \sim \mathrm{Cat}(\pi)`, then z from component c.
 
     Subclasses differ in their :meth:`components` and in how :meth:`place` initialises them.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
     :param weights: of the components: ``"learned"``, ``"uniform"`` (fixed at 1 / K), or
-        :class:`~ppl_models.priors.weights.DirichletWeights` to empty unneeded components.
+        :class:`~ppl_models.priors.base.DirichletWeights` to empty unneeded components.
     :raises ValueError: if a size is below 1, or ``weights`` is unknown.
 
     :ivar loc: means of the components ``[K, d]``.
@@ -156,7 +225,9 @@ class Mixture(Prior):
         super().__init__()
         self.num_components = check_size("num_components", num_components)
         self.dim = check_size("dim", dim)
-        self.weights: MixtureWeights = mixture_weights(weights)
+        self.weights: MixtureWeights = (
+            weights if isinstance(weights, MixtureWeights) else PlainWeights(weights)
+        )
         self.logits = nn.Parameter(torch.zeros(num_components), requires_grad=self.weights.learned)
 
     @abstractmethod
@@ -171,8 +242,7 @@ class Mixture(Prior):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Initialise from a mixture that was fitted to latents of ``data``; anything not given is
-        kept.
+        """Initialise from a mixture fitted to latents of ``data``; what is not given is kept.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite.
@@ -187,7 +257,7 @@ class Mixture(Prior):
         if component is None:
             return self.marginal(**given)
         if is_enumerated(component):
-            return in_plates(self.components(), component.dim() - 2)
+            return InPlates(self.components(), component.dim() - 2)
         return _averaged(self.components(), component)
 
     def marginal(self, **given: Tensor) -> dist.TorchDistribution:

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ppl_models.checks import check_one_of, number
 from ppl_models.distributions import DiagonalNormal, is_enumerated
-from ppl_models.priors.base import Data, Mixture, check_parameter
-from ppl_models.priors.weights import DirichletWeights
-
-__all__ = ["GaussianMixture"]
+from ppl_models.given.checks import check_one_of, number
+from ppl_models.priors.base import Data, DirichletWeights, Mixture, check_parameter
 
 # A float32 density cannot resolve components that are narrower than this standard deviation.
 MIN_SCALE, MAX_SCALE = 1e-4, 1e10
@@ -35,8 +32,7 @@ class GaussianMixture(Mixture):
     :param covariance: ``"diag"`` or ``"full"``; the latter is stored as a Cholesky factor.
     :param weights: ``"learned"``, ``"uniform"`` or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param scale: initial standard deviation of every component; the paper's variance is 0.01, so
-        0.1.
+    :param scale: initial standard deviation of every component; 0.1 in the paper.
     :raises ValueError: if a size is below 1, ``scale`` is not positive, or an option is unknown.
 
     Example:
@@ -72,9 +68,7 @@ class GaussianMixture(Mixture):
 
     @property
     def scale(self) -> Tensor:
-        """Positive ``[K, d]``: standard deviations (diagonal) or the Cholesky factor's diagonal
-        (full).
-        """
+        """Standard deviations ``[K, d]``; of full covariances the Cholesky factor's diagonal."""
         return MIN_SCALE + softplus(self.raw_scale, beta=SOFTPLUS_BETA)
 
     @property
@@ -84,9 +78,7 @@ class GaussianMixture(Mixture):
         return diagonal if self.covariance == "diag" else self.lower.tril(-1) + diagonal
 
     def natural_parameters(self) -> Tensor:
-        r"""Every component's :math:`(\mu / \sigma^2, -1 / (2 \sigma^2))`, of a diagonal covariance:
-        ``[K, 2 d]``, float64.
-        """
+        r""":math:`(\mu / \sigma^2, -1 / (2 \sigma^2))` of components: ``[K, 2 d]``, float64."""
         loc, precision = self.loc.double(), self.scale.double() ** -2
         return torch.cat([loc * precision, -0.5 * precision], -1)
 
@@ -112,8 +104,7 @@ class GaussianMixture(Mixture):
         """Set the mixture's parameters; anything not given is kept.
 
         :param loc: means ``[K, d]``.
-        :param covariances: ``[K, d, d]``, symmetric and positive definite; of these a diagonal
-            mixture reads the diagonals alone.
+        :param covariances: ``[K, d, d]``; of these a diagonal mixture reads the diagonals.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
         :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance that is
             read is not positive definite.

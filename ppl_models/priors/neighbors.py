@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ppl_models.checks import check_kind, number
 from ppl_models.distributions import AveragedComponent, Component
-from ppl_models.priors.base import Data, Mixture
-
-__all__ = ["NeighborMixture"]
+from ppl_models.given.checks import check_kind, number
+from ppl_models.priors.base import Mixture
 
 
 class NeighborMixture(Mixture):
@@ -98,19 +96,11 @@ class NeighborMixture(Mixture):
     def latent(self, component: Tensor | None = None, **given: Tensor) -> dist.TorchDistribution:
         return self.marginal(**given) if component is None else self.mixture.latent(component)
 
-    def place(
-        self,
-        loc: Tensor,
-        covariances: Tensor | None = None,
-        weights: Tensor | None = None,
-        data: Data | None = None,
-    ) -> None:
-        self.mixture.place(loc, covariances, weights, data)
+    def place(self, *fitted: Any, **options: Any) -> None:
+        self.mixture.place(*fitted, **options)
 
-    def bind(
-        self, encode: Callable[[Tensor], dist.TorchDistribution], x_shape: tuple[int, ...]
-    ) -> None:
-        self.mixture.bind(encode, x_shape)
+    def bind(self, *guide: Any) -> None:
+        self.mixture.bind(*guide)
 
     def extra_repr(self) -> str:
         return f"strength={self.strength.item():.4g}"

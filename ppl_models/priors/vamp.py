@@ -9,33 +9,26 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.checks import check_shape, number
-from ppl_models.priors.base import Data, Mixture
-from ppl_models.priors.weights import DirichletWeights
-
-__all__ = ["VampPrior"]
+from ppl_models.given.checks import check_shape, number
+from ppl_models.priors.base import Data, DirichletWeights, Mixture
 
 
 class VampPrior(Mixture):
-    r"""Mixture whose components are the guide's posteriors at learned pseudo-inputs (Tomczak and
-    Welling, Eq. 9).
+    r"""Mixture of the guide's posteriors at learned pseudo-inputs (Tomczak and Welling, Eq. 9).
 
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
 
-    The components change with the encoder, so each such prior belongs to one guide: the first that
-    is built for its model. Pseudo-inputs start as uniform noise;
-    :func:`~inference.initialization.cold_start` and :func:`~inference.initialization.fit_mixtures`
-    replace the noise with data.
+    Such a prior belongs to the first guide that is built for its model. Pseudo-inputs start as
+    uniform noise, which :func:`~inference.initialization.cold_start` and
+    :func:`~inference.initialization.fit_mixtures` replace with data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
     :param x_shape: shape of one sample as the encoder reads it, ``model.features_shape``: the
-        model's ``x_shape``, unless the likelihood gives the encoder other numbers, as one-hot
-        vectors of categories.
+        model's ``x_shape``, unless the likelihood gives the encoder other numbers.
     :param weights: ``"learned"``, ``"uniform"`` (the paper's) or ``DirichletWeights(...)``; see
         :class:`~ppl_models.priors.base.Mixture`.
-    :param support: range that pseudo-inputs are clamped to, such as (0, 1) for images; unbounded by
-        default.
+    :param support: range that pseudo-inputs are clamped to, such as (0, 1) for images.
 
     Example:
         >>> import torch
@@ -59,11 +52,8 @@ class VampPrior(Mixture):
     ) -> None:
         super().__init__(num_components, dim, weights)
         self.pseudo_inputs = nn.Parameter(torch.rand(num_components, *check_shape(x_shape)))
-        low, high = (
-            map(number, support)
-            if isinstance(support, Sequence) and len(support) == 2
-            else (0.0, 0.0)
-        )
+        is_pair = isinstance(support, Sequence) and len(support) == 2
+        low, high = map(number, support) if is_pair else (0.0, 0.0)
         if not low < high:
             raise ValueError(f"support is a range (low, high) with low < high, got {support!r}")
         self.support = (low, high)
@@ -78,8 +68,7 @@ class VampPrior(Mixture):
     ) -> None:
         """Use this encoder for the components from now on.
 
-        :raises ValueError: if the prior already uses another guide's encoder, or pseudo-inputs and
-            data differ in shape.
+        :raises ValueError: if it has another guide's encoder, or pseudo-inputs' shape differs.
         """
         own_shape = tuple(self.pseudo_inputs.shape[1:])
         if own_shape != x_shape:
@@ -89,17 +78,13 @@ class VampPrior(Mixture):
             )
         if self._encode is not None:
             raise ValueError(
-                "this VampPrior is made of another guide's posteriors: build a new model for a "
-                "new guide"
+                "this VampPrior has another guide's posteriors: build a new model for a new guide"
             )
         self._encode = encode
 
     def components(self) -> dist.TorchDistribution:
         if self._encode is None:
-            raise ValueError(
-                "a VampPrior is made of a guide's posteriors: build one first, such as "
-                "VaDEGuide(model)"
-            )
+            raise ValueError("a VampPrior needs a guide: build one first, such as VaDEGuide(model)")
         return self._encode(self.pseudo_inputs.clamp(*self.support))
 
     @torch.no_grad()
@@ -110,9 +95,7 @@ class VampPrior(Mixture):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Set each pseudo-input to the sample whose latent is nearest to the mean; covariances
-        follow from it.
-        """
+        """Set each pseudo-input to the sample whose latent is nearest to the mean."""
         if data is not None:
             rows, z = data
             self.pseudo_inputs.copy_(rows[torch.cdist(loc.to(z), z).argmin(-1)])

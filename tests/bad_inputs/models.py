@@ -57,7 +57,7 @@ from ppl_models import (
     VaDE,
     VampPrior,
 )
-from ppl_models.sparse import sparse_rows
+from ppl_models.given.sparse import sparse_rows
 from tests.bad_inputs.shared import (
     COUNT,
     HUGE,
@@ -532,8 +532,8 @@ LIKELIHOODS = [
     ),
     *of(
         "HeteroscedasticNormal",
-        ("range: bound", lambda: HeteroscedasticNormal(0), "must be positive, got 0"),
-        ("type: bound", lambda: HeteroscedasticNormal(None), "must be positive, got None"),
+        ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0"),
+        ("type: bound", lambda: HeteroscedasticNormal(None), "must be a positive number, got None"),
     ),
     *of(
         "Incomplete",
@@ -572,8 +572,16 @@ LIKELIHOODS = [
     ),
     *of(
         "DiscretizedLogistic",
-        ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be positive, got -1"),
-        ("nan: scale", lambda: DiscretizedLogistic(NAN), "scale must be positive, got nan"),
+        (
+            "range: scale",
+            lambda: DiscretizedLogistic(-1),
+            "scale must be a positive number, got -1",
+        ),
+        (
+            "nan: scale",
+            lambda: DiscretizedLogistic(NAN),
+            "scale must be a positive number, got nan",
+        ),
         ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
     ),
     *of(
@@ -699,7 +707,7 @@ NETWORKS = [
         (
             "misfit: one width",
             lambda: ResNet((16,)),
-            r"for its first convolution and one for each block, got",
+            "ResNet needs a first width and one for each block, got",
         ),
         ("shape: no images", lambda: VAE((D,), 2, network=ResNet((4, 5))), r"got x_shape=\(6,\)"),
     ),
@@ -881,7 +889,7 @@ MODELS = [
     ),
     *of(
         "VaDE",
-        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "VaDE needs a mixture, such as"),
+        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "prior must be a mixture, such as"),
     ),
     *of(
         "VLAC",
@@ -985,7 +993,7 @@ MODELS = [
         (
             "type: prior",
             lambda: GMMFlow((D,), StandardNormal(D)),
-            "GMMFlow needs a mixture, such as",
+            "prior must be a mixture, such as",
         ),
         (
             "misfit: VampPrior",

@@ -17,8 +17,8 @@ from guides import Evidence, GroupedGuide, MixtureOfNormals, ProductOfNormals
 from inference import GuideEnum_ELBO, Loss
 from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import MLP, MLVAE, Normal
-from ppl_models.arrays import group_sizes
 from ppl_models.distributions import DiagonalNormal
+from ppl_models.given.labels import group_sizes
 from tests.statistical.test_estimators import SEED
 
 pytestmark = pytest.mark.slow(10)

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ppl_models.arrays import as_numbers
-from ppl_models.base import FacetModel
-from ppl_models.checks import check_rows
-from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
+from ppl_models.given.arrays import as_numbers
+from ppl_models.given.checks import check_rows
+from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 
+#: A FacetModel, whose module reads arrays by this package itself.
+Model = Any
 # Numbers per block when data are checked.
 CHECKED_AT_ONCE = 2**22
 
@@ -52,29 +53,22 @@ class Observed:
         return (self[slice(start, start + size)] for start in range(0, len(self), size))
 
     def whole_groups(self, size: int) -> Iterator[Observed]:
-        """Blocks of about ``size`` rows that split no group; as :meth:`split` if there are no
-        groups.
-        """
+        """Blocks of about ``size`` rows that split no group, if there are any."""
         if "group" not in self.given:
             yield from self.split(size)
             return
         order = self.given["group"].argsort(stable=True)
         ends = self.given["group"].bincount().cumsum(0)
-        last = ends[
-            torch.searchsorted(
-                ends, torch.arange(size, len(self) + size, size, device=ends.device)
-            ).clamp_max(len(ends) - 1)
-        ]
-        cuts = [0, *last.unique().tolist()]
-        for start, end in pairwise(cuts):
+        wanted = torch.arange(size, len(self) + size, size, device=ends.device)
+        last = ends[torch.searchsorted(ends, wanted).clamp_max(len(ends) - 1)]
+        for start, end in pairwise([0, *last.unique().tolist()]):
             yield self.regrouped(order[start:end])
 
     def regrouped(self, rows: Tensor) -> Observed:
         """These rows, with their groups renumbered from 0."""
         part = self[rows]
-        return Observed(
-            part.x, part.given | {"group": part.given["group"].unique(return_inverse=True)[1]}
-        )
+        group = part.given["group"].unique(return_inverse=True)[1]
+        return Observed(part.x, part.given | {"group": group})
 
 
 def _take(values: Tensor | SparseRows, rows: Tensor | slice) -> Tensor:
@@ -89,7 +83,7 @@ def _take(values: Tensor | SparseRows, rows: Tensor | slice) -> Tensor:
 def as_observed(
     x: ArrayLike | Tensor | SparseRows,
     given: Mapping[str, Any],
-    model: FacetModel,
+    model: Model,
     accepts: Collection[str] = (),
 ) -> Observed:
     """``x`` with what ``model`` takes besides it, all checked.
@@ -101,9 +95,8 @@ def as_observed(
     data = as_data(x, model)
     found = {name: values for name, values in given.items() if values is not None}
     if unknown := sorted(found.keys() - {*model.takes, *accepts}):
-        taken = (
-            " and ".join([*model.takes, *(f"{name}, if known," for name in accepts)]) or "nothing"
-        )
+        names = [*model.takes, *(f"{name}, if known," for name in accepts)]
+        taken = " and ".join(names) or "nothing"
         raise ValueError(
             f"{type(model).__name__} takes {taken} besides x, got {' and '.join(unknown)}: is that "
             "a misspelt option?"
@@ -117,17 +110,15 @@ def as_observed(
     )
 
 
-def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Any:
-    """A tensor ``[N, *x_shape]`` for ``model``: uint8 stays uint8, other numbers get the model's
-    dtype.
+def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
+    """A tensor ``[N, *x_shape]``: uint8 stays uint8, other numbers get the model's dtype.
 
     A memory-mapped array is read once to check it and stays memory-mapped; its batches are
     converted. Sparse matrices of SciPy and sparse tensors stay sparse if the likelihood reads
     counts, and are refused otherwise.
 
     :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or
-        infinity, or lies outside the support of the model's likelihood; the message says what was
-        given and what is needed.
+        infinity, or lies outside the support of the model's likelihood.
     """
     data: Any = _sparse(x, model) if is_sparse(x) else as_numbers(cast(ArrayLike, x))
     check_rows(data.shape, model.x_shape)
@@ -142,11 +133,8 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: FacetModel) -> Any:
     return data if stays else data.to(model.gates.dtype)
 
 
-def _sparse(x: Any, model: FacetModel) -> SparseRows | Tensor:
-    """Sparse rows, where the likelihood takes them.
-
-    :raises ValueError: if it does not.
-    """
+def _sparse(x: Any, model: Model) -> SparseRows | Tensor:
+    """:raises ValueError: if the likelihood takes no sparse rows."""
     if model.likelihood.takes_sparse:
         return sparse_rows(x)
     if isinstance(x, Tensor):
@@ -157,7 +145,7 @@ def _sparse(x: Any, model: FacetModel) -> SparseRows | Tensor:
     )
 
 
-def _check_entries(data: SparseRows, model: FacetModel) -> None:
+def _check_entries(data: SparseRows, model: Model) -> None:
     """:raises ValueError: if a stored entry is not finite or outside the likelihood's support."""
     bad = sum(int((~values.isfinite()).sum()) for _, _, values in data.blocks())
     if bad:
@@ -174,7 +162,7 @@ def _parts(data: Tensor) -> Iterator[tuple[int, Tensor]]:
     return ((start, data[start : start + rows]) for start in range(0, len(data), rows))
 
 
-def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> None:
+def _check_values(part: Tensor, start: int, data: Tensor, model: Model) -> None:
     if part.dtype != torch.uint8:
         part = part.to(model.gates.dtype)
         bad = _bad(part, model)
@@ -195,6 +183,6 @@ def _check_values(part: Tensor, start: int, data: Tensor, model: FacetModel) -> 
     model.likelihood.check(part)
 
 
-def _bad(x: Tensor, model: FacetModel) -> Tensor:
+def _bad(x: Tensor, model: Model) -> Tensor:
     """Which entries are infinite, or NaN where NaN does not mark missing entries."""
     return x.isinf() if model.likelihood.takes_missing else ~x.isfinite()

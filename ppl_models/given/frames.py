@@ -4,7 +4,7 @@ PyArrow and others) or alone: as numbers or objects with gaps, and back in the u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -16,7 +16,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import get_pandas, is_into_dataframe, is_into_series
 
-from ppl_models.plain import check_told_apart, plain_array
+from ppl_models.given.arrays import as_objects, check_told_apart, plain_array
 
 
 class Kind(StrEnum):
@@ -104,21 +104,14 @@ def native_columns(X: Any) -> list[tuple[str, Any]]:
 
 
 def columns_given(X: Any) -> list[Given]:
-    """The columns of a frame.
-
-    :raises ValueError: if there are none; or as :func:`given`.
-    """
+    """The columns of a frame, of which there is one at least."""
     if not (columns := native_columns(X)):
         raise ValueError(f"X is a data frame without columns (shape {X.shape})")
     return [given(name, each) for name, each in columns]
 
 
 def given(name: str, values: Any) -> Given:
-    """A column of a frame, or other values ``[N]``.
-
-    :raises ValueError: if an integer is too large for a float, or floats do not tell its integers
-        apart.
-    """
+    """A column of a frame, or other values ``[N]``; floats have to tell its integers apart."""
     pandas = get_pandas()
     if pandas is not None and isinstance(values, pandas.api.extensions.ExtensionArray):
         values = pandas.Series(values)
@@ -132,7 +125,7 @@ def given(name: str, values: Any) -> Given:
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.False_
     array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if array.dtype.kind not in "biufO":
-        array = _objects(array.tolist() if array.dtype.kind in "UT" else list(array))
+        array = as_objects(array.tolist() if array.dtype.kind in "UT" else list(array))
     return _of_array(name, array, np.broadcast_to(mask, array.shape), dtype)
 
 
@@ -142,7 +135,7 @@ def _of_series(name: str, series: Any, dtype: str) -> Given:
         there = np.asarray(series.drop_nulls().to_numpy())
         there = there if there.dtype.kind in "biuf" else plain_array(there, f"column {name!r}")
         return _of_numbers(name, there, gaps, dtype)
-    objects = _objects(series.to_list())
+    objects = as_objects(series.to_list())
     objects[gaps] = None
     if series.dtype in (nw.Categorical, nw.Enum):
         return Given(name, Kind.CATEGORIES, objects, gaps, dtype, _order(series))
@@ -160,7 +153,7 @@ def _of_array(name: str, array: np.ndarray, gaps: np.ndarray, dtype: str) -> Giv
     numbers = plain_array(there, f"column {name!r}")
     if kind in (Kind.NUMBERS, Kind.BOOLS) and numbers.dtype.kind in "biuf":
         return _of_numbers(name, numbers, gaps, dtype)
-    objects = _objects(array.tolist())
+    objects = as_objects(array.tolist())
     objects[gaps] = None
     return Given(name, kind, objects, gaps, dtype)
 
@@ -177,13 +170,6 @@ def _of_numbers(name: str, there: np.ndarray, gaps: np.ndarray, dtype: str) -> G
     return Given(
         name, Kind.BOOLS if there.dtype.kind == "b" else Kind.NUMBERS, values, found, dtype
     )
-
-
-def _objects(values: Iterable[Any]) -> np.ndarray:
-    listed = list(values)
-    array = np.empty(len(listed), object)
-    array[:] = listed
-    return array
 
 
 def _is_missing(value: Any) -> bool:
@@ -287,7 +273,7 @@ def _held(values: np.ndarray, own: Any) -> np.ndarray:
     numbers = values.astype(float)
     if _kind(own) in "iu" and np.isnan(numbers).any():
         return numbers.round()  # NumPy's integers have no gaps
-    return _objects(None if np.isnan(each) else convert(each) for each in numbers.tolist())
+    return as_objects(None if np.isnan(each) else convert(each) for each in numbers.tolist())
 
 
 def _converter(dtype: Any, own: Any) -> Callable[[float], Any] | None:

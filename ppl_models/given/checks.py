@@ -1,4 +1,6 @@
-"""Argument checks, so that the same mistake gets the same message everywhere."""
+"""Argument checks, so that the same mistake gets the same message everywhere: each raises a
+ValueError that names the argument, what was given and what is needed.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,7 @@ MAX_SEED = 2**32 - 1
 
 
 def check_count(name: str, value: Any) -> int:
-    """``value`` if it is an integer of at least 1.
-
-    :raises ValueError: naming the argument and what was given.
-    """
+    """``value`` if it is an integer of at least 1."""
     found = _integer(value)
     if found is None or found < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
@@ -30,10 +29,7 @@ def check_count(name: str, value: Any) -> int:
 
 
 def check_size(name: str, value: Any) -> int:
-    """``value`` if it is an integer from 1 to ``MAX_SIZE``.
-
-    :raises ValueError: naming the argument and what was given.
-    """
+    """``value`` if it is an integer from 1 to ``MAX_SIZE``."""
     found = check_count(name, value)
     if found > MAX_SIZE:
         raise ValueError(
@@ -43,10 +39,7 @@ def check_size(name: str, value: Any) -> int:
 
 
 def check_counts(name: str, values: Any, example: str) -> tuple[int, ...]:
-    """``values`` as a tuple of sizes, if they are one or more integers of at least 1.
-
-    :raises ValueError: naming the argument, what was given and an example.
-    """
+    """``values`` as a tuple of sizes, if they are one or more integers of at least 1."""
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str) or not len(values):
         raise ValueError(
             f"{name} must be a sequence of integers, such as {example}, got {values!r}"
@@ -77,30 +70,21 @@ def number(value: Any) -> float:
 
 
 def check_positive(name: str, value: Any) -> float:
-    """``value`` as a float, if it is a finite number above 0.
-
-    :raises ValueError: naming the argument and what was given.
-    """
+    """``value`` as a float, if it is a finite number above 0."""
     if not 0 < number(value) < inf:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     return number(value)
 
 
 def check_seed(name: str, value: Any) -> int:
-    """``value`` if it is a valid seed for every random generator.
-
-    :raises ValueError: naming the argument and what was given.
-    """
+    """``value`` if it is a valid seed for every random generator."""
     if not is_index(value, MAX_SEED + 1):
         raise ValueError(f"{name} must be an integer from 0 to {MAX_SEED}, got {value!r}")
     return index(value)
 
 
 def check_device(name: str, value: Any) -> torch.device:
-    """``value`` as a device if its name is valid; the device need not exist here.
-
-    :raises ValueError: naming the argument and what was given.
-    """
+    """``value`` as a device if its name is valid; the device need not exist here."""
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
@@ -110,24 +94,16 @@ def check_device(name: str, value: Any) -> torch.device:
 def check_kind(name: str, value: Any, kind: type | tuple[type, ...], example: str) -> Any:
     """``value`` if it is an instance of ``kind``.
 
-    :param example: what is needed and an example, for the message.
-    :raises ValueError: naming the argument, what was given and what is needed.
-    """
+    :param example: what is needed and an example, for the message."""
     if not isinstance(value, kind):
-        given = (
-            f"the class {value.__name__} itself"
-            if isinstance(value, type)
-            else type(value).__name__
-        )
+        is_class = isinstance(value, type)
+        given = f"the class {value.__name__} itself" if is_class else type(value).__name__
         raise ValueError(f"{name} must be {example}, got {given}")
     return value
 
 
 def check_one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """``value`` if it is one of ``allowed``.
-
-    :raises ValueError: naming the argument, what was given and what is allowed.
-    """
+    """``value`` if it is one of ``allowed``."""
     if value not in tuple(allowed):
         raise ValueError(f"{name} must be one of {tuple(allowed)}, got {value!r}")
     return value
@@ -139,10 +115,7 @@ def check_path(name: str, value: Any) -> Path:
 
 
 def check_keys(name: str, value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
-    """``value`` if it is a mapping with all of ``keys``.
-
-    :raises ValueError: naming the first missing key.
-    """
+    """``value`` if it is a mapping with all of ``keys``."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must hold {' and '.join(keys)}, got {type(value).__name__}")
     for key in keys:
@@ -152,10 +125,7 @@ def check_keys(name: str, value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
 
 
 def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
-    """``x_shape`` as a tuple, if it is the shape of one sample.
-
-    :raises ValueError: with an example of a valid shape.
-    """
+    """``x_shape`` as a tuple, if it is the shape of one sample."""
     try:
         shape = tuple(check_size("a size", size) for size in x_shape)
     except (TypeError, ValueError):
@@ -169,10 +139,7 @@ def check_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_rows(shape: Sequence[int], x_shape: tuple[int, ...]) -> None:
-    """Check that data of ``shape`` are samples of ``x_shape``.
-
-    :raises ValueError: if they are not, with the likely fix.
-    """
+    """Check that data of ``shape`` are samples of ``x_shape``; the error has the likely fix."""
     if len(shape) and tuple(shape[1:]) == x_shape:
         return
     if tuple(shape) == x_shape:
@@ -194,8 +161,7 @@ def check_images(
 
     :param what: the network that needs them, for the message.
     :param at_least: smallest height and width afterwards.
-    :raises ValueError: if the data are not images, or their size does not divide by
-        ``2**halvings``.
+    :raises ValueError: if the data are not images, or cannot be halved that often.
     """
     factor = 2**halvings
     if len(x_shape) != 3 or any(n % factor or n < at_least * factor for n in x_shape[1:]):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from ppl_models.arrays import as_numbers
-
-__all__ = ["SparseRows"]
+from ppl_models.given.arrays import as_numbers
 
 # Entries that are read at a time where all are.
 ENTRIES_AT_ONCE = 2**22
@@ -22,6 +21,7 @@ NUMBERS_AT_ONCE = 2**24
 ALL = slice(None)
 
 
+@dataclass(eq=False, repr=False)
 class SparseRows:
     """Rows of a sparse matrix ``[N, D]``; entries that are not stored are 0.
 
@@ -39,7 +39,7 @@ class SparseRows:
 
     Example:
         >>> from scipy.sparse import csr_array
-        >>> from ppl_models.sparse import sparse_rows
+        >>> from ppl_models.given.sparse import sparse_rows
         >>> rows = sparse_rows(csr_array([[0, 2, 0], [1, 0, 3], [0, 0, 0]]))
         >>> rows
         SparseRows([3, 3], 3 entries, torch.int64, cpu)
@@ -50,20 +50,16 @@ class SparseRows:
         (2, 3)
     """
 
-    ndim = 2
+    starts: Tensor
+    ends: Tensor
+    columns: Tensor
+    values: Tensor
+    num_columns: int
+    dtype: torch.dtype = None  # type: ignore[assignment]
+    ndim: ClassVar[int] = 2
 
-    def __init__(
-        self,
-        starts: Tensor,
-        ends: Tensor,
-        columns: Tensor,
-        values: Tensor,
-        num_columns: int,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.starts, self.ends, self.columns, self.values = starts, ends, columns, values
-        self.num_columns = num_columns
-        self.dtype = values.dtype if dtype is None else dtype
+    def __post_init__(self) -> None:
+        self.dtype = self.dtype or self.values.dtype
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -77,9 +73,8 @@ class SparseRows:
         return self.values.device
 
     def __getitem__(self, rows: slice | ArrayLike | Tensor) -> SparseRows:
-        starts, ends = (x[self._here(rows)] for x in (self.starts, self.ends))
-        parts = starts, ends, self.columns, self.values
-        return SparseRows(*parts, self.num_columns, self.dtype)
+        here = self._here(rows)
+        return replace(self, starts=self.starts[here], ends=self.ends[here])
 
     def dense(self, rows: slice | Tensor = ALL) -> Tensor:
         """Rows as a dense tensor ``[B, D]``; for an index of more axes, ``[..., D]``.
@@ -101,8 +96,7 @@ class SparseRows:
 
     def astype(self, dtype: torch.dtype) -> SparseRows:
         """The same, with dense rows of this type; entries stay as they are."""
-        parts = self.starts, self.ends, self.columns, self.values
-        return SparseRows(*parts, self.num_columns, dtype)
+        return replace(self, dtype=dtype)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SparseRows:
         parts = self.starts, self.ends, self.columns, self.values
@@ -152,9 +146,8 @@ class SparseRows:
 
     def _entries(self, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The row and the place of each entry ``[E]``, and which of them there are, if not all."""
-        if self.device.type != "cpu":
-            return self._padded(starts, lengths)
-        return *_exactly(starts, lengths), None
+        on_cpu = self.device.type == "cpu"
+        return (*_exactly(starts, lengths), None) if on_cpu else self._padded(starts, lengths)
 
     def _padded(self, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As many as rows of the greatest length have, without reading a number back."""
