@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from facetvae import FacetGuide, SVIRunner
-from facetvae.datasets import DATASETS, Dataset, load, some_rows
+from facetvae.datasets import DATASETS, Dataset, digits, some_rows
 from inference.figures import save_figures
 from inference.metrics import cluster_accuracy, clustering_scores
 from inference.randomness import usable_device
@@ -76,8 +76,8 @@ def load_data(args: argparse.Namespace) -> Dataset:
     :raises FileNotFoundError: if its files are not there, saying what is needed.
     """
     if args.smoke:
-        return some_rows(load("digits"), *SMOKE_ROWS)
-    return load(args.dataset, args.data_root)
+        return some_rows(digits(), *SMOKE_ROWS)
+    return DATASETS[args.dataset](args.data_root)
 
 
 def score_facets(guide: FacetGuide, data: Dataset) -> Scores:
