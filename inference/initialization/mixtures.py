@@ -30,7 +30,7 @@ from ppl_models.modes import evaluating, training
 from ppl_models.priors import Mixture, StandardNormal
 from ppl_models.priors.base import Data
 from ppl_models.sparse import SparseRows
-from ppl_models.turns import let_others_in
+from ppl_models.turns import yield_lock
 
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
@@ -281,7 +281,7 @@ def _teach_clusters(
             optimizer.zero_grad(set_to_none=True)
             torch.stack(distances).sum().backward()
             optimizer.step()
-            let_others_in()
+            yield_lock()
     optimizer.zero_grad(set_to_none=True)
 
 

@@ -31,7 +31,7 @@ from inference.training.steps import ScheduledLoss, Steps
 from ppl_models.data import Observed
 from ppl_models.modes import evaluating
 from ppl_models.precision import network_precision
-from ppl_models.turns import let_others_in
+from ppl_models.turns import yield_lock
 
 __all__ = ["DeadFacetWarning", "train"]
 
@@ -160,7 +160,7 @@ def _loop(
                 run.step += len(batches)
             writer.after_step(at, steps.trackers)
             bar.update(len(batches))
-            let_others_in()
+            yield_lock()
         at.epoch, at.batches = at.epoch + 1, 0
         for run in runs:
             run.epoch = first + at.epoch
