@@ -27,10 +27,16 @@ from inference.checkpoints.saved_run import (
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
-from inference.optimizers import OptimizerFactory
 from inference.randomness import seeded
 from inference.records import as_line
-from inference.run import Callback, Run, check_part, check_precision, check_settings
+from inference.run import (
+    Callback,
+    OptimizerFactory,
+    Run,
+    check_part,
+    check_precision,
+    check_settings,
+)
 from inference.schedules import Schedule
 from inference.training.batching import Batching
 from inference.training.compiled import warn_of_refusal
@@ -196,7 +202,7 @@ class SVIRunner(Run):
 
         :raises ValueError: as :meth:`fit` does before training.
         """
-        processes = SingleProcess() if fabric is None else DataParallel(fabric, self)
+        processes = SingleProcess() if fabric is None else DataParallel(fabric, self.device)
         step_type, calls = self._step_type(fabric), [check_callbacks(callbacks)]
         how = (batch_size, batches, processes)
         source = data_source_for(self.guide, self.device, x, given, *how)

@@ -213,7 +213,8 @@ class CheckpointWriter:
         # A process beyond the earlier number of processes starts its own stream.
         rank, lead = self.processes.rank, self.runs[0]
         random = state["random"][rank] if rank < len(state["random"]) else None
-        set_random_state(random or self.processes.fresh_random_state(lead), lead.device)
+        fresh = self.processes.fresh_random_state(lead.seed, lead.step, lead.device)
+        set_random_state(random or fresh, lead.device)
 
     def last(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> dict[str, Any] | None:
         """The last checkpoint that is complete and fits; its callbacks' states are loaded.

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from inference.checkpoints.periodic import CheckpointWriter, NoCheckpoints
 from inference.checkpoints.training_state import TrainingProgress
+from inference.distributed import SingleProcess
 from inference.evaluation.bounds import mutual_information
 from inference.objectives import Loss
 from inference.progress import progress_bar
@@ -85,10 +86,11 @@ def _train(plan: FitPlan) -> None:
     ):
         for run in plan.runs:
             run.should_stop = False
-            processes.broadcast_run(run)
+            _copy_to_all(run, processes)
             _check_first_step(run, first, plan.weights)
         if not processes.is_first:
-            set_random_state(processes.fresh_random_state(lead), lead.device)
+            fresh = processes.fresh_random_state(lead.seed, lead.step, lead.device)
+            set_random_state(fresh, lead.device)
         checks = is_validation_enabled()
         with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
             writer.restore(at, trackers)
@@ -135,8 +137,36 @@ def _report(
     plan.lead.keep_random_state()
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
         plan.processes.on_first(partial(complete, run, record, callbacks))
-        plan.processes.broadcast_run(run)
+        _copy_to_all(run, plan.processes)
         record |= run.history[-1]
+
+
+def _copy_to_all(run: Run, processes: SingleProcess) -> None:
+    """Copy what callbacks may have changed in the first process, such as parameters and rates."""
+    if processes.size == 1:
+        return
+    parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups
+    tensors = [*parameters, *run.loss.buffers()]
+    told: Any = processes.on_first(
+        lambda: {
+            "tensors": [tensor.detach().cpu() for tensor in tensors],
+            "learn": [p.requires_grad for p in parameters],
+            "rates": [group["lr"] for group in groups],
+            "records": run.history[-1:],
+            "should_stop": run.should_stop,
+        }
+    )
+    if processes.is_first:
+        return
+    for tensor, value in zip(tensors, told["tensors"], strict=True):
+        tensor.data.copy_(value)
+    for p, learns in zip(parameters, told["learn"], strict=True):
+        p.requires_grad_(learns)
+    for group, rate in zip(groups, told["rates"], strict=True):
+        group["lr"] = rate
+    run.should_stop = told["should_stop"]
+    known = run.history[-1]["step"] if run.history else None
+    run.history += [record for record in told["records"] if record["step"] != known]
 
 
 def _loop(
