@@ -1,6 +1,4 @@
-"""Fitting models and inspecting the result: runner, schedules, objectives, initialisation, metrics,
-figures.
-"""
+"""Fitting models, and inspecting the result: runner, schedules, objectives, metrics, figures."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from inference.checkpoints.atomic_files import check_folder, write_together
+from inference.checkpoints.atomic_files import check_folder, write_atomically
 from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
 from inference.records import as_line
 from inference.run import Run
@@ -225,7 +225,7 @@ class JSONLines:
 
     def _write_all(self, runner: Run) -> None:
         last = runner.history[max(0, len(runner.history) - self.lines) :]
-        write_together({self.path: "".join(map(as_line, last)).encode()})
+        write_atomically(self.path, "".join(map(as_line, last)).encode())
         self.complete = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -387,8 +387,7 @@ class StopEarly:
         if self.waited > self.patience and self.best is None:
             raise ValueError(
                 f"none of {self.waited} records has {self.measure!r}, but {sorted(record)}: name "
-                "one of these, or add "
-                "the measure by an Evaluate before this callback"
+                "one of these, or add the measure by an Evaluate before this callback"
             )
 
     def settings(self) -> dict[str, Any]:

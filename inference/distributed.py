@@ -81,9 +81,7 @@ class SingleProcess:
         return wanted
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the first process and return its result in all; if it fails there, all
-        fail.
-        """
+        """What ``work`` gives in the first process, in all of them; if it fails there, all fail."""
         return work()
 
     def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
@@ -142,8 +140,7 @@ class DataParallel(SingleProcess):
         if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
             raise ValueError(
                 "the processes called fit with other data, parts or seeds than one another: all "
-                "give the same, and "
-                "batches are parted between them here (so no DistributedSampler)"
+                "give the same, and batches are parted between them here (so no DistributedSampler)"
             )
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:

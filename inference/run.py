@@ -102,9 +102,7 @@ class Run:
 
     @property
     def lr(self) -> float:
-        """The optimiser's rate as it was given, the largest if it has several; setting it changes
-        the rate of the next steps.
-        """
+        """The rate as given, the largest of several; setting it counts from the next step."""
         return self._lr
 
     @lr.setter
@@ -182,18 +180,14 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, history and progress; the caller saves the random streams.
-
-        ``moved`` names the parameters that the optimiser remembers something of.
-        """
-        optimizer = self.optimizer.state_dict()
+        """Parameters, optimiser, history and progress; the caller saves the random streams."""
         return {
             "epoch": self.epoch,
             "step": self.step,
             "should_stop": self.should_stop,
             "history": self.history,
             "weights": self.loss.state_dict(),
-            "optimizer": optimizer | {"moved": list(optimizer["state"])},
+            "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -271,9 +265,7 @@ def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
 
 
 def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an optimiser's group: flags and names are this run's, numbers those that were
-    saved with the run, such as a rate that has fallen.
-    """
+    """Of an optimiser's group: this run's flags and names, and the numbers that were saved."""
     flags = {name for name, value in own.items() if value is None or isinstance(value, bool | str)}
     numbers = {name: value for name, value in saved.items() if name not in flags}
     return {**own, **numbers}

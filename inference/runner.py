@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
-from inference.checkpoints.building import BuildingLimit
 from inference.checkpoints.card import card_text
 from inference.checkpoints.periodic import Checkpoints
 from inference.checkpoints.saved_run import (
@@ -276,8 +275,7 @@ class SVIRunner(Run):
         with blamed_on(folder / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])
         state = read_weights(folder, config)
-        # Building draws numbers.
-        with BuildingLimit(state, config), seeded(0, torch.device("cpu")):
+        with seeded(0, torch.device("cpu")):  # building draws numbers
             schedule = _part("schedule", schedule, config, folder)
             guard = _part("guard", None if "guard" in config else Guard(), config, folder)
             guide = _part("guide", guide, config, folder)

@@ -23,10 +23,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import LOCK, check_folder, held, remove_left_over
-from inference.checkpoints.json_text import shortened
-from inference.checkpoints.matching import check_fits
-from inference.checkpoints.training_state import TrainingProgress, check_complete, read, write
+from inference.checkpoints.atomic_files import LOCK, check_folder, held
+from inference.checkpoints.saved_run import check_history
+from inference.checkpoints.training_state import (
+    TrainingProgress,
+    check_like,
+    is_unfinished,
+    read,
+    write,
+)
 from inference.distributed import SingleProcess
 from inference.randomness import random_state, set_random_state
 from inference.run import Run
@@ -115,14 +120,14 @@ class Checkpoints:
         if not self.resume and self.written():
             raise ValueError(
                 f"{self.folder} has checkpoints of a run, the last one at "
-                f"{self.written()[-1].name}: resume it "
-                "with resume=True, or give another folder"
+                f"{self.written()[-1].name}: resume it with resume=True, or give another folder"
             )
 
     def _begin(self, stack: ExitStack) -> None:
         stack.enter_context(held(self.folder))
         self.check()
-        remove_left_over(self.folder, "step-*")
+        for path in filter(is_unfinished, _folders_in(self.folder)):
+            shutil.rmtree(path, ignore_errors=True)
 
     def part(self, name: str) -> Checkpoints:
         """The same in a folder below, for one of several calls of ``fit``."""
@@ -225,16 +230,12 @@ class CheckpointWriter:
         for path in reversed(written):
             try:
                 state = read(path)
-                check_complete(state)
-                self._check_call(path, state)
-                check_fits(state, self.runs, trackers, at, self.call)
+                self._check(path, state, self._state(at, trackers, ()))
                 _load_callbacks(self.callbacks, [of["callbacks"] for of in state["runs"]])
             except AnotherRun as error:
                 raise ValueError(str(error)) from None
             except (OSError, ValueError) as error:
-                warnings.warn(
-                    f"{path} is skipped: {shortened(error)}", CheckpointWarning, stacklevel=7
-                )
+                warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
                 continue
             self.whole = [path]
             return state
@@ -245,18 +246,33 @@ class CheckpointWriter:
             )
         return None
 
-    def _check_call(self, path: Path, state: Mapping[str, Any]) -> None:
-        then, now = state["call"], self.call
-        if differing := sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k)):
+    def _check(self, path: Path, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Whether a checkpoint is one of these runs, before they change.
+
+        :param own: the state that would be written now.
+        :raises AnotherRun: if it belongs to another call.
+        :raises ValueError: if it has another form than ``own``.
+        """
+        then, now = state.get("call"), self.call
+        if isinstance(then, Mapping) and then != now:
+            differing = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
             raise AnotherRun(
                 f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
                 "call fit as it was called then, or give another folder"
             )
+        check_like("it", {k: v for k, v in state.items() if k != "format"}, own)
+        for of, mine in zip(state["runs"], own["runs"], strict=True):
+            check_history(of["run"]["history"], "record")
+            groups = (each["run"]["optimizer"]["param_groups"] for each in (of, mine))
+            one, other = ([group["params"] for group in each] for each in groups)
+            if one != other:
+                raise ValueError("its optimizer has other parameters")
+        streams = random_state(self.runs[0].device)
+        for random in state["random"] or [[]]:
+            check_like("its random streams", random, streams)
 
     def wants(self) -> int:
-        """The signal that this process received; 1 if a checkpoint is due in the first process;
-        else 0.
-        """
+        """The signal that this process received; 1 if a checkpoint is due in the first; else 0."""
         every = self.checkpoints.seconds
         due = (
             self.processes.is_first and every is not None and time.monotonic() - self.wrote > every
@@ -264,27 +280,21 @@ class CheckpointWriter:
         return self.signal or int(due)
 
     def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Write a checkpoint if one is due, and end if a signal asked for it; all processes do so
-        at the same step.
-        """
+        """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""
         if self.runs[0].step % self.processes.sync_every:
             return
         wanted = self.processes.maximum(self.wants())
         self.leave(wanted, self.write(at, trackers) if wanted else False)
 
     def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
-        """Write a checkpoint if one is due or the call ends, and end the process if a signal asked
-        for it.
-        """
+        """Write a checkpoint if one is due or the call ends, and end if a signal asked for it."""
         every = self.checkpoints.epochs
         wanted = self.processes.maximum(self.wants())
         due = last or (every is not None and at.epoch % every == 0) or wanted > 1
         self.leave(wanted, self.write(at, trackers) if due else False)
 
     def write(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> bool:
-        """Write a checkpoint and return whether it was written; if not, warn and keep the earlier
-        ones.
-        """
+        """Write a checkpoint; returns whether it could be written, and warns if not."""
         self.wrote = time.monotonic()
         if any(tracker.stopped for tracker in trackers):  # a stopped run cannot be resumed
             return False
@@ -393,6 +403,11 @@ def _load(callback: Any, state: Any) -> None:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first; other files are ignored."""
+    return [path for path in _folders_in(folder) if not is_unfinished(path)]
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Those of checkpoints, also of one whose writing was stopped."""
     return sorted(
         path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()
     )
@@ -415,9 +430,9 @@ def remove_checkpoints(folder: Path) -> None:
     """
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         # A run that has not yet written one holds its folder all the same.
-        if checkpoints_in(below) or (below / LOCK).is_file():
+        if _folders_in(below) or (below / LOCK).is_file():
             with held(below):
-                for path in checkpoints_in(below):
+                for path in _folders_in(below):
                     shutil.rmtree(path)
 
 

@@ -65,9 +65,7 @@ class ElboCall:
         return value, {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Unconstrained parameters by name: of the store, as one run meets them, and of the
-        modules.
-        """
+        """Unconstrained parameters by name: of the store, as one run meets them, and of modules."""
         with poutine.trace(param_only=True) as met:
             self.loss() if self.has_own_loss or self._gradual() else self._collected(())
         store = pyro.get_param_store()

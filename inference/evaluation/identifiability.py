@@ -1,6 +1,4 @@
-"""Whether a mixture's components differ enough for its latents to be identifiable (*I Don't Need
-u*, Eq. 2).
-"""
+"""Whether a mixture's latents can be identified by its components (*I Don't Need u*, Eq. 2)."""
 
 from __future__ import annotations
 
@@ -199,9 +197,8 @@ class KeepIdentifiable:
             perturb_components(prior, which, self.noise, seed=runner.step)
             warnings.warn(
                 f"components of facet {name!r} did not differ enough at step {runner.step}, L's "
-                "condition number being "
-                f"{condition:.3g}: noise was added to the parameters of {len(which)} of "
-                f"{prior.num_components}",
+                f"condition number being {condition:.3g}: noise was added to the parameters of "
+                f"{len(which)} of {prior.num_components}",
                 IdentifiabilityWarning,
                 stacklevel=2,
             )

@@ -159,9 +159,7 @@ def centred_rows(data: Tensor, loc: Tensor) -> np.ndarray:
 
 
 def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
-    """At most ``dim`` principal components of rows ``[N, D]``: of 10,000 at random if there are
-    more, as the data may be sorted.
-    """
+    """At most ``dim`` principal components of rows ``[N, D]``, or of 10,000 random ones."""
     if len(rows) > PCA_ROWS:
         rows = rows[np.random.default_rng(seed).choice(len(rows), PCA_ROWS, replace=False)]
     pca = PCA(min(dim, *rows.shape), random_state=seed)
@@ -203,9 +201,7 @@ def symmetric(one_way: csr_matrix) -> csr_matrix:
 
 
 def _least_scale(distance: np.ndarray) -> float:
-    """Of a graph's sigmas, its distances from last neighbours: data that coincide would be cut off
-    at 0.
-    """
+    """Of distances from last neighbours: data that coincide would be cut off at 0."""
     last = distance[:, -1]
     return LEAST_SCALE * float(np.median(last[last > 0])) if last.any() else 1.0
 

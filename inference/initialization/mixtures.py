@@ -288,9 +288,7 @@ def _teach_clusters(
 def _distance_to_mixture(
     guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, target_head: Tensor
 ) -> Tensor:
-    """Distance of a facet's head from the teacher's latents and from the mixture's responsibilities
-    for them.
-    """
+    """Distance of a facet's head from the teacher's latents and the mixture's responsibilities."""
     with torch.no_grad():
         target = teacher.latent_posterior(name, target_head)
         responsibilities = guide.model.priors[name].log_joint(target.mean).softmax(-1)
@@ -303,9 +301,8 @@ def _distance_to_mixture(
 def _check_clusters_are_inferred(model: FacetModel) -> None:
     if model.takes:
         raise ValueError(
-            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn "
-            "in training and cannot "
-            "start from clusters found in the latents"
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in "
+            "training and cannot start from clusters found in the latents"
         )
 
 
@@ -334,8 +331,7 @@ def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
         if len(rows) < max(prior.num_components, 2):
             raise ValueError(
                 f"{len(rows)} rows are too few to fit the {prior.num_components} components of "
-                f"facet {name!r}: give at "
-                "least as many, and two"
+                f"facet {name!r}: give at least as many, and two"
             )
 
 

@@ -72,9 +72,7 @@ class CellSearch:
 
 
 def nearest_search(places: np.ndarray, approximate: bool | None) -> ExactSearch | CellSearch:
-    """The search that ``approximate`` asks for; by default cells for more than 20,000 data, where
-    faiss is installed.
-    """
+    """By default cells for more than 20,000 data, where faiss is installed."""
     check_one_of("approximate", approximate, (None, True, False))
     if approximate is None and len(places) > MANY:
         with suppress(ImportError):

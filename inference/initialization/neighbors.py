@@ -158,8 +158,7 @@ def neighbor_start(
     if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
         raise ValueError(
             f"{type(guide).__name__} would not learn clusters that it is given: use a VaDEGuide "
-            "with a label_weight "
-            "above 0, such as VaDEGuide(model, label_weight=30)"
+            "with a label_weight above 0, such as VaDEGuide(model, label_weight=30)"
         )
     rows = guide.observed(x, {}).x
     if isinstance(rows, SparseRows):
@@ -188,9 +187,7 @@ def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
-    """How many eigenvalues of the graph are well above all but the first of a normal sample's, or
-    how many parts it has.
-    """
+    """How many eigenvalues are well above those of a normal sample, or how many parts there are."""
     most = min(MOST_CLUSTERS, len(rows) - 2)
     if most < 2:
         return 1

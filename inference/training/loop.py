@@ -218,9 +218,7 @@ def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
 
 
 def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
-    """Compute one objective with all of Pyro's checks on, without changing parameters or random
-    streams.
-    """
+    """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
     with evaluating(run.loss), run.model.weights_set_to(*at_start):
         if not _starts_finite(run, batch) and run.guard.action == "stop":
@@ -283,9 +281,8 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
             if gate == 1 and nats < DEAD_BELOW:
                 warnings.warn(
                     f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it encodes nothing "
-                    "about the data: "
-                    "it has died, or has not learned yet; try a warm start, a slower fade-in or "
-                    "more epochs",
+                    "about the data: it has died, or has not learned yet; try a warm start, a "
+                    "slower fade-in or more epochs",
                     DeadFacetWarning,
                     stacklevel=4,
                 )

@@ -15,9 +15,7 @@ from ppl_models.turns import exclusive
 
 
 class Stream:
-    """Random streams of torch, NumPy and Python that continue, within each context, where the last
-    one ended.
-    """
+    """Random streams of torch, NumPy and Python that each context continues."""
 
     def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
         self.generators = list(generators)

@@ -86,12 +86,12 @@ def kill_once(
     """
     process, _ = child(name, folder, mode)
     time.sleep(delay)
-    while while_writing and process.is_alive() and not next(folder.glob(".step-*.tmp"), None):
+    while while_writing and process.is_alive() and not next(folder.glob("step-*/.*.tmp"), None):
         pass
     process.kill()
     process.join()
     written = Checkpoints(folder, resume=True).written() if folder.exists() else []
-    unfinished = bool(list(folder.glob(".step-*.tmp")))
+    unfinished = bool(list(folder.glob("step-*/.*.tmp")))
     return (written[-1].name if written else "before the first checkpoint"), unfinished
 
 
