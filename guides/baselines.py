@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+# Of a mean of past costs, by each step.
+DECAY = 0.9
+
 
 class NoBaseline(nn.Module):
     """No baseline: predicts 0.
@@ -33,9 +36,8 @@ class NoBaseline(nn.Module):
 class DecayingAverage(NoBaseline):
     """Exponentially decaying mean of past costs, independent of x."""
 
-    def __init__(self, x_shape: Sequence[int], decay: float = 0.9) -> None:
+    def __init__(self, x_shape: Sequence[int]) -> None:
         super().__init__(x_shape)
-        self.decay = decay
         self.register_buffer("average", torch.zeros(()))
         self.average: Tensor
 
@@ -44,7 +46,7 @@ class DecayingAverage(NoBaseline):
 
     def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
         if self.training:  # evaluation must not change the guide
-            self.average.mul_(self.decay).add_((1 - self.decay) * cost.mean())
+            self.average.mul_(DECAY).add_((1 - DECAY) * cost.mean())
         return cost.new_zeros(())
 
 

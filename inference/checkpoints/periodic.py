@@ -1,8 +1,5 @@
-"""Checkpoints of a run in progress, so that it can be stopped at any time and resumed with the same
-result.
-
-This module says when they are written and read, and how a run is stopped; their content is defined
-in :mod:`inference.checkpoints.training_state`.
+"""Checkpoints of a run in progress: when they are written and read, and how a run is stopped. Their
+content is defined in :mod:`inference.checkpoints.training_state`.
 """
 
 from __future__ import annotations
@@ -17,9 +14,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -41,7 +37,6 @@ __all__ = [
     "CheckpointWarning",
     "CheckpointWriter",
     "Checkpoints",
-    "NoCheckpoints",
     "remove_checkpoints",
 ]
 
@@ -103,10 +98,8 @@ class Checkpoints:
     ) -> None:
         # A callback may change the working folder.
         self.folder = check_path("folder", folder).absolute()
-        self.epochs, self.keep = (
-            epochs if epochs is None else check_count("epochs", epochs),
-            check_count("keep", keep),
-        )
+        self.epochs = epochs if epochs is None else check_count("epochs", epochs)
+        self.keep = check_count("keep", keep)
         self.seconds = seconds if seconds is None else check_positive("seconds", seconds)
         self.resume = check_kind("resume", resume, bool, "True or False")
         self.check()
@@ -142,48 +135,25 @@ class Checkpoints:
         self,
         runs: Sequence[Run],
         callbacks: Sequence[Sequence[Any]],
+        trackers: Sequence[Any],
+        at: TrainingProgress,
         call: Mapping[str, Any],
         processes: SingleProcess,
     ) -> Iterator[CheckpointWriter]:
-        """The writer that the training loop reports its progress to; handles signals within the
-        context.
+        """The writer that the training loop tells of its progress; handles signals meanwhile.
 
+        :param trackers: of each run's steps that are not finite, with a ``state_dict``.
+        :param at: the call's progress.
         :param call: what identifies this call of ``fit``, in JSON types.
         """
+        call = json.loads(json.dumps(call))
         with ExitStack() as stack:
             processes.on_first(lambda: self._begin(stack))
-            writer = CheckpointWriter(
-                self, runs, callbacks, json.loads(json.dumps(call)), processes
-            )
+            writer = CheckpointWriter(self, runs, callbacks, trackers, at, call, processes)
             with _listening(writer.asked_to_stop):
                 yield writer
-                writer.leave(
-                    processes.maximum(writer.wants()), writer.written
-                )  # a signal after the last step
-
-
-class Resumable(Protocol):
-    """Counts skipped steps, in a form that can be saved."""
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class NoCheckpoints:
-    """Replaces the writer if no checkpoints are requested."""
-
-    def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Nothing is restored."""
-
-    def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Nothing is written."""
-
-    def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
-        """Nothing is written."""
+                # A signal after the last step.
+                writer.leave(processes.maximum(writer.wants()), writer.written)
 
 
 class CheckpointWriter:
@@ -194,11 +164,13 @@ class CheckpointWriter:
         checkpoints: Checkpoints,
         runs: Sequence[Run],
         callbacks: Sequence[Sequence[Any]],
+        trackers: Sequence[Any],
+        at: TrainingProgress,
         call: dict[str, Any],
         processes: SingleProcess,
     ) -> None:
         self.checkpoints, self.runs, self.callbacks, self.call = checkpoints, runs, callbacks, call
-        self.processes = processes
+        self.trackers, self.at, self.processes = trackers, at, processes
         self.signal, self.written = 0, False
         self.whole: list[Path] = []  # of this call, known to be complete
         self.wrote = time.monotonic()
@@ -206,22 +178,22 @@ class CheckpointWriter:
     def asked_to_stop(self, number: int) -> None:
         self.signal = number
 
-    def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+    def restore(self) -> None:
         """Resume runs, callbacks, trackers and random streams from the last complete checkpoint."""
-        state = self.processes.on_first(partial(self.last, at, trackers))
+        state = self.processes.on_first(self.last)
         if state is None:
             return
-        for run, tracker, of in zip(self.runs, trackers, state["runs"], strict=True):
+        for run, tracker, of in zip(self.runs, self.trackers, state["runs"], strict=True):
             run.load_state_dict(of["run"])
             tracker.load_state_dict(of["non_finite"])
-        at.load_state_dict(state["progress"])
+        self.at.load_state_dict(state["progress"])
         # A process beyond the earlier number of processes starts its own stream.
         rank, lead = self.processes.rank, self.runs[0]
         random = state["random"][rank] if rank < len(state["random"]) else None
         fresh = self.processes.fresh_random_state(lead.seed, lead.step, lead.device)
         set_random_state(random or fresh, lead.device)
 
-    def last(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> dict[str, Any] | None:
+    def last(self) -> dict[str, Any] | None:
         """The last checkpoint that is complete and fits; its callbacks' states are loaded.
 
         :raises ValueError: if it belongs to another run, or there are only damaged ones.
@@ -230,7 +202,7 @@ class CheckpointWriter:
         for path in reversed(written):
             try:
                 state = read(path)
-                self._check(path, state, self._state(at, trackers, ()))
+                self._check(path, state, self._state(()))
                 _load_callbacks(self.callbacks, [of["callbacks"] for of in state["runs"]])
             except AnotherRun as error:
                 raise ValueError(str(error)) from None
@@ -274,42 +246,33 @@ class CheckpointWriter:
     def wants(self) -> int:
         """The signal that this process received; 1 if a checkpoint is due in the first; else 0."""
         every = self.checkpoints.seconds
-        due = (
-            self.processes.is_first and every is not None and time.monotonic() - self.wrote > every
-        )
-        return self.signal or int(due)
+        late = every is not None and time.monotonic() - self.wrote > every
+        return self.signal or int(late and self.processes.is_first)
 
-    def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+    def after_step(self) -> None:
         """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""
         if self.runs[0].step % self.processes.sync_every:
             return
         wanted = self.processes.maximum(self.wants())
-        self.leave(wanted, self.write(at, trackers) if wanted else False)
+        self.leave(wanted, self.write() if wanted else False)
 
-    def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
+    def after_epoch(self, last: bool) -> None:
         """Write a checkpoint if one is due or the call ends, and end if a signal asked for it."""
         every = self.checkpoints.epochs
         wanted = self.processes.maximum(self.wants())
-        due = last or (every is not None and at.epoch % every == 0) or wanted > 1
-        self.leave(wanted, self.write(at, trackers) if due else False)
+        due = last or (every is not None and self.at.epoch % every == 0) or wanted > 1
+        self.leave(wanted, self.write() if due else False)
 
-    def write(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> bool:
+    def write(self) -> bool:
         """Write a checkpoint; returns whether it could be written, and warns if not."""
         self.wrote = time.monotonic()
-        if any(tracker.stopped for tracker in trackers):  # a stopped run cannot be resumed
+        if any(tracker.stopped for tracker in self.trackers):  # a stopped run cannot be resumed
             return False
         random = self.processes.gather(random_state(self.runs[0].device))
-        self.written = self.processes.on_first(
-            lambda: self._write(self._state(at, trackers, random))
-        )
+        self.written = self.processes.on_first(lambda: self._write(self._state(random)))
         return self.written
 
-    def _state(
-        self,
-        at: TrainingProgress,
-        trackers: Sequence[Resumable],
-        random: Sequence[Sequence[Tensor]],
-    ) -> dict[str, Any]:
+    def _state(self, random: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
         """Everything that a run needs to resume.
 
         :param random: the random streams of each process.
@@ -320,9 +283,11 @@ class CheckpointWriter:
                 "non_finite": tracker.state_dict(),
                 "callbacks": [_remembered(callback) for callback in callbacks],
             }
-            for run, tracker, callbacks in zip(self.runs, trackers, self.callbacks, strict=True)
+            for run, tracker, callbacks in zip(
+                self.runs, self.trackers, self.callbacks, strict=True
+            )
         ]
-        progress = at.state_dict()
+        progress = self.at.state_dict()
         return {"call": self.call, "progress": progress, "runs": runs, "random": random}
 
     def _write(self, state: Mapping[str, Any]) -> bool:
@@ -338,9 +303,8 @@ class CheckpointWriter:
                 stacklevel=7,
             )
             return False
-        self.whole = [*(kept for kept in self.whole if kept != path), path][
-            -self.checkpoints.keep :
-        ]
+        whole = [*(kept for kept in self.whole if kept != path), path]
+        self.whole = whole[-self.checkpoints.keep :]
         for old in self.checkpoints.written():
             if old not in self.whole:
                 shutil.rmtree(old, ignore_errors=True)
@@ -375,9 +339,8 @@ def _load_callbacks(callbacks: Sequence[Sequence[Any]], states: Sequence[Sequenc
     try:
         for of, theirs in zip(callbacks, states, strict=True):
             if len(of) != len(theirs):
-                raise ValueError(
-                    f"it has {len(theirs)} states of callbacks, but {len(of)} are needed"
-                )
+                have = f"{len(theirs)} states of callbacks"
+                raise ValueError(f"it has {have}, but {len(of)} are needed")
             for callback, state in zip(of, theirs, strict=True):
                 _load(callback, state)
     except ValueError:

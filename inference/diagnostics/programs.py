@@ -21,7 +21,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from inference.objectives.direct import Direct_ELBO
-from inference.randomness import seeded
+from inference.randomness import seeded, undisturbed
 from ppl_models.modes import evaluating
 
 
@@ -200,15 +200,10 @@ def isolated(*programs: Callable) -> Iterator[None]:
 @contextmanager
 def streams(seed: int, device: torch.device) -> Iterator[None]:
     """Within this context torch, NumPy and Python draw from ``seed``."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        with seeded(seed, device):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+    with undisturbed(), seeded(seed, device):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        yield
 
 
 @contextmanager

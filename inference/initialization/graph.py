@@ -9,9 +9,10 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from inference.initialization.nearest import CellSearch, ExactSearch, nearest_search
+from inference.initialization.nearest import CellSearch, nearest_search
 from inference.initialization.spectral import spectral_clusters
 from ppl_models.arrays import as_numbers
 from ppl_models.checks import check_size
@@ -207,7 +208,7 @@ def _least_scale(distance: np.ndarray) -> float:
 
 
 def _nearest(
-    search: ExactSearch | CellSearch,
+    search: NearestNeighbors | CellSearch,
     forms: Sequence[np.ndarray],
     number: int,
     themselves: bool = True,
@@ -217,7 +218,7 @@ def _nearest(
     :param themselves: whether the forms are of the data among which is searched: none is its own
         neighbour.
     """
-    found = [search.nearest(each, number + themselves) for each in forms]
+    found = [search.kneighbors(each, number + themselves) for each in forms]
     distance, neighbor = (np.concatenate(each, 1) for each in zip(*found, strict=True))
     rows = np.arange(len(distance))[:, None]
     if themselves:

@@ -35,6 +35,8 @@ from ppl_models.turns import yield_lock
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
 
+# In which clusters are taught: steps and passes over the data, at most, and rows of a step.
+STEPS, PASSES, BATCH_SIZE = 400, 100, 256
 # What a cold start fits its mixtures to, of each datum's posterior.
 FIT_TO: dict[str, Callable[[TorchDistribution], Tensor]] = {
     "means": lambda q: q.mean,
@@ -150,13 +152,10 @@ def fit_mixtures(
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", ConvergenceWarning
-                )  # expected, as only one step is taken
+                warnings.simplefilter("ignore", ConvergenceWarning)  # only one step is taken
                 fitted = _fitted(prior, means, fitted.covariance_type, seed, **options | start)
-        within = _averages(
-            variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy()))
-        )
+        proba = fitted.predict_proba(means.double().cpu().numpy())
+        within = _averages(variances, torch.as_tensor(proba))
         prior.place(
             torch.as_tensor(fitted.means_),
             _covariances(fitted).to(means) + torch.diag_embed(within),
@@ -247,9 +246,6 @@ def _teach_clusters(
     rows: Observed,
     facets: Collection[str],
     seed: int,
-    steps: int = 400,
-    batch_size: int = 256,
-    passes: int = 100,
 ) -> None:
     """Train the network's q(c given x) on the responsibilities of new mixtures at the posterior
     mean of z.
@@ -257,10 +253,8 @@ def _teach_clusters(
     What distinguished the old clusters' latents does not help the new ones, so they all start the
     same way, from the mixture. The network is in training mode, in which batches are normalised by
     their own statistics.
-
-    :param steps: at most; fewer where they are more than ``passes`` over the data.
     """
-    steps = min(steps, ceil(passes * len(rows) / batch_size))
+    steps = min(STEPS, ceil(PASSES * len(rows) / BATCH_SIZE))
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
@@ -268,7 +262,7 @@ def _teach_clusters(
     device = rows.x.device
     with seeded(seed, device), torch.enable_grad(), evaluating(teacher), training(guide):
         for _ in range(steps):
-            batch = rows[torch.randint(len(rows), (batch_size,), device=device)].x
+            batch = rows[torch.randint(len(rows), (BATCH_SIZE,), device=device)].x
             with torch.no_grad():
                 targets = teacher.heads(batch)
             heads = guide.heads(batch)
@@ -338,12 +332,9 @@ def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
 # On one thread: its products take microseconds, and a second thread makes them slower.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
-    mixture = FittedMixture(
-        prior.num_components, covariance_type=covariance, random_state=seed, **options
-    )
-    return mixture.fit(
-        z.double().cpu().numpy()
-    )  # in float32, components of few similar data have a singular covariance
+    kind = {"covariance_type": covariance, "random_state": seed}
+    # In float32, components of few similar data have a singular covariance.
+    return FittedMixture(prior.num_components, **kind, **options).fit(z.double().cpu().numpy())
 
 
 def _in_common_if_likelier(
@@ -369,10 +360,8 @@ def _covariances(fitted: FittedMixture) -> Tensor:
 
 def _averages(values: Tensor, weights: Tensor) -> Tensor:
     """Means of ``values`` ``[N, d]`` under each column of ``weights`` ``[N, K]``: ``[K, d]``."""
-    weights = weights.to(values)
-    return (weights.mT @ values) / weights.sum(0).clamp_min(
-        torch.finfo(values.dtype).tiny
-    ).unsqueeze(-1)
+    weights, tiny = weights.to(values), torch.finfo(values.dtype).tiny
+    return (weights.mT @ values) / weights.sum(0).clamp_min(tiny).unsqueeze(-1)
 
 
 def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:

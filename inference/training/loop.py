@@ -15,7 +15,7 @@ from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
 from tqdm import tqdm
 
-from inference.checkpoints.periodic import CheckpointWriter, NoCheckpoints
+from inference.checkpoints.periodic import CheckpointWriter
 from inference.checkpoints.training_state import TrainingProgress
 from inference.distributed import SingleProcess
 from inference.evaluation.bounds import mutual_information
@@ -92,8 +92,9 @@ def _train(plan: FitPlan) -> None:
             fresh = processes.fresh_random_state(lead.seed, lead.step, lead.device)
             set_random_state(fresh, lead.device)
         checks = is_validation_enabled()
-        with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
-            writer.restore(at, trackers)
+        with plan.checkpoint_writer(trackers, at) as writer, pyro.validation_enabled(False):
+            if writer is not None:
+                writer.restore()
             bar.update(at.epoch * source.steps + at.batches)
             parts = (plan.weights, source, trackers, processes, plan.recording)
             steps = plan.step_type(plan.runs, *parts)
@@ -174,7 +175,7 @@ def _loop(
     steps: Steps,
     bar: tqdm,
     at: TrainingProgress,
-    writer: CheckpointWriter | NoCheckpoints,
+    writer: CheckpointWriter | None,
 ) -> Iterator[list[dict]]:
     """The loop itself: yields the start of each run's record at each logging interval."""
     runs, lead = plan.runs, plan.lead
@@ -188,7 +189,8 @@ def _loop(
             at.batches += len(batches)
             for run in runs:
                 run.step += len(batches)
-            writer.after_step(at, steps.trackers)
+            if writer is not None:
+                writer.after_step()
             bar.update(len(batches))
             yield_lock()
         at.epoch, at.batches = at.epoch + 1, 0
@@ -203,7 +205,8 @@ def _loop(
             at.logged = lead.step
             at.total_loss.zero_()
             at.stopped = all(run.should_stop for run in runs)
-        writer.after_epoch(at, steps.trackers, last=at.stopped or at.epoch == plan.epochs)
+        if writer is not None:
+            writer.after_epoch(last=at.stopped or at.epoch == plan.epochs)
 
 
 def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
