@@ -175,7 +175,7 @@ def warm_start(
     label: Any = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train first with a standard normal in place of every mixture, then fit the mixtures to the
+    """Train first with a standard normal instead of every mixture, then fit the mixtures to the
     latents.
 
     On a few thousand data, a mixture that is trained from the start collapses into one cluster; it

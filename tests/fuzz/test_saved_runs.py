@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +30,6 @@ from tests.global_state import unchanged
 
 CASES = int(os.environ.get("FACETVAE_FUZZ_RUNS", "100"))
 ONLY = os.environ.get("FACETVAE_FUZZ_CASE")
-SECONDS = 2.0
 X = (255 * torch.rand(12, 4, generator=torch.Generator().manual_seed(1))).round() / 255
 SIZES: dict[str, Any] = {"batch_size": 6, "progress": False}
 
@@ -178,7 +176,7 @@ def attempt(case: int, originals: Path, folder: Path) -> None:
     written = path.read_bytes()
     what = alter(path, choice)
     same = path.name in ("config.json", "digests.json") or path.read_bytes() == written
-    before, started, refused = files(folder), time.perf_counter(), False
+    before, refused = files(folder), False
     try:
         with unchanged(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")  # of skipped checkpoints; Pyro's, of numbers
@@ -190,8 +188,6 @@ def attempt(case: int, originals: Path, folder: Path) -> None:
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
     assert refused or same, f"{what}: used all the same"
-    taken = time.perf_counter() - started
-    assert taken < SECONDS, f"{what}: {taken:.1f} s"
 
 
 @pytest.mark.slow(5)
