@@ -79,7 +79,7 @@ def use_faster_products(graph: Graph) -> None:
         if here and vector and prod(result.shape) * times >= LARGE_PRODUCT:
             with graph.inserting_before(node):
                 weight = graph.call_function(aten.t.default, (columns,))
-                given = (rows, weight, bias, "none", [], "")
+                given: tuple[Any, ...] = (rows, weight, bias, "none", [], "")
                 faster = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, given)
             faster.meta = dict(node.meta)
             node.replace_all_uses_with(faster)
