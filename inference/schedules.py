@@ -75,11 +75,9 @@ class Schedule(Options):
 class Constant(Schedule):
     """The same weights throughout: 1 gives the ELBO, above 1 a beta-VAE.
 
-    Binding raises ``ValueError`` if the model has no such site.
-
     :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7);
         the others stay at 1; at least 0.
-    :raises ValueError: if a weight is negative.
+    :raises ValueError: if a weight is negative; once bound, if the model has no such site.
 
     Example:
         >>> from inference import Constant
@@ -135,13 +133,11 @@ class CoolDown(Schedule):
     So a latent learns only what no other can encode at a lower cost: without this, the style in
     ML-VAE would encode the group as well, which the content encodes once for all members.
 
-    Binding raises ``ValueError`` if the model has no such site or the run is shorter than
-    ``steps``.
-
     :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``; the others stay
         at 1; at least 1.
     :param steps: T, at least 1.
-    :raises ValueError: if a weight is below 1.
+    :raises ValueError: if a weight is below 1; once bound, if the model has no such site or the run
+        is shorter than ``steps``.
 
     Example:
         >>> import torch
@@ -172,9 +168,6 @@ class ProgressiveFadeIn(Schedule):
     deepest facet, and for each shallower one 0 until its phase starts, then rising linearly to 1
     within ``fade_steps``.
 
-    Binding raises ``ValueError`` if the number of phases differs from that of the facets, if the
-    run is shorter than all phases together, or if a fade-in is longer than its phase.
-
     :param epochs: length of each phase, starting with the deepest facet's; one entry per facet. The
         authors' code has (201, 201) for MNIST; the paper gives no number.
     :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. Within a few
@@ -183,6 +176,8 @@ class ProgressiveFadeIn(Schedule):
         its latents already encode much of what the earlier facets encode when its phase starts.
         Held to the prior (0.5 in Li et al., *Progressive learning and disentanglement*, 2020), they
         start from nothing.
+    :raises ValueError: if a number is out of its range; once bound, if there is not a phase for
+        each facet, or a fade-in or the whole does not fit into its phase or the run.
 
     Example:
         >>> import torch
@@ -238,8 +233,7 @@ class ProgressiveFadeIn(Schedule):
                 stacklevel=2,
             )
         # Shallow to deep; the deepest facet, which is last, is fully in before the first step.
-        starts = begins[:-1][::-1]
-        starts[-1] = -self.fade_steps
+        starts = [*begins[-2:0:-1], -self.fade_steps]
         start = torch.tensor(starts, dtype=model.gates.dtype, device=model.gates.device)
 
         def weights(step: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,10 +245,11 @@ class ProgressiveFadeIn(Schedule):
 
 
 def _checked(name: str, weight: Any, at_least: float) -> Any:
+    for value in weight.values() if isinstance(weight, Mapping) else (weight,):
+        if not at_least <= number(value) < float("inf"):
+            raise ValueError(f"{name} must be a number of at least {at_least:g}, got {value!r}")
     if isinstance(weight, Mapping):
-        return {site: _checked(name, value, at_least) for site, value in weight.items()}
-    if not at_least <= number(weight) < float("inf"):
-        raise ValueError(f"{name} must be a number of at least {at_least:g}, got {weight!r}")
+        return {site: number(value) for site, value in weight.items()}
     return number(weight)
 
 

@@ -89,7 +89,6 @@ class _Turns:
 
 
 _turns = _Turns()
-
 if hasattr(os, "register_at_fork"):  # no other thread, which may hold the lock, exists in the child
     os.register_at_fork(after_in_child=lambda: globals().update(_turns=_Turns()))
 
