@@ -50,8 +50,10 @@ class Schedule(Options):
         super().__init_subclass__(**options)
         if "bind" in vars(cls):
             cls.gates_open = vars(cls).get("gates_open", False)
-            # A base's way to go on knows nothing of the ``bind`` that this class has.
-            cls.bind_further = vars(cls).get("bind_further", Schedule.bind_further)
+            inherited = "bind_further" not in vars(cls)
+            if inherited and cls.bind_further is not Schedule.bind_further:
+                # A base's way to go on knows nothing of the ``bind`` that this class has.
+                cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
 
     @abstractmethod
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -173,9 +175,8 @@ class ProgressiveFadeIn(Schedule):
     :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. Within a few
         hundred, a facet tends to die: its KL goes to 0 before the decoder has learned to use it.
     :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper, with which
-        its latents already encode much of what the earlier facets encode when its phase starts.
-        Held to the prior (0.5 in Li et al., *Progressive learning and disentanglement*, 2020), they
-        start from nothing.
+        its latents already encode much of what earlier facets do. Held to the prior (0.5 in Li et
+        al., *Progressive learning and disentanglement*, 2020), they start from nothing.
     :raises ValueError: if a number is out of its range; once bound, if there is not a phase for
         each facet, or a fade-in or the whole does not fit into its phase or the run.
 

@@ -1,5 +1,4 @@
-"""One thread at a time uses what the process has only once: random streams, Pyro's handlers and
-checks, and the modes of modules.
+"""One thread at a time uses what a process has once: random streams, Pyro's handlers, modes.
 
 All uses are within :func:`exclusive`. A training loop lets other threads in between two steps
 (:func:`yield_lock`): predictions need not wait, and a fit draws the same numbers as alone.
