@@ -146,10 +146,10 @@ class Checkpoints:
         :param at: the call's progress.
         :param call: what identifies this call of ``fit``, in JSON types.
         """
-        call = json.loads(json.dumps(call))
+        told = json.loads(json.dumps(call))
         with ExitStack() as stack:
             processes.on_first(lambda: self._begin(stack))
-            writer = CheckpointWriter(self, runs, callbacks, trackers, at, call, processes)
+            writer = CheckpointWriter(self, runs, callbacks, trackers, at, told, processes)
             with _listening(writer.asked_to_stop):
                 yield writer
                 # A signal after the last step.
