@@ -64,7 +64,7 @@ nitpick_ignore_regex = [
     (
         r"py:class",
         r"inference\.(callbacks\._EveryEpochs"
-        r"|checkpoints\.periodic\.(Resumable|CheckpointWriter|NoCheckpoints)"
+        r"|checkpoints\.periodic\.CheckpointWriter"
         r"|distributed\.T|estimators\.base\.Fitted|objectives\.loss\.Suitable)"
         r"|ppl_models\.(likelihood_base\.Built|categories\.CodedLikelihood)",
     ),

@@ -1,36 +1,47 @@
-"""Fitting models and inspecting the result: runner, schedules, objectives, initialisation, metrics,
-figures.
-"""
+"""Fitting models, and inspecting the result: runner, schedules, objectives, metrics, figures."""
 
-from inference.checkpoints.periodic import Checkpoints
-from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
-from inference.export import export_predictions
-from inference.guard import Guard
-from inference.initialization.encoders import infer_tables, learn_to_encode
-from inference.initialization.graph import NeighborGraph
-from inference.initialization.image_features import image_graph, image_variants, oriented_gradients
-from inference.initialization.mixtures import (
-    cold_start,
-    fit_mixtures,
-    standard_normal_priors,
-    warm_start,
-)
-from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
-from inference.initialization.neighbors import neighbor_clusters, neighbor_start
-from inference.initialization.networks import autoencoder_start, data_dependent_start
-from inference.objectives import (
-    Conditioned_ELBO,
-    GuideEnum_ELBO,
-    ImportanceWeighted_ELBO,
-    Loss,
-    MeanField_ELBO,
-    MeanFieldEnum_ELBO,
-    ScoreFunction_ELBO,
-)
-from inference.runner import SVIRunner
-from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
-from inference.training.batching import Groups, Rows
-from inference.training.together import fit_together
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inference.checkpoints.periodic import Checkpoints
+    from inference.evaluation.bounds import (
+        elbo,
+        elbo_per_datum,
+        kl_by_dimension,
+        mutual_information,
+    )
+    from inference.export import export_predictions
+    from inference.guard import Guard
+    from inference.initialization.encoders import infer_tables, learn_to_encode
+    from inference.initialization.graph import NeighborGraph
+    from inference.initialization.image_features import (
+        image_graph,
+        image_variants,
+        oriented_gradients,
+    )
+    from inference.initialization.mixtures import (
+        cold_start,
+        fit_mixtures,
+        standard_normal_priors,
+        warm_start,
+    )
+    from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
+    from inference.initialization.neighbors import neighbor_clusters, neighbor_start
+    from inference.initialization.networks import autoencoder_start, data_dependent_start
+    from inference.objectives import (
+        Conditioned_ELBO,
+        GuideEnum_ELBO,
+        ImportanceWeighted_ELBO,
+        Loss,
+        MeanField_ELBO,
+        MeanFieldEnum_ELBO,
+        ScoreFunction_ELBO,
+    )
+    from inference.runner import SVIRunner
+    from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
+    from inference.training.batching import Groups, Rows
+    from inference.training.together import fit_together
 
 __all__ = [
     "Checkpoints",
@@ -72,3 +83,26 @@ __all__ = [
     "standard_normal_priors",
     "warm_start",
 ]
+
+
+# The modules that define these names.
+_HOMES = (
+    "checkpoints.periodic", "evaluation.bounds", "export", "guard", "initialization.encoders",
+    "initialization.graph", "initialization.image_features", "initialization.mixtures",
+    "initialization.neighbor_training", "initialization.neighbors", "initialization.networks",
+    "objectives", "runner", "schedules", "training.batching", "training.together",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """With the first use of a name, the files that define it are read, and no others."""
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"inference.{home}")
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -20,13 +20,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from inference.checkpoints.atomic_files import check_folder, write_together
+from inference.checkpoints.atomic_files import check_folder, write_atomically
 from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
 from inference.records import as_line
 from inference.run import Run
 from ppl_models.given.arrays import as_numbers
-from ppl_models.given.checks import check_count, check_kind, check_path, is_index, number
+from ppl_models.given.checks import check_count, check_kind, check_path, number
 from ppl_models.given.observed import as_data
+
+# What PyTorch's scheduler remembers beside its settings.
+PLATEAU = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
 __all__ = [
     "Draw",
@@ -64,7 +67,7 @@ class _EveryEpochs:
         return {"done": self.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = _count(state, "done")
+        self.done = state["done"]
 
 
 class Evaluate(_EveryEpochs):
@@ -163,7 +166,7 @@ class FitMixtures:
         return {"done": self.done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = check_kind("done", state["done"], bool, "True or False")
+        self.done = state["done"]
 
 
 class JSONLines:
@@ -225,7 +228,7 @@ class JSONLines:
 
     def _write_all(self, runner: Run) -> None:
         last = runner.history[max(0, len(runner.history) - self.lines) :]
-        write_together({self.path: "".join(map(as_line, last)).encode()})
+        write_atomically(self.path, "".join(map(as_line, last)).encode())
         self.complete = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -233,7 +236,7 @@ class JSONLines:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The next record removes the lines of steps after the checkpoint.
-        self.lines, self.complete = _count(state, "lines"), False
+        self.lines, self.complete = state["lines"], False
 
 
 class TensorBoard:
@@ -387,8 +390,7 @@ class StopEarly:
         if self.waited > self.patience and self.best is None:
             raise ValueError(
                 f"none of {self.waited} records has {self.measure!r}, but {sorted(record)}: name "
-                "one of these, or add "
-                "the measure by an Evaluate before this callback"
+                "one of these, or add the measure by an Evaluate before this callback"
             )
 
     def settings(self) -> dict[str, Any]:
@@ -403,9 +405,7 @@ class StopEarly:
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        waited = _count(state, "waited")
-        best = state["best"] if state["best"] is None else _number(state, "best")
-        self.best, self.waited = best, waited
+        self.best, self.waited = state["best"], state["waited"]
 
 
 class ReduceOnPlateau:
@@ -467,9 +467,7 @@ class ReduceOnPlateau:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The scheduler needs the run's optimiser, which is available at the next record.
-        then = check_kind("scheduler", state["scheduler"] or {}, Mapping, "a state")
-        resumed = {name: read(then, name) for name, read in PLATEAU.items()} if then else {}
-        self.scheduler, self.resumed = None, resumed
+        self.scheduler, self.resumed = None, dict(state["scheduler"])
 
 
 def _check_function(name: str, value: Any) -> Any:
@@ -482,24 +480,3 @@ def _check_threshold(value: Any) -> float:
     if not isfinite(number(value)):
         raise ValueError(f"threshold must be a number, got {value!r}")
     return number(value)
-
-
-def _count(state: Mapping[str, Any], name: str) -> int:
-    if not is_index(state[name], 2**63):
-        raise ValueError(f"{name} must count, got {state[name]!r}")
-    return state[name]
-
-
-def _number(state: Mapping[str, Any], name: str) -> float:
-    if isinstance(state[name], bool) or not isinstance(state[name], int | float):
-        raise ValueError(f"{name} must be a number, got {state[name]!r}")
-    return state[name]
-
-
-# What PyTorch's scheduler remembers beside its settings.
-PLATEAU: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
-    "best": _number,
-    "num_bad_epochs": _count,
-    "cooldown_counter": _count,
-    "last_epoch": _count,
-}

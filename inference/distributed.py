@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from inference.randomness import derive_seed, random_state, seeded
-from inference.run import Run
 from ppl_models.given.observed import Observed
 
 if TYPE_CHECKING:
@@ -82,24 +81,17 @@ class SingleProcess:
         return wanted
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the first process and return its result in all; if it fails there, all
-        fail.
-        """
+        """What ``work`` gives in the first process, in all of them; if it fails there, all fail."""
         return work()
 
     def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         """The values of every process."""
         return [values]
 
-    def broadcast_run(self, run: Run) -> None:
-        """Copy what callbacks may have changed in the first process, such as parameters and rates,
-        to all.
-        """
-
-    def fresh_random_state(self, run: Run) -> list[Tensor]:
-        """Random streams that differ from those of all other processes."""
-        with seeded(derive_seed(run.seed, self.rank, run.step), run.device):
-            return random_state(run.device)
+    def fresh_random_state(self, seed: int, step: int, device: torch.device) -> list[Tensor]:
+        """Random streams that differ from those of all other processes, and of other steps."""
+        with seeded(derive_seed(seed, self.rank, step), device):
+            return random_state(device)
 
 
 class DataParallel(SingleProcess):
@@ -118,6 +110,7 @@ class DataParallel(SingleProcess):
     Gradients are added in a fixed order, however often a run is stopped.
 
     :param fabric: a launched Fabric.
+    :param device: the runner's.
     :raises ValueError: if it is not a Fabric, was not launched, or its device differs from the
         runner's.
     """
@@ -125,7 +118,7 @@ class DataParallel(SingleProcess):
     # An exchange takes as long as reaching the farthest machine.
     sync_every = 10
 
-    def __init__(self, fabric: Fabric, run: Run) -> None:
+    def __init__(self, fabric: Fabric, device: torch.device) -> None:
         if not hasattr(fabric, "global_rank") or isinstance(fabric, type):
             raise ValueError(
                 f"fabric must be a Lightning Fabric, such as Fabric(devices=2), got {fabric!r}"
@@ -134,9 +127,9 @@ class DataParallel(SingleProcess):
             raise ValueError(
                 "the Fabric was not launched: call fabric.launch() before the model is built"
             )
-        if run.device != fabric.device and (run.device.type, fabric.device.type) != ("cpu", "cpu"):
+        if device != fabric.device and (device.type, fabric.device.type) != ("cpu", "cpu"):
             raise ValueError(
-                f"this process's device is {fabric.device} and the runner is on {run.device}: "
+                f"this process's device is {fabric.device} and the runner is on {device}: "
                 "give the runner device=fabric.device"
             )
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
@@ -147,8 +140,7 @@ class DataParallel(SingleProcess):
         if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
             raise ValueError(
                 "the processes called fit with other data, parts or seeds than one another: all "
-                "give the same, and "
-                "batches are parted between them here (so no DistributedSampler)"
+                "give the same, and batches are parted between them here (so no DistributedSampler)"
             )
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
@@ -215,33 +207,3 @@ class DataParallel(SingleProcess):
         stack[self.rank] = value
         gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")
         return gathered.cpu()
-
-    def broadcast_run(self, run: Run) -> None:
-        parameters, tensors = (
-            list(run.loss.parameters()),
-            [*run.loss.parameters(), *run.loss.buffers()],
-        )
-        groups = run.optimizer.param_groups
-        told: Any = self.on_first(
-            lambda: {
-                "tensors": [tensor.detach().cpu() for tensor in tensors],
-                "learn": [p.requires_grad for p in parameters],
-                "rates": [group["lr"] for group in groups],
-                "record": run.history[-1] if run.history else None,
-                "should_stop": run.should_stop,
-            }
-        )
-        if self.is_first:
-            return
-        for tensor, value in zip(tensors, told["tensors"], strict=True):
-            tensor.data.copy_(value)
-        for p, learns in zip(parameters, told["learn"], strict=True):
-            p.requires_grad_(learns)
-        for group, rate in zip(groups, told["rates"], strict=True):
-            group["lr"] = rate
-        run.should_stop = told["should_stop"]
-        if (
-            told["record"] is not None
-            and told["record"]["step"] != (run.history or [{"step": None}])[-1]["step"]
-        ):
-            run.history.append(told["record"])

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from guides import FacetGuide
 from guides.base import check_guide
 from guides.families import Family
-from inference.checkpoints.atomic_files import write_together
+from inference.checkpoints.atomic_files import write_atomically
 from ppl_models.given.checks import check_kind, check_one_of, check_path
 from ppl_models.modes import evaluating
 
@@ -154,7 +154,7 @@ def write_program(
     with evaluating(module), pyro.validation_enabled(False), torch.no_grad():
         program = _traced(_Numbered(module, inputs), inputs)
         torch.export.save(program, file, extra_files={"about.json": json.dumps(about or {})})
-    write_together({path: file.getvalue()})
+    write_atomically(path, file.getvalue())
 
 
 def check_precision(dtype: Any) -> torch.dtype:

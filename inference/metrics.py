@@ -375,9 +375,7 @@ def _matching_columns(
 
 
 def _correlations(s: np.ndarray, z: np.ndarray, method: str) -> np.ndarray:
-    """Correlation of every column of ``s`` with every column of ``z``: ``[d, d]``; 0 for a constant
-    column.
-    """
+    """Correlations of the columns of ``s`` with those of ``z``, ``[d, d]``; 0 if constant."""
     dead = np.ptp(z, axis=0) == 0
     if method == "spearman":
         s, z = rankdata(s, axis=0), rankdata(z, axis=0)

@@ -1,6 +1,4 @@
-"""Random streams that are seeded within a context and restored afterwards, for every kind of
-device.
-"""
+"""Random streams that are seeded within a context and restored afterwards, on every device."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ __all__ = [
 
 
 def derive_seed(*numbers: int) -> int:
-    """One seed derived from several numbers; other numbers, or more of them, give an unrelated
-    seed.
-    """
+    """One seed of several numbers; other numbers, or more of them, give an unrelated one."""
     words = [word for number in numbers for word in divmod(number % 2**64, 2**32)]
     return int(np.random.SeedSequence([len(numbers), *words]).generate_state(1, np.uint64)[0])
 

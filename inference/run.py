@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from pyro.optim import PyroOptim
+from pyro.optim import PyroLRScheduler, PyroOptim
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from guides.base import FacetGuide
 from inference.guard import Guard
 from inference.objectives import Loss
-from inference.optimizers import OptimizerFactory, build_optimizer
 from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.schedules import Constant, Schedule
 from ppl_models.base import FacetModel
@@ -33,6 +33,8 @@ __all__ = [
     "restored_settings",
 ]
 
+#: Called with parameters and ``lr=``, such as ``torch.optim.SGD``.
+OptimizerFactory = Callable[..., Optimizer]
 #: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, by XLA for
 #: many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
 COMPILE = ("auto", "replay", "xla", "cuda graph", None)
@@ -55,7 +57,8 @@ class Run:
     :param device: where to train; ``None`` for the model's device.
     :param precision: of the networks, ``"float32"`` or ``"bf16"``.
     :param guard: what to do at a step that is not finite; ``None`` for ``Guard()``.
-    :param optimizer: see :func:`~inference.optimizers.build_optimizer`.
+    :param optimizer: fused Adam by default; else a factory of one of torch's, or one of Pyro's,
+        which brings its own rates.
     :param compile: how steps are computed, one of :data:`COMPILE`.
     :raises ValueError: if an option is invalid, naming it.
 
@@ -86,7 +89,7 @@ class Run:
         _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
-        self.optimizer = build_optimizer(optimizer, self.loss, self._lr)
+        self.optimizer = _build_optimizer(optimizer, self.loss, self._lr)
         if isinstance(optimizer, PyroOptim):  # which brings its own rates
             self._lr = float(max(group["lr"] for group in self.optimizer.param_groups))
         self.history: list[dict[str, Any]] = []
@@ -99,9 +102,7 @@ class Run:
 
     @property
     def lr(self) -> float:
-        """The optimiser's rate as it was given, the largest if it has several; setting it changes
-        the rate of the next steps.
-        """
+        """The rate as given, the largest of several; setting it counts from the next step."""
         return self._lr
 
     @lr.setter
@@ -140,7 +141,7 @@ class Run:
         self._random_state = random_state(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of copies and pickles, which nobody trains, be it that a callback made them."""
+        """Of copies and pickles, which nobody trains, even if a callback makes them."""
         return {**self.__dict__, "_in_use": False}
 
     @contextmanager
@@ -179,18 +180,14 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, history and progress; the caller saves the random streams.
-
-        ``moved`` names the parameters that the optimiser remembers something of.
-        """
-        optimizer = self.optimizer.state_dict()
+        """Parameters, optimiser, history and progress; the caller saves the random streams."""
         return {
             "epoch": self.epoch,
             "step": self.step,
             "should_stop": self.should_stop,
             "history": self.history,
             "weights": self.loss.state_dict(),
-            "optimizer": optimizer | {"moved": list(optimizer["state"])},
+            "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -268,9 +265,7 @@ def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
 
 
 def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an optimiser's group: flags and names are this run's, numbers those that were
-    saved with the run, such as a rate that has fallen.
-    """
+    """Of an optimiser's group: this run's flags and names, and the numbers that were saved."""
     flags = {name for name, value in own.items() if value is None or isinstance(value, bool | str)}
     numbers = {name: value for name, value in saved.items() if name not in flags}
     return {**own, **numbers}
@@ -299,3 +294,68 @@ def _plain(values: Mapping[str, Any]) -> list[str]:
         for name, value in sorted(values.items())
         if value is None or isinstance(value, bool | int | float | str)
     ]
+
+
+# The optimiser.
+
+
+def _build_optimizer(
+    optimizer: OptimizerFactory | PyroOptim | None, loss: Loss, lr: float
+) -> Optimizer:
+    """The optimiser of the parameters of ``loss``, also of those that are frozen now.
+
+    :param optimizer: fused Adam where not given. One of Pyro's brings its own rates.
+    :raises ValueError: if it is neither, or one of Pyro's that does more than take steps.
+    """
+    parameters = list(loss.parameters())
+    if optimizer is None:
+        return torch.optim.Adam(parameters, lr=lr, fused=True)
+    if isinstance(optimizer, PyroOptim):
+        return _of_pyro(optimizer, loss)
+    built = optimizer(parameters, lr=lr) if callable(optimizer) else optimizer
+    if isinstance(built, Optimizer) and built is not optimizer:
+        closure = signature(built.step).parameters.get("closure")
+        if closure is not None and closure.default is Parameter.empty:
+            raise ValueError(
+                f"{type(built).__name__} computes the loss several times a step, which the runner "
+                "does not: give one that takes a gradient, such as torch.optim.SGD"
+            )
+        return built
+    raise ValueError(
+        f"optimizer must be called with parameters and lr= and give one of torch's, got "
+        f"{optimizer!r}: give a class such as torch.optim.SGD, or "
+        "functools.partial(torch.optim.AdamW, weight_decay=0.1)"
+    )
+
+
+def _of_pyro(optimizer: PyroOptim, loss: Loss) -> Optimizer:
+    if isinstance(optimizer, PyroLRScheduler):
+        raise ValueError(
+            f"{optimizer!r} schedules its rate by calls of its own step(): give the optimiser "
+            "alone and the callback ReduceOnPlateau, or train with pyro.infer.SVI"
+        )
+    if any(optimizer.pt_clip_args.values() if isinstance(optimizer.pt_clip_args, dict) else ()):
+        raise ValueError(
+            f"the runner's guard clips gradients: instead of clip_args={optimizer.pt_clip_args} "
+            "give guard=Guard(max_norm=...)"
+        )
+    groups = [
+        {"params": [parameter], **_arguments(optimizer.pt_optim_args, module, name)}
+        for module, name, parameter in _named(loss)
+    ]
+    return optimizer.pt_optim_constructor(groups)
+
+
+def _named(loss: Loss) -> Iterator[tuple[str, str, nn.Parameter]]:
+    """Parameters by the names that plain SVI knows them by."""
+    for program in (loss.model, loss.guide):
+        for name, parameter in program.own_parameters():
+            yield type(program).__name__, name, parameter
+
+
+def _arguments(arguments: Any, module: str, name: str) -> dict[str, Any]:
+    """A parameter's own, as Pyro's optimisers take them."""
+    if not callable(arguments):
+        return dict(arguments)
+    both = len(signature(arguments).parameters) == 2
+    return arguments(module, name) if both else arguments(f"{module}$$${name}")

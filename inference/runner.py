@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from guides.base import FacetGuide
-from inference.checkpoints.building import BuildingLimit
 from inference.checkpoints.card import card_text
 from inference.checkpoints.periodic import Checkpoints
 from inference.checkpoints.saved_run import (
@@ -27,10 +26,16 @@ from inference.checkpoints.saved_run import (
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
-from inference.optimizers import OptimizerFactory
 from inference.randomness import seeded
 from inference.records import as_line
-from inference.run import Callback, Run, check_part, check_precision, check_settings
+from inference.run import (
+    Callback,
+    OptimizerFactory,
+    Run,
+    check_part,
+    check_precision,
+    check_settings,
+)
 from inference.schedules import Schedule
 from inference.training.batching import Batching
 from inference.training.compiled import warn_of_refusal
@@ -196,7 +201,7 @@ class SVIRunner(Run):
 
         :raises ValueError: as :meth:`fit` does before training.
         """
-        processes = SingleProcess() if fabric is None else DataParallel(fabric, self)
+        processes = SingleProcess() if fabric is None else DataParallel(fabric, self.device)
         step_type, calls = self._step_type(fabric), [check_callbacks(callbacks)]
         how = (batch_size, batches, processes)
         source = data_source_for(self.guide, self.device, x, given, *how)
@@ -270,8 +275,7 @@ class SVIRunner(Run):
         with blamed_on(folder / "config.json"):
             lr, seed, precision = check_settings(**config["runner"])
         state = read_weights(folder, config)
-        # Building draws numbers.
-        with BuildingLimit(state, config), seeded(0, torch.device("cpu")):
+        with seeded(0, torch.device("cpu")):  # building draws numbers
             schedule = _part("schedule", schedule, config, folder)
             guard = _part("guard", None if "guard" in config else Guard(), config, folder)
             guide = _part("guide", guide, config, folder)

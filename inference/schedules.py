@@ -1,8 +1,5 @@
 """Annealing: how the weights of each facet's KL terms, and its gate in the decoder, change over the
-steps.
-
-A schedule is bound to a run once. It is then a function of the step, computed on the device, so
-that training reads nothing back to the host.
+steps; once bound to a run, a function of the step that reads nothing back to the host.
 """
 
 from __future__ import annotations
@@ -11,14 +8,16 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ppl_models.base import FacetModel
 from ppl_models.configurable import Options
 from ppl_models.given.checks import check_count, number
+
+if TYPE_CHECKING:
+    from ppl_models.base import FacetModel
 
 __all__ = [
     "AbruptFadeInWarning",
@@ -41,20 +40,20 @@ class AbruptFadeInWarning(UserWarning):
 class Schedule(Options):
     """How weights change over a run.
 
-    :cvar gates_open: whether all gates are 1 at every step, so that training leaves them out. A
-        class with a ``bind`` of its own has to say so itself.
+    :cvar gates_open: whether all gates are 1 at every step, so that training leaves them out; a
+        class that defines ``bind`` has to say so itself.
     """
 
     gates_open: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "bind" in vars(cls) and "gates_open" not in vars(cls):
-            cls.gates_open = False
-        # A base's way to go on knows nothing of the ``bind`` that this class has.
-        goes_on = cls.bind_further is not Schedule.bind_further
-        if goes_on and "bind" in vars(cls) and "bind_further" not in vars(cls):
-            cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
+        if "bind" in vars(cls):
+            cls.gates_open = vars(cls).get("gates_open", False)
+            inherited = "bind_further" not in vars(cls)
+            if inherited and cls.bind_further is not Schedule.bind_further:
+                # A base's way to go on knows nothing of the ``bind`` that this class has.
+                cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
 
     @abstractmethod
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
@@ -67,11 +66,9 @@ class Schedule(Options):
     def bind_further(
         self, model: FacetModel, steps_per_epoch: int, total_steps: int, epoch: int, step: int
     ) -> Weights:
-        """The same for a run that goes on: its earlier epochs may have had another number of steps,
-        which a schedule that counts epochs has to mind.
+        """The same for a run that goes on: its earlier epochs may have had other numbers of steps.
 
-        :param epoch: how many epochs the run has had.
-        :param step: and how many steps.
+        :param epoch: how many epochs the run has had, in so many steps (``step``).
         :raises ValueError: as :meth:`bind`.
         """
         return self.bind(model, steps_per_epoch, total_steps)
@@ -80,11 +77,9 @@ class Schedule(Options):
 class Constant(Schedule):
     """The same weights throughout: 1 gives the ELBO, above 1 a beta-VAE.
 
-    Binding raises ``ValueError`` if the model has no such site.
-
     :param weight: of every KL term, or of some by site, such as ``{"z_class": 2}`` (N-VAE, Eq. 7);
         the others stay at 1; at least 0.
-    :raises ValueError: if a weight is negative.
+    :raises ValueError: if a weight is negative; once bound, if the model has no such site.
 
     Example:
         >>> from inference import Constant
@@ -137,17 +132,14 @@ class CoolDown(Schedule):
 
     .. math:: \beta_t = \beta_0^{1 - t / T}
 
-    At first, using a latent is expensive; in the end it has its normal cost. So the latent learns
-    only what no other latent can encode at a lower cost. Without this, the style in ML-VAE would
-    encode the group as well, which the content encodes once for all members.
-
-    Binding raises ``ValueError`` if the model has no such site or the run is shorter than
-    ``steps``.
+    So a latent learns only what no other can encode at a lower cost: without this, the style in
+    ML-VAE would encode the group as well, which the content encodes once for all members.
 
     :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``; the others stay
         at 1; at least 1.
     :param steps: T, at least 1.
-    :raises ValueError: if a weight is below 1.
+    :raises ValueError: if a weight is below 1; once bound, if the model has no such site or the run
+        is shorter than ``steps``.
 
     Example:
         >>> import torch
@@ -178,18 +170,15 @@ class ProgressiveFadeIn(Schedule):
     deepest facet, and for each shallower one 0 until its phase starts, then rising linearly to 1
     within ``fade_steps``.
 
-    Binding raises ``ValueError`` if the number of phases differs from that of the facets, if the
-    run is shorter than all phases together, or if a fade-in is longer than its phase.
-
     :param epochs: length of each phase, starting with the deepest facet's; one entry per facet. The
         authors' code has (201, 201) for MNIST; the paper gives no number.
-    :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. A facet that is
-        faded in within a few hundred steps tends to die: its KL goes to 0 before the decoder has
-        learned to use it.
-    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper. With 0,
-        the latents of a waiting facet drift with the encoder's first layers, and already encode
-        much of what the earlier facets encode when their phase starts. Held to the prior (0.5 in Li
-        et al., *Progressive learning and disentanglement*, 2020), they start from nothing.
+    :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. Within a few
+        hundred, a facet tends to die: its KL goes to 0 before the decoder has learned to use it.
+    :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper, with which
+        its latents already encode much of what earlier facets do. Held to the prior (0.5 in Li et
+        al., *Progressive learning and disentanglement*, 2020), they start from nothing.
+    :raises ValueError: if a number is out of its range; once bound, if there is not a phase for
+        each facet, or a fade-in or the whole does not fit into its phase or the run.
 
     Example:
         >>> import torch
@@ -223,13 +212,10 @@ class ProgressiveFadeIn(Schedule):
     ) -> Weights:
         J = len(model.dims)
         if len(self.epochs) != J:
-            raise ValueError(
-                f"ProgressiveFadeIn has {len(self.epochs)} phases, but the model has {J} facets: "
-                f"give {J}"
-            )
-        # The step at which each phase begins, and that at which the last one ends.
+            phases = f"{len(self.epochs)} phases, but the model has {J} facets"
+            raise ValueError(f"ProgressiveFadeIn has {phases}: give {J}")
         epochs = tuple(accumulate(self.epochs, initial=0))
-        begins = [
+        begins = [  # of the phases, in steps, and the last one's end
             round(e * step / epoch) if e < epoch else step + (e - epoch) * steps_per_epoch
             for e in epochs
         ]
@@ -248,8 +234,7 @@ class ProgressiveFadeIn(Schedule):
                 stacklevel=2,
             )
         # Shallow to deep; the deepest facet, which is last, is fully in before the first step.
-        starts = begins[:-1][::-1]
-        starts[-1] = -self.fade_steps
+        starts = [*begins[-2:0:-1], -self.fade_steps]
         start = torch.tensor(starts, dtype=model.gates.dtype, device=model.gates.device)
 
         def weights(step: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,9 +245,7 @@ class ProgressiveFadeIn(Schedule):
         return weights
 
 
-def _checked(
-    name: str, weight: float | Mapping[str, float], at_least: float
-) -> float | dict[str, float]:
+def _checked(name: str, weight: Any, at_least: float) -> Any:
     for value in weight.values() if isinstance(weight, Mapping) else (weight,):
         if not at_least <= number(value) < float("inf"):
             raise ValueError(f"{name} must be a number of at least {at_least:g}, got {value!r}")
@@ -288,7 +271,6 @@ def _check_end(end: int, total_steps: int, what: str, of: str = "the run") -> No
     if end > total_steps:
         raise ValueError(
             f"{what} would end at step {end}, but {of} has {total_steps} steps, so its end would "
-            "never be trained\n"
-            "  Try one of:\n  - more epochs\n  - a shorter schedule\n  - smaller batches (more "
-            "steps per epoch)"
+            "never be trained\n  Try one of:\n  - more epochs\n  - a shorter schedule\n"
+            "  - smaller batches (more steps per epoch)"
         )

@@ -1,56 +1,60 @@
 """Generative models and their parts: priors, likelihoods, networks."""
 
-from ppl_models.base import FacetModel, Input
-from ppl_models.categories import Categorical, Ordinal
-from ppl_models.columns import Columns
-from ppl_models.compositions import DirichletMultinomial, Multinomial
-from ppl_models.counts import NegativeBinomial, Poisson
-from ppl_models.cvae import CVAE
-from ppl_models.flow import GMMFlow
-from ppl_models.given.sparse import SparseRows
-from ppl_models.ivae import IVAE, ContinuousIVAE
-from ppl_models.likelihood_base import Likelihood
-from ppl_models.likelihoods import (
-    Bernoulli,
-    ContinuousBernoulli,
-    DiscretizedLogistic,
-    Exact,
-    HeteroscedasticNormal,
-    Incomplete,
-    LogNormal,
-    Normal,
-    StudentT,
-)
-from ppl_models.mfcvae import MFCVAE
-from ppl_models.mlvae import MLVAE
-from ppl_models.networks import (
-    MLP,
-    AutoregressiveFlow,
-    ConvGrid,
-    ConvLadder,
-    ConvNet,
-    MLPLadder,
-    ResNet,
-    SharedMLP,
-    StridedConvNet,
-)
-from ppl_models.nvae import NVAE
-from ppl_models.priors import (
-    ClassBlocks,
-    Codebook,
-    ConditionalNormal,
-    DirichletWeights,
-    Flat,
-    GaussianMixture,
-    Mixture,
-    NeighborMixture,
-    Prior,
-    StandardNormal,
-    VampPrior,
-)
-from ppl_models.vade import VaDE
-from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
-from ppl_models.vqvae import VQVAE, Autoencoder
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ppl_models.base import FacetModel, Input
+    from ppl_models.categories import Categorical, Ordinal
+    from ppl_models.columns import Columns
+    from ppl_models.compositions import DirichletMultinomial, Multinomial
+    from ppl_models.counts import NegativeBinomial, Poisson
+    from ppl_models.cvae import CVAE
+    from ppl_models.flow import GMMFlow
+    from ppl_models.given.sparse import SparseRows
+    from ppl_models.ivae import IVAE, ContinuousIVAE
+    from ppl_models.likelihoods import (
+        Bernoulli,
+        ContinuousBernoulli,
+        DiscretizedLogistic,
+        Exact,
+        HeteroscedasticNormal,
+        Incomplete,
+        Likelihood,
+        LogNormal,
+        Normal,
+        StudentT,
+    )
+    from ppl_models.mfcvae import MFCVAE
+    from ppl_models.mlvae import MLVAE
+    from ppl_models.networks import (
+        MLP,
+        AutoregressiveFlow,
+        ConvGrid,
+        ConvLadder,
+        ConvNet,
+        MLPLadder,
+        ResNet,
+        SharedMLP,
+        StridedConvNet,
+    )
+    from ppl_models.nvae import NVAE
+    from ppl_models.priors import (
+        ClassBlocks,
+        Codebook,
+        ConditionalNormal,
+        DirichletWeights,
+        Flat,
+        GaussianMixture,
+        Mixture,
+        NeighborMixture,
+        Prior,
+        StandardNormal,
+        VampPrior,
+    )
+    from ppl_models.vade import VaDE
+    from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
+    from ppl_models.vqvae import VQVAE, Autoencoder
 
 __all__ = [
     "CVAE",
@@ -108,3 +112,25 @@ __all__ = [
     "VaDE",
     "VampPrior",
 ]
+
+
+# The modules that define these names.
+_HOMES = (
+    "base", "categories", "columns", "compositions", "counts", "cvae", "flow", "inputs", "ivae",
+    "likelihoods", "mfcvae", "mlvae", "networks", "nvae", "priors", "reals", "sparse", "vade",
+    "vlac", "vqvae",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """With the first use of a name, the files that define it are read, and no others."""
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"ppl_models.{home}")
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

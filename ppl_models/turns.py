@@ -1,9 +1,7 @@
-"""One thread at a time uses what the process has only once: random streams, Pyro's handlers and
-checks, and the modes of modules.
+"""One thread at a time uses what a process has once: random streams, Pyro's handlers, modes.
 
-Everything of this library that uses them does so within :func:`exclusive`. A training loop lets
-other threads in between two steps (:func:`let_others_in`), so that predictions do not wait until
-a fit ends, and a fit draws the same numbers beside others as it draws alone.
+All uses are within :func:`exclusive`. A training loop lets other threads in between two steps
+(:func:`yield_lock`): predictions need not wait, and a fit draws the same numbers as alone.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyro
@@ -23,50 +20,40 @@ from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class _ProcessState:
-    """What a section changes and then restores, which others must not see meanwhile."""
-
-    random: list[Tensor]
-    validation: bool
-    filters: Any
-
-    @classmethod
-    def now(cls) -> _ProcessState:
-        random = [generator.get_state() for generator in _generators()]
-        return cls(random, is_validation_enabled(), warnings.filters)
-
-    def restore(self) -> None:
-        for generator, state in zip(_generators(), self.random, strict=False):
-            generator.set_state(state)
-        pyro.enable_validation(self.validation)
-        if warnings.filters is not self.filters:
-            warnings.filters = self.filters
-            warnings._filters_mutated()  # type: ignore[attr-defined]
-
-
 def _generators() -> list[torch.Generator]:
     on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     return [torch.default_generator, *on_devices]
 
 
+def _process_state() -> tuple[Any, ...]:
+    """What a section changes and then restores, which others must not see meanwhile."""
+    return [each.get_state() for each in _generators()], is_validation_enabled(), warnings.filters
+
+
+def _restore(random: list[Tensor], validation: bool, filters: Any) -> None:
+    for generator, state in zip(_generators(), random, strict=False):
+        generator.set_state(state)
+    pyro.enable_validation(validation)
+    if warnings.filters is not filters:
+        warnings.filters = filters
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
 class _Turns:
-    """A lock that a thread may take several times; waiting threads get it in the order of their
-    coming.
-    """
+    """A lock that a thread may take several times, and others get in the order of their coming."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.waiting: deque[object] = deque()
         self.owner: int | None = None
         self.depth = 0
-        self.outside: _ProcessState | None = None
+        self.outside: tuple[Any, ...] | None = None
 
     def acquire(self, depth: int = 1) -> None:
         with self.changed:
             if self.owner != threading.get_ident():
                 self._wait()
-                self.owner, self.outside = threading.get_ident(), _ProcessState.now()
+                self.owner, self.outside = threading.get_ident(), _process_state()
             self.depth += depth
 
     def _wait(self) -> None:
@@ -85,11 +72,9 @@ class _Turns:
                 self.owner = self.outside = None
                 self.changed.notify_all()
 
-    def let_others_in(self) -> None:
-        if not self.waiting or self.outside is None:
-            return
-        inside, depth = _ProcessState.now(), self.depth
-        self.outside.restore()
+    def let_in(self, outside: tuple[Any, ...]) -> None:
+        inside, depth = _process_state(), self.depth
+        _restore(*outside)
         self.release(depth)
         interrupted = None
         while self.owner != threading.get_ident():
@@ -97,22 +82,14 @@ class _Turns:
                 self.acquire(depth)
             except BaseException as error:  # whose sections all end with a release
                 interrupted = interrupted or error
-        inside.restore()
+        _restore(*inside)
         if interrupted is not None:
             raise interrupted
 
 
 _turns = _Turns()
-
-
-def _after_fork() -> None:
-    """The other threads, one of which may have had its turn, do not exist in the new process."""
-    global _turns
-    _turns = _Turns()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # no other thread, which may hold the lock, exists in the child
+    os.register_at_fork(after_in_child=lambda: globals().update(_turns=_Turns()))
 
 
 @contextmanager
@@ -126,10 +103,9 @@ def exclusive() -> Iterator[None]:
         turns.release()
 
 
-def let_others_in() -> None:
+def yield_lock() -> None:
     """Let threads that wait have their turns, with the process's state as it was before this
-    thread's own turn began.
-
-    Called within :func:`exclusive`, where no handler of Pyro is active.
+    thread's own began; called within :func:`exclusive`, where no handler of Pyro is active.
     """
-    _turns.let_others_in()
+    if _turns.waiting and _turns.outside is not None:
+        _turns.let_in(_turns.outside)

@@ -12,6 +12,7 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score
+from sklearn.neighbors import NearestNeighbors
 
 from guides import VaDEGuide
 from inference import (
@@ -22,7 +23,7 @@ from inference import (
     neighbor_clusters,
     neighbor_start,
 )
-from inference.initialization.nearest import MANY, CellSearch, ExactSearch, nearest_search
+from inference.initialization.nearest import MANY, CellSearch, nearest_search
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
 
 
@@ -263,8 +264,8 @@ def clumps(rows: int = 3000, dim: int = 8) -> np.ndarray:
 def test_approximate_neighbours_are_nearly_all_of_the_nearest() -> None:
     pytest.importorskip("faiss")
     places = clumps()
-    distance, neighbor = ExactSearch(places).nearest(places[:500], 10)
-    near, found = CellSearch(places).nearest(places[:500], 10)
+    distance, neighbor = NearestNeighbors().fit(places).kneighbors(places[:500], 10)
+    near, found = CellSearch(places).kneighbors(places[:500], 10)
     shared = [len(set(a) & set(b)) for a, b in zip(neighbor, found, strict=True)]
     assert np.mean(shared) > 9.5
     assert (found[:, 0] == range(500)).all()
@@ -277,11 +278,11 @@ def test_cells_that_have_too_few_are_not_the_only_ones_searched() -> None:
     lonely = np.repeat(np.arange(20.0)[:, None] * 100, 2, 1).astype("f4")
     places = np.concatenate([np.zeros((2000, 2), "f4"), lonely[1:]])
     search = CellSearch(places)
-    _, found = search.nearest(lonely, 500)
+    _, found = search.kneighbors(lonely, 500)
     assert (found >= 0).all()
 
 
-@pytest.mark.parametrize(("rows", "kind"), [(MANY, ExactSearch), (MANY + 1, CellSearch)])
+@pytest.mark.parametrize(("rows", "kind"), [(MANY, NearestNeighbors), (MANY + 1, CellSearch)])
 def test_many_data_are_searched_in_cells(rows: int, kind: type) -> None:
     pytest.importorskip("faiss")
     assert type(nearest_search(clumps(rows, 2), None)) is kind
@@ -289,7 +290,7 @@ def test_many_data_are_searched_in_cells(rows: int, kind: type) -> None:
 
 def test_without_faiss_neighbours_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert type(nearest_search(clumps(MANY + 1, 2), None)) is ExactSearch
+    assert type(nearest_search(clumps(MANY + 1, 2), None)) is NearestNeighbors
     with pytest.raises(ImportError, match=r"pip install 'facetvae\[neighbors\]'"):
         NeighborGraph(clumps(100), approximate=True)
 

@@ -55,11 +55,11 @@ def stopping(monkeypatch: pytest.MonkeyPatch, after_steps: int) -> None:
     taken: list[Any] = []
     original = CheckpointWriter.after_step
 
-    def after_step(self: CheckpointWriter, at: Any, trackers: Any) -> None:
-        original(self, at, trackers)
-        taken.append(at)
+    def after_step(self: CheckpointWriter) -> None:
+        original(self)
+        taken.append(self.at)
         if len(taken) == after_steps:
-            self.write(at, trackers)
+            self.write()
             raise InterruptedError
 
     monkeypatch.setattr(CheckpointWriter, "after_step", after_step)
@@ -235,52 +235,29 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> Non
         fit(checkpoints=Checkpoints(tmp_path, resume=True))
 
 
-@pytest.mark.parametrize(
-    "way", [("call",), ("progress", "epoch"), ("runs",), ("runs", 0, "run", "history")], ids=str
-)
-def test_a_state_that_lacks_something_is_passed_over(way: tuple, tmp_path: Path) -> None:
-    """As a program of somebody's own may have written it; nothing of the runner is changed."""
-    runner, x, _ = start(two_facets)
-    runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, keep=1))
-    state = read(tmp_path / "step-0000000009")
-    *before, last = way
-    part = state
-    for key in before:
-        part = part[key]
-    del part[last]
-    write(tmp_path / "step-0000000009", state)
-    again, _, _ = start(two_facets)
-    weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
-    with (
-        pytest.warns(CheckpointWarning, match=f"is skipped: it is incomplete: .* lacks '{last}'"),
-        pytest.raises(ValueError, match="is complete: give another folder"),
-    ):
-        again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
-    assert (again.epoch, again.history, again.optimizer.state_dict()["state"]) == (0, [], {})
-    assert all(
-        torch.equal(tensor, weights[name]) for name, tensor in again.loss.state_dict().items()
-    )
-
-
 def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
+    """It holds temporary files alone, and goes with the next call."""
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
-    gone, elsewhere = (
-        tmp_path / f".step-0000000099.new.{node}-999999999.tmp"
-        for node in (platform.node(), "moon")
-    )
-    aside = (
-        tmp_path / f".step-0000000008.old.{platform.node()}-999999999.tmp"
-    )  # killed between two renamings
-    for path in (gone, elsewhere, aside):
-        shutil.copytree(tmp_path / "step-0000000009", path)
+    half = tmp_path / "step-0000000099"
+    half.mkdir()
+    (half / f".digests.json.{platform.node()}-999999999.tmp").write_text("{")
     again = Checkpoints(tmp_path, resume=True)
     assert len(again.written()) == 2
     start(two_facets)[0].fit(x, **SIZES, checkpoints=again)
+    assert not half.exists()
+
+
+def test_what_ended_processes_left_of_a_file_goes_with_the_next_save(tmp_path: Path) -> None:
+    runner, x, _ = start(two_facets)
+    gone, elsewhere = (
+        tmp_path / f".config.json.{node}-999999999.tmp" for node in (platform.node(), "moon")
+    )
+    for path in (gone, elsewhere):
+        path.write_text("{")
+    runner.fit(x, **SIZES).save(tmp_path)
     assert not gone.exists(), "its process is gone"
     assert elsewhere.exists(), "its process may live, on another machine"
-    assert not aside.exists()
-    read(tmp_path / "step-0000000008")
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
@@ -305,15 +282,12 @@ def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "step-0000000001", {"which": "old"})
-    original = os.rename
 
-    def fails_in_the_middle(source: Path, target: Path) -> None:
-        if ".new." in str(source):
-            raise OSError(28, "No space left on device")
-        original(source, target)
+    def fails(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", fails_in_the_middle)
+        patch.setattr(os, "replace", fails)
         with pytest.raises(OSError, match="No space"):
             write(tmp_path / "step-0000000001", {"which": "new"})
     assert read(tmp_path / "step-0000000001")["which"] == "old"
@@ -333,8 +307,7 @@ def test_a_damaged_one_does_not_crowd_out_a_whole_one(tmp_path: Path) -> None:
 
     fit(3, checkpoints=Checkpoints(tmp_path, keep=2))
     shutil.rmtree(tmp_path / "step-0000000006")
-    fake = tmp_path / "step-0000009999"
-    fake.mkdir()
+    (tmp_path / "step-0000009999").mkdir()
     with pytest.warns(CheckpointWarning, match="step-0000009999 is skipped"):
         fit(3, checkpoints=Checkpoints(tmp_path, keep=1, resume=True))
     read(tmp_path / "step-0000000009")
@@ -455,46 +428,26 @@ def changed(*way: Any, to: Any) -> Callable[[dict], None]:
 
 
 RUN: tuple[Any, ...] = ("runs", 0, "run")
-MOMENTS: tuple[Any, ...] = (*RUN, "optimizer", "state", "0")
 GROUP: tuple[Any, ...] = (*RUN, "optimizer", "param_groups", 0)
 ALTERED: list[tuple[str, Callable[[dict], None]]] = [
-    ("moments of its optimizer are missing", changed(*MOMENTS, to=...)),
-    ("moments of parameter 0: they lacks 'exp_avg'", changed(*MOMENTS, "exp_avg", to=...)),
-    ("exp_avg is torch.float64", changed(*MOMENTS, "exp_avg", to=torch.Tensor.double)),
-    ("exp_avg is torch.float32 .*needed", changed(*MOMENTS, "exp_avg", to=lambda t: t[None])),
-    ("exp_avg holds NaN", changed(*MOMENTS, "exp_avg", to=lambda t: t * float("nan"))),
-    ("exp_avg must be a tensor", changed(*MOMENTS, "exp_avg", to=0.5)),
-    ("a step from them is not finite", changed(*MOMENTS, "exp_avg_sq", to=lambda t: t - 1)),
-    ("an unknown parameter '99'", changed(*RUN, "optimizer", "state", "99", to={})),
-    ("its optimizer has other parameters", changed(*GROUP, "params", to=[0])),
-    ("lr must be a finite number, got 'fast'", changed(*GROUP, "lr", to="fast")),
-    ("betas must have 2 numbers", changed(*GROUP, "betas", to=[0.9])),
-    ("Invalid beta parameter", changed(*GROUP, "betas", to=[0.9, 2.0])),
-    ("its random streams are missing", changed("random", to=[])),
-    ("0 random streams, but 1 are needed", changed("random", 0, to=[])),
-    ("a random stream is torch.uint8", changed("random", 0, 0, to=lambda t: t[:-1])),
-    ("a random stream is damaged", changed("random", 0, 0, to=torch.zeros_like)),
-    ("must count, got -3 for 'a number'", changed("progress", "batches", to=-3)),
-    ("seconds must be a finite number", changed("progress", "seconds", to="long")),
-    (r"total_loss is .* \[2\]", changed("progress", "total_loss", to=torch.zeros(2))),
-    ("steps and batches contradict each other", changed("progress", "epoch", to=2)),
-    ("its last record is missing", changed(*RUN, "history", to=[])),
+    ("it must hold call and progress and runs", changed("call", to=...)),
+    ("progress must hold epoch and batches", changed("progress", "epoch", to=...)),
+    ("runs must have 1 entries", changed("runs", to=[])),
+    ("run must hold epoch and step", changed(*RUN, "history", to=...)),
     ("record 1 must hold epoch and step", changed(*RUN, "history", 0, to=[1])),
-    ("kl_z_digit of its last record", changed(*RUN, "history", -1, "kl_z_digit", to="much")),
-    ("should_stop must be True or False", changed(*RUN, "should_stop", to=0)),
+    ("its optimizer has other parameters", changed(*GROUP, "params", to=[0])),
+    ("streams must have 1 entries", changed("random", to=[])),
+    ("streams 0 must be torch.uint8 of", changed("random", 0, 0, to=lambda t: t[:-1])),
+    ("batches must be int, got str", changed("progress", "batches", to="3")),
+    (r"total_loss must be .* \[1\]", changed("progress", "total_loss", to=torch.zeros(2))),
     (
-        "model.gates is torch.float32",
+        r"model.gates must be torch.float32 of shape \[2\]",
         changed(*RUN, "weights", "guide.model.gates", to=torch.ones(3)),
     ),
-    ("lacks 'guide.model.gates'", changed(*RUN, "weights", "guide.model.gates", to=...)),
-    ("in_a_row must count", changed("runs", 0, "non_finite", "in_a_row", to="many")),
-    ("the state of Evaluate does not fit it", changed("runs", 0, "callbacks", 0, "done", to="x")),
+    ("weights must hold", changed(*RUN, "weights", "guide.model.gates", to=...)),
+    ("the state of Evaluate does not fit it", changed("runs", 0, "callbacks", 0, "done", to=...)),
     ("the state of Evaluate is missing", changed("runs", 0, "callbacks", 0, to=None)),
     ("0 states of callbacks, but 2 are needed", changed("runs", 0, "callbacks", to=[])),
-    (
-        "StopEarly does not fit it: ValueError: waited must count",
-        changed("runs", 0, "callbacks", 1, "waited", to=-1),
-    ),
 ]
 
 
@@ -630,7 +583,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
         assert torch.equal(runner.guide.state_dict()[name], value)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 500 + "]" * 500, '{"digests": 1}'])
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 50 + "]" * 50, '{"digests": 1}'])
 def test_what_is_no_state_is_passed_over_for_an_older_one(text: str, tmp_path: Path) -> None:
     runner, x, _ = start(two_facets)
     runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
@@ -643,25 +596,9 @@ def test_what_is_no_state_is_passed_over_for_an_older_one(text: str, tmp_path: P
     }
     (path / "digests.json").write_text(json.dumps(digests))
     again = start(two_facets)[0]
-    with pytest.warns(CheckpointWarning, match="is skipped: (its lists|it is incomplete)"):
+    with pytest.warns(CheckpointWarning, match="is skipped: it is incomplete"):
         again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
     same(runner, again)
-
-
-def test_only_the_two_files_are_read_and_no_devices(tmp_path: Path) -> None:
-    write(tmp_path / "step-0000000001", {"which": "old"})
-    path = tmp_path / "step-0000000001"
-    digests = json.loads((path / "digests.json").read_text())
-    (path / "digests.json").write_text(json.dumps({**digests, "/dev/zero": "0", "pipe": "0"}))
-    assert read(path)["which"] == "old"
-    (path / "state.json").unlink()
-    os.mkfifo(path / "state.json")
-    with pytest.raises(ValueError, match=r"state.json is not a regular file"):
-        read(path)
-    (path / "state.json").unlink()
-    (path / "state.json").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=r"state.json is not a regular file"):
-        read(path)
 
 
 @pytest.mark.parametrize("row", [1, 1999, 2999])

@@ -23,7 +23,7 @@ from guides import VaDEGuide
 from inference import SVIRunner, elbo
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 from ppl_models.modes import network_precision, run_network
-from ppl_models.turns import exclusive, let_others_in
+from ppl_models.turns import exclusive, yield_lock
 from tests.global_state import unchanged
 
 X = torch.rand(60, 6, generator=torch.Generator().manual_seed(0))
@@ -180,11 +180,11 @@ def test_a_turn_is_given_only_to_those_who_wait() -> None:
             seen.append(pyro.poutine.util.is_validation_enabled())
 
     with exclusive(), pyro.validation_enabled(False):
-        let_others_in()
+        yield_lock()
         waits = threading.Thread(target=other)
         waits.start()
         while not seen:
-            let_others_in()
+            yield_lock()
         assert not pyro.poutine.util.is_validation_enabled()
     waits.join()
     assert seen == [True]
@@ -201,7 +201,7 @@ def test_an_interrupt_while_others_have_their_turn_leaves_the_turns_in_order() -
     def interrupted() -> None:
         waits.start()
         while waits.is_alive():
-            let_others_in()
+            yield_lock()
 
     waits, done = threading.Thread(target=other), []
     kept = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of tests ignore it

@@ -18,7 +18,7 @@ from inference.randomness import seeded
 from ppl_models.distributions import raw_log_variance
 from ppl_models.given.observed import Observed
 from ppl_models.modes import training
-from ppl_models.turns import let_others_in
+from ppl_models.turns import yield_lock
 
 # Rate of the networks' training at its first epoch, in learning rates.
 FIRST_RATE = 3.0
@@ -94,7 +94,7 @@ def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chose
                 _distance(guide, batch, sources[rows].split(dims, -1)).backward()
                 optimizer.step()
                 bar.update()
-                let_others_in()
+                yield_lock()
     optimizer.zero_grad(set_to_none=True)
 
 

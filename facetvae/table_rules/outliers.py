@@ -143,7 +143,7 @@ class _Screened:
 
     def among(self, x: np.ndarray) -> np.ndarray:
         places = np.ascontiguousarray(_flat(x), np.float32)
-        graph = self._graph(*self._search.nearest(places, self._k))
+        graph = self._graph(*self._search.kneighbors(places, self._k))
         found = -self._approximate.score_samples(graph) > SUSPECT
         found[found] = _outlying(self._exact, x[found]) if found.any() else False
         return found

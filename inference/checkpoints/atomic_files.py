@@ -1,35 +1,23 @@
-"""Files that are complete or absent: written under a temporary name, flushed to the disk, and then
-renamed. What is read is a regular file of a limited size.
-"""
+"""Files that are complete or absent: written under a temporary name, flushed, and then renamed."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import re
-import shutil
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from inference.checkpoints.json_text import parsed
-
-DIGESTS = "digests.json"
 # Seconds to wait for a process that is about to end.
 WAIT = 5.0
 #: the lock of a folder that a process writes
 LOCK = ".lock"
-NONBLOCKING = getattr(os, "O_NONBLOCK", 0)
-# Bytes of a file of JSON, at most: millions of records.
-LARGEST_TEXT, LARGEST_DIGESTS = 2**30, 2**20
-LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<what>new|old)\.(?P<node>.*)-(?P<process>\d+)\.tmp")
-# What follows the name of a single file; earlier versions wrote the process alone.
-MARKS = r"(\.[0-9a-f]{64})?\.((?P<node>.*)-)?(?P<process>\d+)\.tmp"
+# What follows the name of a file that a process writes; earlier versions wrote the process alone.
+MARKS = r"(\.[0-9a-f]{64})?\.((?P<node>.*)-)?(?P<process>\d{1,9})\.tmp"
 
 
 def check_folder(folder: Path, what: str) -> None:
@@ -38,124 +26,57 @@ def check_folder(folder: Path, what: str) -> None:
         raise ValueError(f"{folder} is a file, but a folder for {what} is needed")
 
 
-def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write several files and rename them once all of them are on the disk.
+def write_atomically(
+    index: Path, content: bytes, others: Mapping[str, bytes] | None = None
+) -> None:
+    """Replace a file, and others beside it whose digests it holds, as one.
 
-    If the disk fills up, the old files stay unchanged.
+    Renaming the first file commits them all: until then the earlier ones are in place, and from
+    then on :func:`read_indexed` finds the new ones, under their own name or still under a temporary
+    one that holds their digest. So at every moment the folder holds the earlier files or the new
+    ones.
     """
-    temporaries = {path: _temporary(path) for path in contents}
-    _write_all({temporaries[path]: content for path, content in contents.items()})
-    try:
-        for path, temporary in temporaries.items():
-            os.replace(temporary, path)
-    except BaseException:
-        _remove(temporaries.values())
-        raise
-    for folder in {path.parent for path in contents}:
-        _remove_stale(folder, {path.name for path in contents})
-
-
-def write_indexed(index: Path, content: bytes, others: Mapping[str, bytes]) -> None:
-    """Replace a file that holds the digests of others beside it, and these others, as one.
-
-    Renaming the index commits them all: until then the earlier files are in place, and from then on
-    :func:`read_indexed` finds the new ones, under their own name or still under a temporary one
-    that holds their digest. So at every moment the folder holds the earlier files or the new ones.
-    """
-    folder, temporary = index.parent, _temporary(index)
+    folder, temporary, others = index.parent, _temporary(index), others or {}
     waiting = {folder / name: _temporary(folder / name, digest(o)) for name, o in others.items()}
-    _write_all({**dict(zip(waiting.values(), others.values(), strict=True)), temporary: content})
     try:
+        _write(temporary, content)
+        for path, new in waiting.items():
+            _write(new, others[path.name])
+        flush(folder)
         os.replace(temporary, index)
-    except OSError:
-        _remove([temporary, *waiting.values()])
+    except BaseException:
+        if temporary.exists():  # else the new files count already
+            for path in (temporary, *waiting.values()):
+                path.unlink(missing_ok=True)
         raise
-    _flush(folder)
+    flush(folder)
     for path, new in waiting.items():
         os.replace(new, path)
-    _remove_stale(folder, {index.name, *others})
+    for path in (index, *waiting):
+        _remove_stale(path)
 
 
-def read_indexed(folder: Path, name: str, found: str, at_most: int) -> bytes:
-    """The file that :func:`write_indexed` wrote with the digest that its index holds.
+def read_indexed(folder: Path, name: str, found: str) -> bytes:
+    """The file that :func:`write_atomically` wrote with the digest that its index holds.
 
     :raises FileNotFoundError: if there is no file of that name.
-    :raises ValueError: if there are only others, or it is not a regular file, or too large.
+    :raises ValueError: if there are only others.
     """
     waiting = sorted(folder.glob(f".{name}.{found}.*.tmp"))
     for path in (path for path in (folder / name, *waiting) if path.exists()):
-        if digest(content := read_file(path, at_most)) == found:
+        if digest(content := path.read_bytes()) == found:
             return content
     if not (folder / name).exists():
-        raise FileNotFoundError(name)
+        raise FileNotFoundError(f"{name} is missing")
     raise ValueError(
         f"{folder / name} belongs to another save than the files beside it, or is damaged: save "
         "the run again, or restore files that were written together"
     )
 
 
-def read_file(path: Path, at_most: int = LARGEST_TEXT) -> bytes:
-    """The content of a regular file.
-
-    :raises ValueError: if it is a folder, device or pipe, or has more than ``at_most`` bytes.
-    """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path} is not a regular file")
-    if found.st_size > at_most:
-        raise ValueError(f"{path} has {found.st_size} bytes, but at most {at_most} are expected")
-    # Should a pipe have taken its place, opening it does not wait for a writer.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NONBLOCKING)) as file:
-        return file.read(found.st_size)
-
-
 def digest(content: bytes) -> str:
     """What identifies a file's content."""
     return hashlib.sha256(content).hexdigest()
-
-
-def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a folder of files with their digests, completely or not at all; it replaces an existing
-    one.
-    """
-    digests = json.dumps({name: digest(content) for name, content in contents.items()}).encode()
-    mark = f"{platform.node()}-{os.getpid()}"
-    temporary, aside = (
-        folder.with_name(f".{folder.name}.{what}.{mark}.tmp") for what in ("new", "old")
-    )
-    try:
-        temporary.mkdir()
-        for name, content in {**contents, DIGESTS: digests}.items():
-            _write(temporary / name, content)
-        _flush(temporary)
-        if folder.exists():
-            os.rename(folder, aside)
-        os.rename(temporary, folder)
-        _flush(folder.parent)
-    except BaseException:
-        if aside.exists() and not folder.exists():
-            os.rename(aside, folder)
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def read_folder(folder: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
-    """Read what :func:`write_folder` wrote.
-
-    :param limits: the files' names, and how many bytes each may have.
-    :raises ValueError: if it is incomplete or damaged.
-    """
-    try:
-        digests = parsed(read_file(folder / DIGESTS, LARGEST_DIGESTS))
-        contents = {name: read_file(folder / name, limit) for name, limit in limits.items()}
-        damaged = [name for name, content in contents.items() if digests[name] != digest(content)]
-    except (FileNotFoundError, NotADirectoryError, TypeError, KeyError) as error:
-        raise ValueError(f"it is incomplete: {error}") from error
-    if damaged:
-        raise ValueError(f"{' and '.join(damaged)} is damaged")
-    return contents
 
 
 @contextmanager
@@ -170,71 +91,33 @@ def held(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, timeout=WAIT)
     try:
-        lock.acquire()
+        with suppress(NotImplementedError):  # a file system without locks
+            lock.acquire()
     except Timeout:
         raise ValueError(
             f"{folder} is being written by another process: wait until it ends, or give another "
             "folder"
         ) from None
-    except NotImplementedError:  # a file system without locks
-        yield
-        return
     try:
         yield
     finally:
         lock.release()
 
 
-def remove_left_over(folder: Path, pattern: str) -> None:
-    """Remove what ended processes of this machine left unfinished, and restore what they had moved
-    aside.
-
-    :param pattern: pattern of the folders' names.
-    """
-    for path in folder.glob(f".{pattern}.tmp"):
-        found = LEFT_OVER.fullmatch(path.name)
-        if found is None or found["node"] != platform.node() or _lives(int(found["process"])):
-            continue
-        if found["what"] == "old" and not (whole := folder / found["name"]).exists():
-            os.rename(path, whole)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _temporary(path: Path, *marks: str) -> Path:
     """A name beside ``path`` that says which process writes it."""
-    return path.with_name(
-        ".".join(["", path.name, *marks, f"{platform.node()}-{os.getpid()}", "tmp"])
-    )
+    writer = f"{platform.node()}-{os.getpid()}"
+    return path.with_name(".".join(["", path.name, *marks, writer, "tmp"]))
 
 
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def _remove_stale(folder: Path, names: Iterable[str]) -> None:
-    """Remove what ended processes of this machine left of files of these names."""
-    for name in names:
-        for path in folder.glob(f".{name}.*.tmp"):
-            found = re.fullmatch(MARKS, path.name.removeprefix(f".{name}"))
-            if found is None or found["node"] not in (None, platform.node()):
-                continue
-            if not _lives(int(found["process"])):
-                with suppress(OSError):
-                    path.unlink()
-
-
-def _write_all(contents: Mapping[Path, bytes]) -> None:
-    """Write these files to the disk, or none of them."""
-    try:
-        for path, content in contents.items():
-            _write(path, content)
-        for folder in {path.parent for path in contents}:
-            _flush(folder)
-    except BaseException:
-        _remove(contents)
-        raise
+def _remove_stale(path: Path) -> None:
+    """Remove what ended processes of this machine left of a file."""
+    for stale in path.parent.glob(f".{path.name}.*.tmp"):
+        found = re.fullmatch(MARKS, stale.name.removeprefix(f".{path.name}"))
+        if found is None or found["node"] not in (None, platform.node()):
+            continue
+        if _has_ended(int(found["process"])):
+            stale.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -244,7 +127,7 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _flush(folder: Path) -> None:
+def flush(folder: Path) -> None:
     """Flush the names in a folder to the disk, if the system can open folders."""
     if os.name != "posix":
         return
@@ -255,13 +138,13 @@ def _flush(folder: Path) -> None:
         os.close(handle)
 
 
-def _lives(process: int) -> bool:
-    if process == os.getpid() or os.name != "posix":
-        return process != os.getpid()
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def _has_ended(process: int) -> bool:
+    """Whether a process is no more, where the system can say so."""
+    if os.name == "posix":
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+    return False

@@ -1,8 +1,5 @@
-"""Checkpoints of a run in progress, so that it can be stopped at any time and resumed with the same
-result.
-
-This module says when they are written and read, and how a run is stopped; their content is defined
-in :mod:`inference.checkpoints.training_state`.
+"""Checkpoints of a run in progress: when they are written and read, and how a run is stopped. Their
+content is defined in :mod:`inference.checkpoints.training_state`.
 """
 
 from __future__ import annotations
@@ -17,16 +14,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import LOCK, check_folder, held, remove_left_over
-from inference.checkpoints.json_text import shortened
-from inference.checkpoints.matching import check_fits
-from inference.checkpoints.training_state import TrainingProgress, check_complete, read, write
+from inference.checkpoints.atomic_files import LOCK, check_folder, held
+from inference.checkpoints.saved_run import check_history
+from inference.checkpoints.training_state import (
+    TrainingProgress,
+    check_like,
+    is_unfinished,
+    read,
+    write,
+)
 from inference.distributed import SingleProcess
 from inference.randomness import random_state, set_random_state
 from inference.run import Run
@@ -36,7 +37,6 @@ __all__ = [
     "CheckpointWarning",
     "CheckpointWriter",
     "Checkpoints",
-    "NoCheckpoints",
     "remove_checkpoints",
 ]
 
@@ -98,10 +98,8 @@ class Checkpoints:
     ) -> None:
         # A callback may change the working folder.
         self.folder = check_path("folder", folder).absolute()
-        self.epochs, self.keep = (
-            epochs if epochs is None else check_count("epochs", epochs),
-            check_count("keep", keep),
-        )
+        self.epochs = epochs if epochs is None else check_count("epochs", epochs)
+        self.keep = check_count("keep", keep)
         self.seconds = seconds if seconds is None else check_positive("seconds", seconds)
         self.resume = check_kind("resume", resume, bool, "True or False")
         self.check()
@@ -115,14 +113,14 @@ class Checkpoints:
         if not self.resume and self.written():
             raise ValueError(
                 f"{self.folder} has checkpoints of a run, the last one at "
-                f"{self.written()[-1].name}: resume it "
-                "with resume=True, or give another folder"
+                f"{self.written()[-1].name}: resume it with resume=True, or give another folder"
             )
 
     def _begin(self, stack: ExitStack) -> None:
         stack.enter_context(held(self.folder))
         self.check()
-        remove_left_over(self.folder, "step-*")
+        for path in filter(is_unfinished, _folders_in(self.folder)):
+            shutil.rmtree(path, ignore_errors=True)
 
     def part(self, name: str) -> Checkpoints:
         """The same in a folder below, for one of several calls of ``fit``."""
@@ -137,48 +135,25 @@ class Checkpoints:
         self,
         runs: Sequence[Run],
         callbacks: Sequence[Sequence[Any]],
+        trackers: Sequence[Any],
+        at: TrainingProgress,
         call: Mapping[str, Any],
         processes: SingleProcess,
     ) -> Iterator[CheckpointWriter]:
-        """The writer that the training loop reports its progress to; handles signals within the
-        context.
+        """The writer that the training loop tells of its progress; handles signals meanwhile.
 
+        :param trackers: of each run's steps that are not finite, with a ``state_dict``.
+        :param at: the call's progress.
         :param call: what identifies this call of ``fit``, in JSON types.
         """
+        told = json.loads(json.dumps(call))
         with ExitStack() as stack:
             processes.on_first(lambda: self._begin(stack))
-            writer = CheckpointWriter(
-                self, runs, callbacks, json.loads(json.dumps(call)), processes
-            )
+            writer = CheckpointWriter(self, runs, callbacks, trackers, at, told, processes)
             with _listening(writer.asked_to_stop):
                 yield writer
-                writer.leave(
-                    processes.maximum(writer.wants()), writer.written
-                )  # a signal after the last step
-
-
-class Resumable(Protocol):
-    """Counts skipped steps, in a form that can be saved."""
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class NoCheckpoints:
-    """Replaces the writer if no checkpoints are requested."""
-
-    def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Nothing is restored."""
-
-    def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Nothing is written."""
-
-    def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
-        """Nothing is written."""
+                # A signal after the last step.
+                writer.leave(processes.maximum(writer.wants()), writer.written)
 
 
 class CheckpointWriter:
@@ -189,11 +164,13 @@ class CheckpointWriter:
         checkpoints: Checkpoints,
         runs: Sequence[Run],
         callbacks: Sequence[Sequence[Any]],
+        trackers: Sequence[Any],
+        at: TrainingProgress,
         call: dict[str, Any],
         processes: SingleProcess,
     ) -> None:
         self.checkpoints, self.runs, self.callbacks, self.call = checkpoints, runs, callbacks, call
-        self.processes = processes
+        self.trackers, self.at, self.processes = trackers, at, processes
         self.signal, self.written = 0, False
         self.whole: list[Path] = []  # of this call, known to be complete
         self.wrote = time.monotonic()
@@ -201,21 +178,22 @@ class CheckpointWriter:
     def asked_to_stop(self, number: int) -> None:
         self.signal = number
 
-    def restore(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
+    def restore(self) -> None:
         """Resume runs, callbacks, trackers and random streams from the last complete checkpoint."""
-        state = self.processes.on_first(partial(self.last, at, trackers))
+        state = self.processes.on_first(self.last)
         if state is None:
             return
-        for run, tracker, of in zip(self.runs, trackers, state["runs"], strict=True):
+        for run, tracker, of in zip(self.runs, self.trackers, state["runs"], strict=True):
             run.load_state_dict(of["run"])
             tracker.load_state_dict(of["non_finite"])
-        at.load_state_dict(state["progress"])
+        self.at.load_state_dict(state["progress"])
         # A process beyond the earlier number of processes starts its own stream.
         rank, lead = self.processes.rank, self.runs[0]
         random = state["random"][rank] if rank < len(state["random"]) else None
-        set_random_state(random or self.processes.fresh_random_state(lead), lead.device)
+        fresh = self.processes.fresh_random_state(lead.seed, lead.step, lead.device)
+        set_random_state(random or fresh, lead.device)
 
-    def last(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> dict[str, Any] | None:
+    def last(self) -> dict[str, Any] | None:
         """The last checkpoint that is complete and fits; its callbacks' states are loaded.
 
         :raises ValueError: if it belongs to another run, or there are only damaged ones.
@@ -224,16 +202,12 @@ class CheckpointWriter:
         for path in reversed(written):
             try:
                 state = read(path)
-                check_complete(state)
-                self._check_call(path, state)
-                check_fits(state, self.runs, trackers, at, self.call)
+                self._check(path, state, self._state(()))
                 _load_callbacks(self.callbacks, [of["callbacks"] for of in state["runs"]])
             except AnotherRun as error:
                 raise ValueError(str(error)) from None
             except (OSError, ValueError) as error:
-                warnings.warn(
-                    f"{path} is skipped: {shortened(error)}", CheckpointWarning, stacklevel=7
-                )
+                warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
                 continue
             self.whole = [path]
             return state
@@ -244,61 +218,61 @@ class CheckpointWriter:
             )
         return None
 
-    def _check_call(self, path: Path, state: Mapping[str, Any]) -> None:
-        then, now = state["call"], self.call
-        if differing := sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k)):
+    def _check(self, path: Path, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Whether a checkpoint is one of these runs, before they change.
+
+        :param own: the state that would be written now.
+        :raises AnotherRun: if it belongs to another call.
+        :raises ValueError: if it has another form than ``own``.
+        """
+        then, now = state.get("call"), self.call
+        if isinstance(then, Mapping) and then != now:
+            differing = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
             raise AnotherRun(
                 f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
                 "call fit as it was called then, or give another folder"
             )
+        check_like("it", {k: v for k, v in state.items() if k != "format"}, own)
+        for of, mine in zip(state["runs"], own["runs"], strict=True):
+            check_history(of["run"]["history"], "record")
+            groups = (each["run"]["optimizer"]["param_groups"] for each in (of, mine))
+            one, other = ([group["params"] for group in each] for each in groups)
+            if one != other:
+                raise ValueError("its optimizer has other parameters")
+        streams = random_state(self.runs[0].device)
+        for random in state["random"] or [[]]:
+            check_like("its random streams", random, streams)
 
     def wants(self) -> int:
-        """The signal that this process received; 1 if a checkpoint is due in the first process;
-        else 0.
-        """
+        """The signal that this process received; 1 if a checkpoint is due in the first; else 0."""
         every = self.checkpoints.seconds
-        due = (
-            self.processes.is_first and every is not None and time.monotonic() - self.wrote > every
-        )
-        return self.signal or int(due)
+        late = every is not None and time.monotonic() - self.wrote > every
+        return self.signal or int(late and self.processes.is_first)
 
-    def after_step(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> None:
-        """Write a checkpoint if one is due, and end if a signal asked for it; all processes do so
-        at the same step.
-        """
+    def after_step(self) -> None:
+        """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""
         if self.runs[0].step % self.processes.sync_every:
             return
         wanted = self.processes.maximum(self.wants())
-        self.leave(wanted, self.write(at, trackers) if wanted else False)
+        self.leave(wanted, self.write() if wanted else False)
 
-    def after_epoch(self, at: TrainingProgress, trackers: Sequence[Resumable], last: bool) -> None:
-        """Write a checkpoint if one is due or the call ends, and end the process if a signal asked
-        for it.
-        """
+    def after_epoch(self, last: bool) -> None:
+        """Write a checkpoint if one is due or the call ends, and end if a signal asked for it."""
         every = self.checkpoints.epochs
         wanted = self.processes.maximum(self.wants())
-        due = last or (every is not None and at.epoch % every == 0) or wanted > 1
-        self.leave(wanted, self.write(at, trackers) if due else False)
+        due = last or (every is not None and self.at.epoch % every == 0) or wanted > 1
+        self.leave(wanted, self.write() if due else False)
 
-    def write(self, at: TrainingProgress, trackers: Sequence[Resumable]) -> bool:
-        """Write a checkpoint and return whether it was written; if not, warn and keep the earlier
-        ones.
-        """
+    def write(self) -> bool:
+        """Write a checkpoint; returns whether it could be written, and warns if not."""
         self.wrote = time.monotonic()
-        if any(tracker.stopped for tracker in trackers):  # a stopped run cannot be resumed
+        if any(tracker.stopped for tracker in self.trackers):  # a stopped run cannot be resumed
             return False
         random = self.processes.gather(random_state(self.runs[0].device))
-        self.written = self.processes.on_first(
-            lambda: self._write(self._state(at, trackers, random))
-        )
+        self.written = self.processes.on_first(lambda: self._write(self._state(random)))
         return self.written
 
-    def _state(
-        self,
-        at: TrainingProgress,
-        trackers: Sequence[Resumable],
-        random: Sequence[Sequence[Tensor]],
-    ) -> dict[str, Any]:
+    def _state(self, random: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
         """Everything that a run needs to resume.
 
         :param random: the random streams of each process.
@@ -309,9 +283,11 @@ class CheckpointWriter:
                 "non_finite": tracker.state_dict(),
                 "callbacks": [_remembered(callback) for callback in callbacks],
             }
-            for run, tracker, callbacks in zip(self.runs, trackers, self.callbacks, strict=True)
+            for run, tracker, callbacks in zip(
+                self.runs, self.trackers, self.callbacks, strict=True
+            )
         ]
-        progress = at.state_dict()
+        progress = self.at.state_dict()
         return {"call": self.call, "progress": progress, "runs": runs, "random": random}
 
     def _write(self, state: Mapping[str, Any]) -> bool:
@@ -327,9 +303,8 @@ class CheckpointWriter:
                 stacklevel=7,
             )
             return False
-        self.whole = [*(kept for kept in self.whole if kept != path), path][
-            -self.checkpoints.keep :
-        ]
+        whole = [*(kept for kept in self.whole if kept != path), path]
+        self.whole = whole[-self.checkpoints.keep :]
         for old in self.checkpoints.written():
             if old not in self.whole:
                 shutil.rmtree(old, ignore_errors=True)
@@ -364,9 +339,8 @@ def _load_callbacks(callbacks: Sequence[Sequence[Any]], states: Sequence[Sequenc
     try:
         for of, theirs in zip(callbacks, states, strict=True):
             if len(of) != len(theirs):
-                raise ValueError(
-                    f"it has {len(theirs)} states of callbacks, but {len(of)} are needed"
-                )
+                have = f"{len(theirs)} states of callbacks"
+                raise ValueError(f"it has {have}, but {len(of)} are needed")
             for callback, state in zip(of, theirs, strict=True):
                 _load(callback, state)
     except ValueError:
@@ -392,6 +366,11 @@ def _load(callback: Any, state: Any) -> None:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first; other files are ignored."""
+    return [path for path in _folders_in(folder) if not is_unfinished(path)]
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Those of checkpoints, also of one whose writing was stopped."""
     return sorted(
         path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()
     )
@@ -414,9 +393,9 @@ def remove_checkpoints(folder: Path) -> None:
     """
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         # A run that has not yet written one holds its folder all the same.
-        if checkpoints_in(below) or (below / LOCK).is_file():
+        if _folders_in(below) or (below / LOCK).is_file():
             with held(below):
-                for path in checkpoints_in(below):
+                for path in _folders_in(below):
                     shutil.rmtree(path)
 
 

@@ -8,7 +8,6 @@ and never read.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import (
-    LARGEST_TEXT,
-    digest,
-    read_file,
-    read_indexed,
-    write_indexed,
-)
-from inference.checkpoints.json_text import parsed, shortened
+from inference.checkpoints.atomic_files import digest, read_indexed, write_atomically
 from ppl_models.configurable import UnknownClass
 from ppl_models.given.checks import check_keys, check_kind, is_index
 
@@ -46,7 +38,7 @@ def write_checkpoint(
     files = {name: digest(content) for name, content in others.items()}
     described = {"format": FORMAT, **config, "files": files}
     index = (json.dumps(described, indent=2) + "\n").encode()
-    write_indexed(folder / CONFIG, index, others | {CARD: card.encode()})
+    write_atomically(folder / CONFIG, index, others | {CARD: card.encode()})
     return folder
 
 
@@ -63,7 +55,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     with _missing(folder, CONFIG), _damaged(folder):
-        config = parsed(read_file(path))
+        config = json.loads(path.read_bytes())
     found = config.get("format", "none") if isinstance(config, dict) else "none"
     if found != FORMAT or isinstance(found, bool):
         raise ValueError(
@@ -81,16 +73,16 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     :raises FileNotFoundError: if the file is missing.
     :raises ValueError: if it is damaged, or belongs to another save than the description.
     """
-    content = _read(folder, WEIGHTS, config, sys.maxsize)
+    content = _read(folder, WEIGHTS, config)
     with _damaged(folder):
         return load(content)
 
 
 def read_history(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Records of the checkpoint in ``folder``; errors are those of :func:`read_weights`."""
-    content = _read(folder, HISTORY, config, LARGEST_TEXT)
+    content = _read(folder, HISTORY, config)
     with _damaged(folder):
-        history = [parsed(line) for line in content.splitlines()]
+        history = [json.loads(line) for line in content.splitlines()]
     with blamed_on(folder / HISTORY):
         check_history(history)
     return history
@@ -112,25 +104,21 @@ def check_counts_up(what: str, name: str, value: Any) -> None:
 
 @contextmanager
 def blamed_on(path: Path) -> Iterator[None]:
-    """Within this context a ValueError is raised again as an error in this file, except where only
-    a class is missing here.
-    """
+    """Within this context errors name this file, and say that it is damaged if that may be so."""
     try:
         yield
     except UnknownClass as error:
-        raise ValueError(f"{path}: {shortened(error)}") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {shortened(error)}") from error
+        raise ValueError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 @contextmanager
 def _damaged(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(
-            f"the checkpoint in {folder} is truncated or damaged: {shortened(error)}"
-        ) from error
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise ValueError(f"the checkpoint in {folder} is truncated or damaged: {error}") from error
 
 
 @contextmanager
@@ -143,9 +131,9 @@ def _missing(folder: Path, name: str) -> Iterator[None]:
         ) from None
 
 
-def _read(folder: Path, name: str, config: Mapping[str, Any], at_most: int) -> bytes:
+def _read(folder: Path, name: str, config: Mapping[str, Any]) -> bytes:
     with _missing(folder, name):
-        return read_indexed(folder, name, config["files"][name], at_most)
+        return read_indexed(folder, name, config["files"][name])
 
 
 def _check_config(config: dict[str, Any]) -> None:

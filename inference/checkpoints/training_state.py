@@ -1,16 +1,13 @@
 """The content of a checkpoint of a run in progress: JSON and safetensors, both read without running
-code.
-
-It is a folder that is complete or absent (see :mod:`inference.checkpoints.atomic_files`). It
-contains its files' digests, so that later damage is detected.
+code, and their digests, so that damage is detected.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,23 +16,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import LARGEST_TEXT, read_folder, write_folder
-from inference.checkpoints.json_text import parsed
+from inference.checkpoints.atomic_files import digest, flush, read_indexed, write_atomically
 from inference.records import plain
-from ppl_models.given.checks import check_keys, check_kind
 
-# Format 2 had another layout, which can still be read; formats 2 and 3 said less of the call.
 FORMAT = 1
-# Parts of a state: the call, its progress, each run, and random streams by process.
-PARTS = ("call", "progress", "runs", "random")
-OF_RUN = ("run", "non_finite", "callbacks")
-RUN = ("epoch", "step", "should_stop", "history", "weights", "optimizer")
-NON_FINITE = ("in_a_row", "count", "first", "norms")
 # Marks the place of a tensor in the JSON, with its name among the tensors.
 TENSOR = "@tensor"
-STATE, TENSORS = "state.json", "tensors.safetensors"
-# Bytes of each file; tensors may fill the memory.
-LIMITS = {STATE: LARGEST_TEXT, TENSORS: sys.maxsize}
+STATE, TENSORS, DIGESTS = "state.json", "tensors.safetensors", "digests.json"
+# Parts of a state that differ between runs of one kind: each has a check of its own.
+FREE = {"call", "history", "optimizer", "callbacks", "random"}
 
 
 @dataclass
@@ -82,49 +71,62 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     """
     tensors: dict[str, Tensor] = {}
     described = _without_tensors({"format": FORMAT, **state}, "", tensors)
-    write_folder(
-        folder,
-        {
-            STATE: json.dumps(plain(described)).encode(),
-            TENSORS: save(tensors),
-        },
-    )
+    contents = {STATE: json.dumps(plain(described)).encode(), TENSORS: save(tensors)}
+    digests = json.dumps({name: digest(content) for name, content in contents.items()})
+    folder.mkdir(exist_ok=True)
+    try:
+        write_atomically(folder / DIGESTS, digests.encode(), contents)
+        flush(folder.parent)
+    finally:
+        with suppress(OSError):  # it is not empty, unless nothing could be written
+            folder.rmdir()
 
 
 def read(folder: Path) -> dict[str, Any]:
     """Read what :func:`write` wrote.
 
-    :raises ValueError: if it is incomplete or has another format.
+    :raises ValueError: if it is incomplete, damaged or has another format.
     """
-    contents = read_folder(folder, LIMITS)
     try:
-        state = parsed(contents[STATE])
-        tensors = load(contents[TENSORS])
-        if state["format"] != FORMAT:
-            raise ValueError(f"its format is {state['format']!r}, but {FORMAT} is needed")
-        return _with_tensors(state, tensors)
-    except (AttributeError, LookupError, TypeError, SafetensorError) as error:
+        digests = json.loads((folder / DIGESTS).read_bytes())
+        state, tensors = (read_indexed(folder, name, digests[name]) for name in (STATE, TENSORS))
+        described = json.loads(state)
+        if described["format"] != FORMAT:
+            raise ValueError(f"its format is {described['format']!r}, but {FORMAT} is needed")
+        return _with_tensors(described, load(tensors))
+    except (OSError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
 
 
-def check_complete(state: Mapping[str, Any]) -> None:
-    """:raises ValueError: if something that a run needs to resume is missing, naming the first."""
-    try:
-        check_keys("state.json", state, PARTS)
-        progress = ("epoch", "batches", "logged", "stopped", "seconds", "total_loss")
-        check_keys("its progress", state["progress"], progress)
-        then = check_keys("its call", state["call"], ("runners", "weights"))
-        runners = check_kind("its runners", then["runners"], list, "a list")
-        runs = check_kind("its runs", state["runs"], list, "a list")
-        if len(runners) != len(runs):
-            raise ValueError(f"of {len(runners)} runs it holds {len(runs)}")
-        for i, of in enumerate(runs):
-            check_keys(f"its run {i}", of, OF_RUN)
-            check_keys(f"its run {i}", of["run"], RUN)
-            check_kind(f"callbacks of run {i}", of["callbacks"], list, "a list")
-            check_keys(f"its run {i}", of["non_finite"], NON_FINITE)
-    except ValueError as error:
-        raise ValueError(f"it is incomplete: {error}") from error
+def is_unfinished(folder: Path) -> bool:
+    """Whether a process ended while it wrote this checkpoint for the first time."""
+    names = [path.name for path in folder.iterdir()]
+    return bool(names) and all(name.endswith(".tmp") for name in names)
+
+
+def check_like(name: str, value: Any, like: Any) -> None:
+    """Whether a state that was read is of the kind of the state that a run would write now.
+
+    :raises ValueError: if it is of another kind, has more parts or fewer, or tensors of another
+        shape or type, naming the first.
+    """
+    if isinstance(like, Mapping):
+        if not isinstance(value, Mapping) or value.keys() != like.keys():
+            raise ValueError(f"{name} must hold {' and '.join(like)}")
+        for key, item in like.items():
+            if key not in FREE:
+                check_like(f"{name}: {key}", value[key], item)
+    elif isinstance(like, list | tuple):
+        if not isinstance(value, list) or len(value) != len(like):
+            raise ValueError(f"{name} must have {len(like)} entries")
+        for i, (item, own) in enumerate(zip(value, like, strict=True)):
+            check_like(f"{name} {i}", item, own)
+    elif isinstance(like, Tensor):
+        kind = (like.dtype, like.shape)
+        if not isinstance(value, Tensor) or (value.dtype, value.shape) != kind:
+            raise ValueError(f"{name} must be {like.dtype} of shape {list(like.shape)}")
+    elif type(value) is not type(like):
+        raise ValueError(f"{name} must be {type(like).__name__}, got {type(value).__name__}")
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

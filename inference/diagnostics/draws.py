@@ -69,7 +69,7 @@ def loss_draws(
     >>> loss_draws((model, guide, Trace_ELBO()), torch.tensor(1.0), 3).shape
     torch.Size([3])
 
-    :param loss: a module, or a model, a guide and an ELBO; in place of the ELBO a function such as
+    :param loss: a module, or a model, a guide and an ELBO; instead of the ELBO a function such as
         SVI takes can stand.
     :param x: ``[B, *x_shape]``, a tensor where the loss is; for a program its argument, or a tuple
         of its positional arguments.

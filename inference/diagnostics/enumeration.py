@@ -162,9 +162,7 @@ def _weighted_terms(run: Callable, latents: list[Latent], indices: tuple[int, ..
 
 
 def _weight(latent: Latent, frames: frozenset, chosen: _Chosen) -> Any:
-    """Of a latent's point in a term with these plates: a term that does not depend on the latent is
-    averaged over its points.
-    """
+    """Of a latent's point in a term: one that does not depend on the latent averages its points."""
     if latent.name not in chosen.weights:
         raise ValueError(f"site {latent.name!r} of the guide is not in every run")
     return chosen.weights[latent.name] if latent.frames <= frames else 1 / latent.size

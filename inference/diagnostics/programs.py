@@ -21,7 +21,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from inference.objectives.direct import Direct_ELBO
-from inference.randomness import seeded
+from inference.randomness import seeded, undisturbed
 from ppl_models.modes import evaluating
 
 
@@ -65,9 +65,7 @@ class ElboCall:
         return value, {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Unconstrained parameters by name: of the store, as one run meets them, and of the
-        modules.
-        """
+        """Unconstrained parameters by name: of the store, as one run meets them, and of modules."""
         with poutine.trace(param_only=True) as met:
             self.loss() if self.has_own_loss or self._gradual() else self._collected(())
         store = pyro.get_param_store()
@@ -202,15 +200,10 @@ def isolated(*programs: Callable) -> Iterator[None]:
 @contextmanager
 def streams(seed: int, device: torch.device) -> Iterator[None]:
     """Within this context torch, NumPy and Python draw from ``seed``."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        with seeded(seed, device):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+    with undisturbed(), seeded(seed, device):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        yield
 
 
 @contextmanager

@@ -1,6 +1,4 @@
-"""How far a fitted posterior is from the true one: importance-weighted bounds and the tail of the
-weights.
-"""
+"""How far a fitted posterior is from the true one: importance-weighted bounds and tails."""
 
 from __future__ import annotations
 
@@ -159,6 +157,5 @@ def _check_log_weights(log_weights: Tensor) -> None:
     if log_weights.dim() != 2 or not log_weights.numel() or bool(log_weights.isnan().any()):
         raise ValueError(
             f"log_weights must be [num_draws, N] without NaN, got shape {list(log_weights.shape)} "
-            "with "
-            f"{int(log_weights.isnan().sum())} of them"
+            f"with {int(log_weights.isnan().sum())} of them"
         )

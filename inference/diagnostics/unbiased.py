@@ -53,8 +53,7 @@ def assert_unbiased(
     if draws.dim() != 1 or n < 2 or not (draws.isfinite().all() and math.isfinite(exact)):
         raise ValueError(
             "a test needs a vector of at least two finite draws and a finite exact value, got "
-            "shape "
-            f"{tuple(draws.shape)}, {int((~draws.isfinite()).sum())} draws not finite, and "
+            f"shape {tuple(draws.shape)}, {int((~draws.isfinite()).sum())} draws not finite, and "
             f"exact={exact}"
         )
     rounding = max(4 * epsilon, 1e-12) * (1 + abs(exact))
@@ -71,8 +70,7 @@ def assert_unbiased(
     z = (float(draws.mean()) - exact) / error
     if not abs(z) <= threshold:
         raise AssertionError(
-            f"biased: the mean of {n} draws is {float(draws.mean()):.6g}, exact is "
-            f"{exact:.6g}; "
-            f"z = {z:.1f} beyond {threshold:.1f}"
+            f"biased: the mean of {n} draws is {float(draws.mean()):.6g}, exact is {exact:.6g}; z "
+            f"= {z:.1f} beyond {threshold:.1f}"
         )
     return z

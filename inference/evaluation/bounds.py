@@ -93,8 +93,7 @@ def elbo_per_datum(
     if model.shared:
         raise ValueError(
             f"{type(model).__name__} has one latent of facet {model.shared[0]!r} for all members "
-            "of a group, so a "
-            "datum has no ELBO of its own: use inference.elbo on whole groups"
+            "of a group, so a datum has no ELBO of its own: use inference.elbo on whole groups"
         )
     if torch.is_inference_mode_enabled():
         raise ValueError(
@@ -114,9 +113,7 @@ def elbo_per_datum(
 
 @contextmanager
 def _as_evaluated(guide: FacetGuide) -> Iterator[None]:
-    """Within this context the objective of ``guide`` is its model's ELBO: no dropout, no
-    relaxation, weights at 1.
-    """
+    """Within this context the objective is the ELBO: no dropout or relaxation, weights at 1."""
     model = guide.model
     at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
     with evaluating(guide), guide.without_relaxation(), at_one:

@@ -35,9 +35,7 @@ def latents_of_cluster(
 
 
 def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """From probabilities ``[N, K]``: non-empty clusters in order of the mean probability of their
-    data; each datum's cluster and its probability.
-    """
+    """Non-empty clusters, the surest first; each datum's cluster and its probability ``[N]``."""
     cluster, certainty = proba.argmax(-1), proba.max(-1)
     return (
         sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean()),

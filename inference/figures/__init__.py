@@ -1,6 +1,4 @@
-"""Figures of a fitted model; each function returns a new figure, and ``save_figures`` writes those
-of facets and clusters.
-"""
+"""Figures of a fitted model; ``save_figures`` writes those of facets and clusters."""
 
 from inference.figures.facets import (
     cluster_gallery,

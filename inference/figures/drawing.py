@@ -137,9 +137,7 @@ def pixels(x: np.ndarray) -> np.ndarray:
 
 
 def is_image(shape: Sequence[int]) -> bool:
-    """Whether a datum of this shape can be drawn: ``(H, W)``, or ``(C, H, W)`` with one or three
-    channels.
-    """
+    """Whether such a datum can be drawn: ``(H, W)``, or ``(C, H, W)`` with 1 or 3 channels."""
     return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
 
 

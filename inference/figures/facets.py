@@ -1,6 +1,4 @@
-"""Figures of facets and clusters. Each function returns a new figure; `save_figures` writes all of
-them.
-"""
+"""Figures of facets and clusters; `save_figures` writes all of them."""
 
 from __future__ import annotations
 
@@ -366,9 +364,7 @@ def _clustered(guide: FacetGuide) -> list[str]:
 def _ranked_clusters(
     guide: FacetGuide, x: ArrayLike, facet: str, most: int = MAX_CLUSTERS
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Non-empty clusters in order of the mean probability of their data, ``most`` at most; each
-    datum's cluster and its probability.
-    """
+    """As :func:`~inference.evaluation.clusters.rank_clusters`, with ``most`` clusters at most."""
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
         raise ValueError(

@@ -68,9 +68,7 @@ def training_series(
 
 
 def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Limits of an axis that shows the ELBO without the lowest values of the first steps; those of
-    an empty axis if no record has a finite one.
-    """
+    """Limits of an axis for the ELBO, without the lowest values of the first steps."""
     elbo = np.array(_column(history, "elbo"), float)
     finite = elbo[np.isfinite(elbo)]  # a step that is skipped leaves a record without one
     if not len(finite):

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from inference.initialization.nearest import CellSearch, ExactSearch, nearest_search
+from inference.initialization.nearest import CellSearch, nearest_search
 from inference.initialization.spectral import spectral_clusters
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_size
@@ -159,9 +160,7 @@ def centred_rows(data: Tensor, loc: Tensor) -> np.ndarray:
 
 
 def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
-    """At most ``dim`` principal components of rows ``[N, D]``: of 10,000 at random if there are
-    more, as the data may be sorted.
-    """
+    """At most ``dim`` principal components of rows ``[N, D]``, or of 10,000 random ones."""
     if len(rows) > PCA_ROWS:
         rows = rows[np.random.default_rng(seed).choice(len(rows), PCA_ROWS, replace=False)]
     pca = PCA(min(dim, *rows.shape), random_state=seed)
@@ -203,15 +202,13 @@ def symmetric(one_way: csr_matrix) -> csr_matrix:
 
 
 def _least_scale(distance: np.ndarray) -> float:
-    """Of a graph's sigmas, its distances from last neighbours: data that coincide would be cut off
-    at 0.
-    """
+    """Of distances from last neighbours: data that coincide would be cut off at 0."""
     last = distance[:, -1]
     return LEAST_SCALE * float(np.median(last[last > 0])) if last.any() else 1.0
 
 
 def _nearest(
-    search: ExactSearch | CellSearch,
+    search: NearestNeighbors | CellSearch,
     forms: Sequence[np.ndarray],
     number: int,
     themselves: bool = True,
@@ -221,7 +218,7 @@ def _nearest(
     :param themselves: whether the forms are of the data among which is searched: none is its own
         neighbour.
     """
-    found = [search.nearest(each, number + themselves) for each in forms]
+    found = [search.kneighbors(each, number + themselves) for each in forms]
     distance, neighbor = (np.concatenate(each, 1) for each in zip(*found, strict=True))
     rows = np.arange(len(distance))[:, None]
     if themselves:

@@ -27,10 +27,7 @@ DIM = 100
 
 
 def image_graph(
-    images: ArrayLike | Tensor,
-    num_neighbors: int = 10,
-    seed: int = 0,
-    approximate: bool | None = None,
+    images: ArrayLike | Tensor, num_neighbors: int = 10, seed: int = 0
 ) -> NeighborGraph:
     """The graph of images whose edges, in the sense of gradients, lie in about the same places.
 
@@ -39,7 +36,7 @@ def image_graph(
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
     :param num_neighbors: of each image, below N.
-    :param approximate: as of :class:`NeighborGraph`, which raises the same errors.
+    :raises ValueError: as :class:`NeighborGraph` does.
 
     Example:
         >>> import numpy as np
@@ -50,7 +47,7 @@ def image_graph(
     """
     pixels = _pixels(images)
     forms = [oriented_gradients(each) for each in (pixels, *image_variants(pixels))]
-    return NeighborGraph(forms[0], num_neighbors, DIM, forms[1:], seed, approximate)
+    return NeighborGraph(forms[0], num_neighbors, DIM, forms[1:], seed)
 
 
 def oriented_gradients(images: ArrayLike | Tensor) -> Tensor:

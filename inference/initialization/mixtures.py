@@ -30,11 +30,13 @@ from ppl_models.given.sparse import SparseRows
 from ppl_models.modes import evaluating, training
 from ppl_models.priors import Mixture, StandardNormal
 from ppl_models.priors.base import Data
-from ppl_models.turns import let_others_in
+from ppl_models.turns import yield_lock
 
 __all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
 
 
+# In which clusters are taught: steps and passes over the data, at most, and rows of a step.
+STEPS, PASSES, BATCH_SIZE = 400, 100, 256
 # What a cold start fits its mixtures to, of each datum's posterior.
 FIT_TO: dict[str, Callable[[TorchDistribution], Tensor]] = {
     "means": lambda q: q.mean,
@@ -150,13 +152,10 @@ def fit_mixtures(
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", ConvergenceWarning
-                )  # expected, as only one step is taken
+                warnings.simplefilter("ignore", ConvergenceWarning)  # only one step is taken
                 fitted = _fitted(prior, means, fitted.covariance_type, seed, **options | start)
-        within = _averages(
-            variances, torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy()))
-        )
+        proba = fitted.predict_proba(means.double().cpu().numpy())
+        within = _averages(variances, torch.as_tensor(proba))
         prior.place(
             torch.as_tensor(fitted.means_),
             _covariances(fitted).to(means) + torch.diag_embed(within),
@@ -176,7 +175,7 @@ def warm_start(
     label: Any = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train first with a standard normal in place of every mixture, then fit the mixtures to the
+    """Train first with a standard normal instead of every mixture, then fit the mixtures to the
     latents.
 
     On a few thousand data, a mixture that is trained from the start collapses into one cluster; it
@@ -247,9 +246,6 @@ def _teach_clusters(
     rows: Observed,
     facets: Collection[str],
     seed: int,
-    steps: int = 400,
-    batch_size: int = 256,
-    passes: int = 100,
 ) -> None:
     """Train the network's q(c given x) on the responsibilities of new mixtures at the posterior
     mean of z.
@@ -257,10 +253,8 @@ def _teach_clusters(
     What distinguished the old clusters' latents does not help the new ones, so they all start the
     same way, from the mixture. The network is in training mode, in which batches are normalised by
     their own statistics.
-
-    :param steps: at most; fewer where they are more than ``passes`` over the data.
     """
-    steps = min(steps, ceil(passes * len(rows) / batch_size))
+    steps = min(STEPS, ceil(PASSES * len(rows) / BATCH_SIZE))
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
@@ -268,7 +262,7 @@ def _teach_clusters(
     device = rows.x.device
     with seeded(seed, device), torch.enable_grad(), evaluating(teacher), training(guide):
         for _ in range(steps):
-            batch = rows[torch.randint(len(rows), (batch_size,), device=device)].x
+            batch = rows[torch.randint(len(rows), (BATCH_SIZE,), device=device)].x
             with torch.no_grad():
                 targets = teacher.heads(batch)
             heads = guide.heads(batch)
@@ -281,16 +275,14 @@ def _teach_clusters(
             optimizer.zero_grad(set_to_none=True)
             torch.stack(distances).sum().backward()
             optimizer.step()
-            let_others_in()
+            yield_lock()
     optimizer.zero_grad(set_to_none=True)
 
 
 def _distance_to_mixture(
     guide: NetworkGuide, teacher: NetworkGuide, name: str, head: Tensor, target_head: Tensor
 ) -> Tensor:
-    """Distance of a facet's head from the teacher's latents and from the mixture's responsibilities
-    for them.
-    """
+    """Distance of a facet's head from the teacher's latents and the mixture's responsibilities."""
     with torch.no_grad():
         target = teacher.latent_posterior(name, target_head)
         responsibilities = guide.model.priors[name].log_joint(target.mean).softmax(-1)
@@ -303,9 +295,8 @@ def _distance_to_mixture(
 def _check_clusters_are_inferred(model: FacetModel) -> None:
     if model.takes:
         raise ValueError(
-            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn "
-            "in training and cannot "
-            "start from clusters found in the latents"
+            f"{type(model).__name__} is given {' and '.join(model.takes)}: its components learn in "
+            "training and cannot start from clusters found in the latents"
         )
 
 
@@ -334,20 +325,16 @@ def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
         if len(rows) < max(prior.num_components, 2):
             raise ValueError(
                 f"{len(rows)} rows are too few to fit the {prior.num_components} components of "
-                f"facet {name!r}: give at "
-                "least as many, and two"
+                f"facet {name!r}: give at least as many, and two"
             )
 
 
 # On one thread: its products take microseconds, and a second thread makes them slower.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
-    mixture = FittedMixture(
-        prior.num_components, covariance_type=covariance, random_state=seed, **options
-    )
-    return mixture.fit(
-        z.double().cpu().numpy()
-    )  # in float32, components of few similar data have a singular covariance
+    kind = {"covariance_type": covariance, "random_state": seed}
+    # In float32, components of few similar data have a singular covariance.
+    return FittedMixture(prior.num_components, **kind, **options).fit(z.double().cpu().numpy())
 
 
 def _in_common_if_likelier(
@@ -373,10 +360,8 @@ def _covariances(fitted: FittedMixture) -> Tensor:
 
 def _averages(values: Tensor, weights: Tensor) -> Tensor:
     """Means of ``values`` ``[N, d]`` under each column of ``weights`` ``[N, K]``: ``[K, d]``."""
-    weights = weights.to(values)
-    return (weights.mT @ values) / weights.sum(0).clamp_min(
-        torch.finfo(values.dtype).tiny
-    ).unsqueeze(-1)
+    weights, tiny = weights.to(values), torch.finfo(values.dtype).tiny
+    return (weights.mT @ values) / weights.sum(0).clamp_min(tiny).unsqueeze(-1)
 
 
 def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:

@@ -17,23 +17,6 @@ MANY = 20_000
 ROWS_A_CELL, CELLS_SEARCHED = 40, 16
 
 
-class ExactSearch:
-    """Among all data.
-
-    :param places: ``[N, d]``, float32.
-    """
-
-    def __init__(self, places: np.ndarray) -> None:
-        self._search = NearestNeighbors().fit(places)
-
-    def nearest(self, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and numbers ``[M, number]`` of the nearest data, nearest first.
-
-        :param places: ``[M, d]``.
-        """
-        return self._search.kneighbors(places, number)
-
-
 class CellSearch:
     """Among the data in the cells around the nearest centres of k-means, by faiss.
 
@@ -58,8 +41,12 @@ class CellSearch:
         self._index.nprobe = CELLS_SEARCHED
         self._cells = cells
 
-    def nearest(self, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`ExactSearch.nearest`."""
+    def kneighbors(self, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Distances and numbers ``[M, number]`` of the nearest data, nearest first, as
+        scikit-learn's search of that name gives.
+
+        :param places: ``[M, d]``.
+        """
         squared, found = self._index.search(places, number)
         few = (found < 0).any(1)  # in their cells
         if few.any():
@@ -71,12 +58,10 @@ class CellSearch:
         return np.sqrt(squared.clip(0)), found
 
 
-def nearest_search(places: np.ndarray, approximate: bool | None) -> ExactSearch | CellSearch:
-    """The search that ``approximate`` asks for; by default cells for more than 20,000 data, where
-    faiss is installed.
-    """
+def nearest_search(places: np.ndarray, approximate: bool | None) -> NearestNeighbors | CellSearch:
+    """By default cells for more than 20,000 data, where faiss is installed."""
     check_one_of("approximate", approximate, (None, True, False))
     if approximate is None and len(places) > MANY:
         with suppress(ImportError):
             return CellSearch(places)
-    return CellSearch(places) if approximate else ExactSearch(places)
+    return CellSearch(places) if approximate else NearestNeighbors().fit(places)

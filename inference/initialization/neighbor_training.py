@@ -1,6 +1,4 @@
-"""Training with a prior over neighbours: the clusters' posterior on the graph, and steps of SVI, in
-turns.
-"""
+"""Training with a prior over neighbours: the clusters' posterior and steps of SVI, in turns."""
 
 from __future__ import annotations
 

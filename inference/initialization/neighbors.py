@@ -21,6 +21,8 @@ from ppl_models.given.sparse import SparseRows
 
 __all__ = ["neighbor_clusters", "neighbor_start"]
 
+# Most principal components in which neighbours are found.
+DIM = 50
 # Rows on which clusters are counted, the most clusters, and samples of a normal to compare with.
 COUNTED_ROWS, MOST_CLUSTERS, NORMAL_SAMPLES = 3000, 40, 3
 # How far an eigenvalue is above those of normal samples, as a share of the way to the largest one:
@@ -32,7 +34,6 @@ def neighbor_clusters(
     x: ArrayLike | Tensor,
     num_clusters: int | None = None,
     num_neighbors: int = 10,
-    dim: int = 50,
     max_rows: int = 60_000,
     seed: int = 0,
 ) -> np.ndarray:
@@ -43,7 +44,7 @@ def neighbor_clusters(
     given as ``label=`` to ``fit``, with a guide whose ``label_weight`` is above 0, encoder and
     decoder learn them within a few passes over the data.
 
-    Neighbours are found in ``dim`` principal components. The weight of an edge falls with its
+    Neighbours are found in at most 50 principal components. The weight of an edge falls with its
     length, relative to the distances of both ends from their last neighbours (Zelnik-Manor and
     Perona, *Self-tuning spectral clustering*, 2004); a tenth of the mean degree is added to every
     degree, so that a few isolated data do not form a cluster (Qin and Rohe, *Regularized spectral
@@ -57,7 +58,6 @@ def neighbor_clusters(
         eigenvalues well above the second one of graphs of normal samples with the same covariance,
         which have a single cluster, or as it has parts that no edge joins, if there are more.
     :param num_neighbors: of each datum, below N.
-    :param dim: most principal components to use.
     :param max_rows: most data to use, chosen at random.
     :param seed: of this choice, the components, the eigenvectors' starting values and k-means.
     :returns: clusters ``[N]``, integers from 0 to K - 1, and -1 for data that were not used.
@@ -78,7 +78,7 @@ def neighbor_clusters(
     sizes = {"num_neighbors": num_neighbors}
     if num_clusters is not None:
         sizes["num_clusters"] = num_clusters
-    for name, size in (*sizes.items(), ("dim", dim), ("max_rows", max_rows)):
+    for name, size in (*sizes.items(), ("max_rows", max_rows)):
         check_size(name, size)
     looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]
     for name, size in sizes.items():
@@ -89,7 +89,7 @@ def neighbor_clusters(
     chosen = data[torch.as_tensor(looked_at, device=data.device)]
     rows = centred_rows(chosen, chosen.flatten(1).double().mean(0))
     rows, copy_of = _distinct(rows, more_than=max(sizes.values()))
-    rows = principal_components(rows, dim, seed).transform(rows)
+    rows = principal_components(rows, DIM, seed).transform(rows)
     if num_clusters is None:
         num_clusters = _number_of_clusters(rows[:COUNTED_ROWS], num_neighbors, seed)
     affinity = neighbor_weights(rows, num_neighbors)
@@ -104,7 +104,6 @@ def neighbor_start(
     epochs: int,
     facet: str | None = None,
     num_neighbors: int = 10,
-    max_rows: int = 60_000,
     seed: int = 0,
     label: Mapping[str, Any] | None = None,
     **fit_options: Any,
@@ -123,7 +122,6 @@ def neighbor_start(
     :param x: complete data ``[N, *x_shape]``, with entries on one scale.
     :param facet: the facet that gets the clusters; by default the deepest one with a mixture.
     :param num_neighbors: of each datum.
-    :param max_rows: most data whose neighbours are searched.
     :param seed: of the clusters and the mixtures' fits.
     :param label: known clusters of other facets, by name: integers ``[N]``, -1 where unknown.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
@@ -158,19 +156,14 @@ def neighbor_start(
     if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
         raise ValueError(
             f"{type(guide).__name__} would not learn clusters that it is given: use a VaDEGuide "
-            "with a label_weight "
-            "above 0, such as VaDEGuide(model, label_weight=30)"
+            "with a label_weight above 0, such as VaDEGuide(model, label_weight=30)"
         )
     rows = guide.observed(x, {}).x
     if isinstance(rows, SparseRows):
         raise ValueError("x is sparse, but distances need dense rows: give x.toarray()")
     as_labels = {**known, name: np.full(len(rows), -1)}
-    runner.plan(
-        x, epochs, label=as_labels, **fit_options
-    )  # raises an error if an argument does not fit
-    known[name] = neighbor_clusters(
-        rows, prior.num_components, num_neighbors, max_rows=max_rows, seed=seed
-    )
+    runner.plan(x, epochs, label=as_labels, **fit_options)  # refuses what does not fit
+    known[name] = neighbor_clusters(rows, prior.num_components, num_neighbors, seed=seed)
     fit_mixtures(guide, x, seed=seed, label=known)
     return runner.fit(x, epochs, label=known, **fit_options)
 
@@ -188,9 +181,7 @@ def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _number_of_clusters(rows: np.ndarray, num_neighbors: int, seed: int) -> int:
-    """How many eigenvalues of the graph are well above all but the first of a normal sample's, or
-    how many parts it has.
-    """
+    """How many eigenvalues are well above those of a normal sample, or how many parts there are."""
     most = min(MOST_CLUSTERS, len(rows) - 2)
     if most < 2:
         return 1

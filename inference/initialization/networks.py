@@ -1,6 +1,4 @@
-"""Starting values of the networks: layers scaled by their outputs on data, or the weights of an
-autoencoder.
-"""
+"""Starting values of the networks: scaled by their outputs on data, or an autoencoder's."""
 
 from __future__ import annotations
 
@@ -172,9 +170,7 @@ def data_dependent_start(
 
 @contextmanager
 def _scaled_to_outputs(guide: FacetGuide, wanted: float) -> Iterator[None]:
-    """Within this context each layer of the networks that is called is scaled by its outputs, to
-    this standard deviation.
-    """
+    """Within this context each layer that is called is scaled to outputs of this deviation."""
     of_flows = set(guide.layers.modules())
     parts = [part for part in guide.modules() if part not in of_flows]
     layers = [p for p in parts if isinstance(p, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
@@ -197,9 +193,7 @@ def _scaled_to_outputs(guide: FacetGuide, wanted: float) -> Iterator[None]:
 
 
 def _scale_to_output(wanted: float, layer: Any, inputs: Any, output: Tensor) -> Tensor:
-    """Scale the layer that returned ``output`` so that each unit has mean 0 and this deviation;
-    return its new output.
-    """
+    """Scale the layer so that each unit has mean 0 and this deviation; returns its new output."""
     images = isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
     flat = output.transpose(1, -1) if images else output  # [..., units]
     mean = flat.flatten(0, -2).mean(0)

@@ -20,12 +20,12 @@ class Conditioned_ELBO(GuideEnum_ELBO):
     r""":class:`GuideEnum_ELBO` less :math:`\alpha \, \mathrm{CN}(L)` for each datum (Willetts and
     Paige, *I Don't Need u*, footnote 2).
 
-    CN is the condition number of :func:`~inference.evaluation.identifiability_matrix`, summed over
-    the model's Gaussian mixtures of diagonal covariance; each needs 2 d + 1 components, of
-    different scales: where all are alike, as in a new model, L is singular and the objective
-    infinite, so begin with :func:`~inference.warm_start` or :func:`~inference.fit_mixtures`. It is
-    at most the ELBO; the history's ``elbo`` leaves the penalty out, its ``objective`` has it.
-    :class:`~inference.evaluation.KeepIdentifiable` is the remedy of the paper's main text.
+    CN is the condition number of L, the components' natural parameters less those of the first one
+    (Eq. 2), summed over the model's Gaussian mixtures of diagonal covariance; each needs 2 d + 1
+    components, of different scales: where all are alike, as in a new model, L is singular and the
+    objective infinite, so begin with :func:`~inference.warm_start` or
+    :func:`~inference.fit_mixtures`. It is at most the ELBO; the history's ``elbo`` leaves the
+    penalty out, its ``objective`` has it.
 
     :param weight: :math:`\alpha`, in nats per datum, at least 0.
     :param max_plate_nesting: of the guide, as for :class:`GuideEnum_ELBO`.

@@ -1,6 +1,4 @@
-"""What the objectives here share: a value that stays a tensor, and traces without the parts that
-only Pyro's surrogates need.
-"""
+"""What the objectives share: a value that stays a tensor, and traces without surrogates."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ def densities(trace: Trace) -> Iterator[Tensor]:
 
 
 def _score(trace: Trace) -> None:
-    """Write what ``Trace.compute_log_prob`` writes into the sites, except their sums, which are not
-    used here.
-    """
+    """Write into the sites what ``Trace.compute_log_prob`` does, but for their sums."""
     for _, site in site_densities(trace):
         site["unscaled_log_prob"] = site["fn"].log_prob(
             site["value"], *site["args"], **site["kwargs"]

@@ -98,9 +98,7 @@ class _EnumerateSites(Messenger):
 
 
 def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor]:
-    """Probabilities of each enumerated guide site, by its dimension (counted from the right), in
-    the guide's order.
-    """
+    """Probabilities of each enumerated guide site, by its dimension from the right, in order."""
     probs = {}
     for name, site in site_densities(guide_trace):
         if "_enumerate_dim" in site["infer"]:

@@ -41,9 +41,8 @@ class Suitable:
         if not isinstance(objective, self.suitable) or isinstance(objective, self.unsuitable):
             raise ValueError(
                 f"{type(guide).__name__} {self.why.format(objective=type(objective).__name__)}: "
-                "use "
-                f"{' or '.join(kind.__name__ for kind in self.suitable)}, or leave the objective "
-                "out"
+                f"use {' or '.join(kind.__name__ for kind in self.suitable)}, or leave the "
+                "objective out"
             )
 
 
@@ -105,9 +104,8 @@ def _check_objective(objective: Any, guide: FacetGuide) -> None:
     if objective.max_plate_nesting < guide.max_plate_nesting:
         raise ValueError(
             f"{type(guide).__name__} with num_samples={guide.num_samples} has "
-            f"{guide.max_plate_nesting} plates, but "
-            f"the objective was built for {objective.max_plate_nesting}: "
-            f"give it max_plate_nesting={guide.max_plate_nesting}"
+            f"{guide.max_plate_nesting} plates, but the objective was built for "
+            f"{objective.max_plate_nesting}: give it max_plate_nesting={guide.max_plate_nesting}"
         )
 
 

@@ -73,9 +73,7 @@ class MeanFieldEnum_ELBO(GuideEnum_ELBO):
 
 
 def _terms(model_trace: Trace, guide_trace: Trace) -> Iterator[Tensor]:
-    """The terms of the sum: densities of observed sites, minus KLs, minus terms that only the guide
-    has (pyro.factor).
-    """
+    """Densities of observed sites, minus KLs, minus what only the guide has (``pyro.factor``)."""
     for name, site in site_densities(model_trace):
         yield site["log_prob"] if site["is_observed"] else -_kl(name, guide_trace.nodes[name], site)
     for name, site in site_densities(guide_trace):

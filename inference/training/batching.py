@@ -31,9 +31,7 @@ class Batching(Options):
     def batches(
         self, data: Observed, batch_size: int, generator: Generator | None = None
     ) -> Iterator[Observed]:
-        """One pass over the data in random order, from ``generator`` or else the random stream of
-        the data's device.
-        """
+        """A pass in random order, by ``generator`` or else the device's random stream."""
 
     @abstractmethod
     def subset(self, data: Observed, at_most: int) -> Observed:

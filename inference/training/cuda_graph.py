@@ -1,6 +1,4 @@
-"""The step of a run as one CUDA graph: recorded once, then replayed without a launch for each
-kernel.
-"""
+"""The step of a run as one CUDA graph: recorded once, and replayed without single launches."""
 
 from __future__ import annotations
 
@@ -38,9 +36,8 @@ class CUDAGraphStep(SingleRunStep):
         ):
             how = getattr(source, "batching", source)
             raise ValueError(
-                f"compile='cuda graph' needs batches of one size, but {how!r} gives "
-                f"none of {source.batch_size} rows here: leave it out, or give a "
-                "smaller batch_size"
+                f"compile='cuda graph' needs batches of one size, but {how!r} gives none of "
+                f"{source.batch_size} rows here: leave it out, or give a smaller batch_size"
             )
         self.warm = 0
         self.replay: Callable[[], None] | None = None
@@ -110,9 +107,7 @@ class CUDAGraphStep(SingleRunStep):
 
 
 def recorded(take: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
-    """A function that replays ``take``, and the tensor that holds its result; recording computes
-    nothing.
-    """
+    """A function that replays ``take``, and the tensor of its result; nothing is computed yet."""
     graph = torch.cuda.CUDAGraph()
     # Other threads, such as those that pin a loader's batches, may continue meanwhile.
     with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):

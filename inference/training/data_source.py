@@ -1,6 +1,4 @@
-"""How data reach the steps: from memory or a memory-mapped file, batched here, or from a PyTorch
-loader.
-"""
+"""How data reach the steps: from memory or a mapped file, batched here, or from a loader."""
 
 from __future__ import annotations
 
@@ -171,9 +169,7 @@ class LoaderSource(DataSource):
         self.in_parts = self.processes.size > 1 and self._takes_parts()
 
     def _takes_parts(self) -> bool:
-        """Whether each process can read its own items alone: groups stay whole, and other rows are
-        items.
-        """
+        """Whether each process can read its own items alone: rows are items, without groups."""
         if "group" in self.held[0].given or not takes_parts(self.loader):
             return False
         return items_of_first_batch(self.loader, 0) == self.batch_size

@@ -15,8 +15,9 @@ from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
 from tqdm import tqdm
 
-from inference.checkpoints.periodic import CheckpointWriter, NoCheckpoints
+from inference.checkpoints.periodic import CheckpointWriter
 from inference.checkpoints.training_state import TrainingProgress
+from inference.distributed import SingleProcess
 from inference.evaluation.bounds import mutual_information
 from inference.objectives import Loss
 from inference.progress import progress_bar
@@ -30,7 +31,7 @@ from inference.training.plan import FitPlan
 from inference.training.steps import ScheduledLoss, Steps
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, network_precision
-from ppl_models.turns import let_others_in
+from ppl_models.turns import yield_lock
 
 __all__ = ["DeadFacetWarning", "train"]
 
@@ -84,13 +85,15 @@ def _train(plan: FitPlan) -> None:
     ):
         for run in plan.runs:
             run.should_stop = False
-            processes.broadcast_run(run)
+            _copy_to_all(run, processes)
             _check_first_step(run, first, plan.weights)
         if not processes.is_first:
-            set_random_state(processes.fresh_random_state(lead), lead.device)
+            fresh = processes.fresh_random_state(lead.seed, lead.step, lead.device)
+            set_random_state(fresh, lead.device)
         checks = is_validation_enabled()
-        with plan.checkpoint_writer() as writer, pyro.validation_enabled(False):
-            writer.restore(at, trackers)
+        with plan.checkpoint_writer(trackers, at) as writer, pyro.validation_enabled(False):
+            if writer is not None:
+                writer.restore()
             bar.update(at.epoch * source.steps + at.batches)
             parts = (plan.weights, source, trackers, processes, plan.recording)
             steps = plan.step_type(plan.runs, *parts)
@@ -134,8 +137,36 @@ def _report(
     plan.lead.keep_random_state()
     for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
         plan.processes.on_first(partial(complete, run, record, callbacks))
-        plan.processes.broadcast_run(run)
+        _copy_to_all(run, plan.processes)
         record |= run.history[-1]
+
+
+def _copy_to_all(run: Run, processes: SingleProcess) -> None:
+    """Copy what callbacks may have changed in the first process, such as parameters and rates."""
+    if processes.size == 1:
+        return
+    parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups
+    tensors = [*parameters, *run.loss.buffers()]
+    told: Any = processes.on_first(
+        lambda: {
+            "tensors": [tensor.detach().cpu() for tensor in tensors],
+            "learn": [p.requires_grad for p in parameters],
+            "rates": [group["lr"] for group in groups],
+            "records": run.history[-1:],
+            "should_stop": run.should_stop,
+        }
+    )
+    if processes.is_first:
+        return
+    for tensor, value in zip(tensors, told["tensors"], strict=True):
+        tensor.data.copy_(value)
+    for p, learns in zip(parameters, told["learn"], strict=True):
+        p.requires_grad_(learns)
+    for group, rate in zip(groups, told["rates"], strict=True):
+        group["lr"] = rate
+    run.should_stop = told["should_stop"]
+    known = run.history[-1]["step"] if run.history else None
+    run.history += [record for record in told["records"] if record["step"] != known]
 
 
 def _loop(
@@ -143,7 +174,7 @@ def _loop(
     steps: Steps,
     bar: tqdm,
     at: TrainingProgress,
-    writer: CheckpointWriter | NoCheckpoints,
+    writer: CheckpointWriter | None,
 ) -> Iterator[list[dict]]:
     """The loop itself: yields the start of each run's record at each logging interval."""
     runs, lead = plan.runs, plan.lead
@@ -157,9 +188,10 @@ def _loop(
             at.batches += len(batches)
             for run in runs:
                 run.step += len(batches)
-            writer.after_step(at, steps.trackers)
+            if writer is not None:
+                writer.after_step()
             bar.update(len(batches))
-            let_others_in()
+            yield_lock()
         at.epoch, at.batches = at.epoch + 1, 0
         for run in runs:
             run.epoch = first + at.epoch
@@ -172,7 +204,8 @@ def _loop(
             at.logged = lead.step
             at.total_loss.zero_()
             at.stopped = all(run.should_stop for run in runs)
-        writer.after_epoch(at, steps.trackers, last=at.stopped or at.epoch == plan.epochs)
+        if writer is not None:
+            writer.after_epoch(last=at.stopped or at.epoch == plan.epochs)
 
 
 def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
@@ -187,9 +220,7 @@ def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
 
 
 def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
-    """Compute one objective with all of Pyro's checks on, without changing parameters or random
-    streams.
-    """
+    """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
     with evaluating(run.loss), run.model.weights_set_to(*at_start):
         if not _starts_finite(run, batch) and run.guard.action == "stop":
@@ -252,9 +283,8 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
             if gate == 1 and nats < DEAD_BELOW:
                 warnings.warn(
                     f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it encodes nothing "
-                    "about the data: "
-                    "it has died, or has not learned yet; try a warm start, a slower fade-in or "
-                    "more epochs",
+                    "about the data: it has died, or has not learned yet; try a warm start, a "
+                    "slower fade-in or more epochs",
                     DeadFacetWarning,
                     stacklevel=4,
                 )

@@ -98,19 +98,15 @@ class NonFiniteTracker:
         return skipped
 
     def diagnosis(self, source: DataSource) -> str:
-        """Which step, which parameters' gradients and, if it can be reproduced, which term was not
-        finite.
-        """
+        """Which step, which gradients and, if it can be told, which term was not finite."""
         run, rate = self.run, self.run.optimizer.param_groups[0]["lr"]
         return (
             f"the objective of the run with seed {run.seed}, or its gradient, was not finite at "
-            "step "
-            f"{int(self.first) + 1} (the run is in epoch {run.epoch}) at lr={rate}; "
-            "parameters are as they were before that step.\n"
-            f"  Gradients that were not finite: {_some(self.non_finite_gradients()) or 'none'}\n"
-            "  Terms that are not, on the data, with these parameters: "
-            f"{_some(self.non_finite_terms(source)) or 'none'}\n"
-            f"  Try one of:\n  - a lower rate\n  - data of another scale{self._skipping()}"
+            f"step {int(self.first) + 1} (the run is in epoch {run.epoch}) at lr={rate}; "
+            "parameters are as they were before that step.\n  Gradients that were not finite: "
+            f"{_some(self.non_finite_gradients()) or 'none'}\n  Terms that are not, on the data, "
+            f"with these parameters: {_some(self.non_finite_terms(source)) or 'none'}\n  Try one "
+            f"of:\n  - a lower rate\n  - data of another scale{self._skipping()}"
         )
 
     def _skipping(self) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from inference.checkpoints.periodic import Checkpoints, CheckpointWriter, NoCheckpoints
+from inference.checkpoints.periodic import Checkpoints, CheckpointWriter
+from inference.checkpoints.training_state import TrainingProgress
 from inference.distributed import SingleProcess
 from inference.records import plain
 from inference.run import Callback, Run, check_optimized, check_precision
@@ -109,17 +110,16 @@ class FitPlan:
             "runners": [[run.seed, run.epoch, run.step, run.lr] for run in self.runs],
         }
 
-    @contextmanager
-    def checkpoint_writer(self) -> Iterator[CheckpointWriter | NoCheckpoints]:
-        """The object that writes and reads checkpoints during this plan."""
+    def checkpoint_writer(
+        self, trackers: Sequence[Any], at: TrainingProgress
+    ) -> AbstractContextManager[CheckpointWriter | None]:
+        """What writes and reads checkpoints while this plan is carried out."""
         if self.checkpoints is None:
-            yield NoCheckpoints()
-            return
-        described = self.description()
-        with self.checkpoints.writer(
-            self.runs, self.callbacks, described, self.processes
-        ) as writer:
-            yield writer
+            return nullcontext()
+        call = self.description()
+        return self.checkpoints.writer(
+            self.runs, self.callbacks, trackers, at, call, self.processes
+        )
 
 
 def _described(callback: Any) -> list[Any]:

@@ -20,10 +20,9 @@ from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
 
 from inference.randomness import seeded
-from inference.training.in_place import reuse_memory
-from inference.training.products import use_faster_products
 from inference.training.simplify import has_an_effect, simplify
 from inference.training.torchscript import torchscript
+from ppl_models.networks.dense import use_faster_products
 
 #: Maps a function's tensors to its results.
 Program = Callable[..., Sequence[Tensor]]
@@ -102,7 +101,6 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
     program = copy.deepcopy(program)
     use_faster_products(program.graph)
     program.graph.eliminate_dead_code(has_an_effect)
-    reuse_memory(program.graph)
     program.recompile()
     try:
         script = torchscript(program)
@@ -112,9 +110,7 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
 
 
 def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bool:
-    """Whether a program has a function's results, and changes its tensors alike, on one random
-    stream, up to rounding.
-    """
+    """Whether a program has a function's results and effects, on equal draws, up to rounding."""
     results = []
     for run in (function, program):
         given = _copies(examples)
@@ -178,9 +174,7 @@ class _RulesForGradients(TorchFunctionMode):
 
 
 def _traced(function: Callable[..., object], examples: Sequence[Tensor]) -> GraphModule:
-    """Shapes of all results in one mode: ``make_fx`` would make one for each operation, which takes
-    more than half of its time.
-    """
+    """In one mode for all shapes: with one for each operation it takes twice the time."""
     # PyTorch may move them: without them steps run through Pyro.
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -217,9 +217,7 @@ class SingleRunStep(Steps):
 
 
 class VmappedStep(Steps):
-    """Several runs with stacked parameters, gradients and buffers, of which the runs' own are
-    views.
-    """
+    """Several runs; their own parameters, gradients and buffers are views of stacks."""
 
     def prepare(self) -> None:
         source = self.source
@@ -331,9 +329,7 @@ class VmappedStep(Steps):
 
 
 class ScheduledLoss(nn.Module):
-    """The objective with its weights, and the guide's scheduled options, set to their values at a
-    step.
-    """
+    """The objective, with its weights and the guide's options as they are at a step."""
 
     def __init__(self, loss: Loss, weights: Weights) -> None:
         super().__init__()

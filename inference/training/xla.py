@@ -183,9 +183,7 @@ def one_step(gradient: Program, update: Program, layout: Layout) -> Program:
 
 
 def _moved(step: Program, layout: Layout) -> Program:
-    """What tells whether a step is right: the objective, and the gradient as a whole, as parts of
-    it may be rounding alone.
-    """
+    """Objective and whole gradient, which tell whether a step is right: parts may be rounding."""
 
     def moved(*tensors: Tensor) -> list[Tensor]:
         now = [each.clone() for each in tensors]

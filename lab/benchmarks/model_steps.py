@@ -32,7 +32,7 @@ from inference.training.steps import Steps
 from lab.benchmarks.model_cases import Case, Size
 from ppl_models.given.observed import Observed
 from ppl_models.modes import network_precision
-from ppl_models.turns import let_others_in
+from ppl_models.turns import yield_lock
 
 __all__ = [
     "CLOCKS",
@@ -103,7 +103,7 @@ class FitSteps:
             self.steps.take(turn, self.number, self.total_loss)
         self.runner.step += len(turn)
         self.ahead = len(turn) - 1
-        let_others_in()
+        yield_lock()
 
     def next_pass(self) -> list[Observed]:
         self.runner.epoch += 1

@@ -18,7 +18,7 @@ from facetvae.datasets import Dataset, some_rows
 from guides import FacetGuide
 from inference import Checkpoints, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines
-from inference.checkpoints.atomic_files import write_together
+from inference.checkpoints.atomic_files import write_atomically
 from inference.checkpoints.periodic import remove_checkpoints
 from inference.figures.facets import save_figures
 from inference.randomness import usable_device
@@ -312,7 +312,7 @@ def open_run_folder(args: argparse.Namespace, settings: Any, data: Dataset) -> P
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file of a run folder, whole or not at all."""
-    write_together({path: (json.dumps(content, indent=2) + "\n").encode()})
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ from inference.callbacks import (
     ReduceOnPlateau,
     StopEarly,
 )
-from inference.evaluation.identifiability import (
+from lab.protocols.keep_identifiable import (
     KeepIdentifiable,
     coinciding_components,
     condition_number,
