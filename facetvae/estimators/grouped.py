@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,14 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from facetvae.estimators.base import FacetEstimator, RandomState, all_or_nothing
+from facetvae.estimators.base import FacetEstimator, restore_on_error
 from facetvae.estimators.defaults import default_dims, default_plain_network, epochs_of
 from guides import GroupedGuide
 from inference.training.batching import Groups
-from ppl_models import MLVAE, Likelihood
+from ppl_models import MLVAE
 from ppl_models.arrays import as_groups
 from ppl_models.checks import check_size
 from ppl_models.frames import given, is_frame, native_columns
-from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
 
 __all__ = ["ContentStyleTransformer"]
@@ -32,6 +32,7 @@ STEPS = 4000
 PARTS = ("content", "style")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     """Features in two parts: the content of each datum's group, and the datum's own style (ML-VAE,
     :class:`~ppl_models.mlvae.MLVAE`).
@@ -66,33 +67,11 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         (60, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        content_dim: int | None = None,
-        style_dim: int | None = None,
-        likelihood: Likelihood | None = None,
-        network: Architecture | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        random_state: RandomState = None,
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.content_dim = content_dim
-        self.style_dim = style_dim
-        self.likelihood = likelihood
-        self.network = network
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    content_dim: int | None = None
+    style_dim: int | None = None
 
     @exclusive()
-    @all_or_nothing
+    @restore_on_error
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> ContentStyleTransformer:
         """Learn what members of a group share.
 
@@ -165,10 +144,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
 
 def _groups(groups: Any, n: int) -> Tensor:
-    """Numbers of groups ``[n]``, which are given as integers or strings; by default, one a row.
-
-    :raises ValueError: if they are neither, or not one for each row.
-    """
+    """Numbers of groups ``[n]``, which are given as integers or strings; by default, one a row."""
     if groups is None:
         return torch.arange(n)
     if is_frame(groups) and groups.shape[1] == 1:
@@ -180,10 +156,7 @@ def _groups(groups: Any, n: int) -> Tensor:
 
 
 def _numbers(names: Sequence[Any]) -> np.ndarray:
-    """Numbers of groups that have names.
-
-    :raises ValueError: if one has none.
-    """
+    """Numbers of groups that have names."""
     if unnamed := [row for row, name in enumerate(names) if not isinstance(name, str)]:
         raise ValueError(
             "groups must be integers or strings, all of one kind and one a row; row "

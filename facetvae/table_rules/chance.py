@@ -70,8 +70,8 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
 
 
 def largest(x: np.ndarray) -> float:
-    """The largest squared singular value, by the smaller of the two products of ``x`` with itself:
-    a decomposition of a wide table takes many times as long.
+    """The largest squared singular value, by the smaller product of ``x`` with itself, which is
+    faster than a decomposition.
     """
     product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
     return float(np.linalg.eigvalsh(product).max(initial=0.0))

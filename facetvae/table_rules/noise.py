@@ -67,10 +67,9 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     likely where all columns have the same (probabilistic PCA), or columns depend on each other
     without any noise.
 
-    Rotated or mixed columns differ in it once each is divided by its own deviation, and latents
-    would be read from the noisy ones as much as from the others. Both models are fitted to one half
-    of the rows and judged on the other, with as many latents as are best there: at most ``dim``,
-    and no more than the covariances of D columns determine (Ledermann, 1937).
+    Both models are fitted to one half of the rows and judged on the other, with as many latents as
+    are best there: at most ``dim``, and no more than the covariances of D columns determine
+    (Ledermann, 1937).
 
     :param x: ``[N, D]``, standardised and complete. Of more than ``WIDE`` columns ``None``, because
         the likelihood takes time cubic in them.
@@ -87,16 +86,16 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     number = max(scores, key=scores.__getitem__)
     saturated = {vary.sum() - 1} if len(fitted) > 2 * vary.sum() else set()
     alike = [PCA(k, random_state=0).fit(fitted) for k in {*scores, *saturated}]
-    if min(each.noise_variance_ for each in alike) < CONSTANT**2:
+    if min(pca.noise_variance_ for pca in alike) < CONSTANT**2:
         return None
-    if not scores[number] > max(each.score(held_out) for each in alike):
+    if not scores[number] > max(pca.score(held_out) for pca in alike):
         return None
     noise = np.sqrt(_factor_analysis(number, rows).noise_variance_)
     noise = noise.clip(LEAST_SHARE * np.median(noise))
     size = np.sqrt((noise**2).mean())
-    every = np.full(len(vary), np.clip(size, *RESIDUAL_SHARE))
-    every[vary] *= noise / size
-    return every
+    of_all = np.full(len(vary), np.clip(size, *RESIDUAL_SHARE))
+    of_all[vary] *= noise / size
+    return of_all
 
 
 def _factors_by_likelihood(

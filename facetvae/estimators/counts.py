@@ -1,24 +1,31 @@
-"""How a start sees rows of counts: a few directions of their logarithms at a common total."""
+"""Rows of counts, sparse or not: read as sparse rows, returned as the user gave them, and seen by a
+start in a few directions of their logarithms at a common total.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array, vstack
+from scipy.sparse import csc_array, csr_array, issparse, vstack
 from scipy.sparse.linalg import LinearOperator, svds
+from torch import nn
 
-from facetvae.estimators.views import View
-from ppl_models.sparse import SparseRows
+from facetvae.estimators.arrays import Reader, View, plain_table
+from facetvae.estimators.encoding import Encoding
+from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
+from ppl_models.networks import Architecture
+from ppl_models.sparse import SparseRows, is_sparse, sparse_rows
 
-# Most directions.
-DIRECTIONS = 15
-# Fewest directions, of which chance alone may be the reason.
-FEWEST = 2
-# Shuffled matrices that a direction is compared with.
-SHUFFLES = 3
-# Columns that the directions are spread over, for each direction.
-SPREAD = 4
+# Widths of the default network. The first is paid for by every column: at 10,000 columns it takes
+# most of a step.
+WIDTHS = (128, 128)
+# Most directions; and fewest, of which chance alone may be the reason.
+DIRECTIONS, FEWEST = 15, 2
+# Shuffled matrices that a direction is compared with, and columns that each is spread over.
+SHUFFLES, SPREAD = 3, 4
 # Share of a column's squares that rounding alone leaves as variance.
 NO_VARIANCE = 1e-12
 # Noise that fills gaps between equal rows, in deviations of the numbers, and the relative length
@@ -63,7 +70,7 @@ class CountsView(View):
         noise = np.random.default_rng(seed).normal(size=(len(x), len(turns)))
         return numbers + FILLING * noise @ turns
 
-    def taught(self, x: SparseRows) -> SparseRows:  # type: ignore[override]
+    def network_input(self, x: SparseRows) -> SparseRows:  # type: ignore[override]
         return x
 
     def residual_scale(self, x: SparseRows, dim: int) -> float:  # type: ignore[override]
@@ -73,20 +80,8 @@ class CountsView(View):
 def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsView:
     """The view of rows of counts, in two directions if fewer exceed chance.
 
-    :param x: ``[N, D]``, or ``[N, D + 1]`` with the batches' codes in the last column if there are
-        several batches.
+    :param x: ``[N, D]``, of several batches ``[N, D + 1]`` with their codes in the last column.
     :raises ValueError: if rows do not differ.
-
-    Example:
-        >>> import numpy as np
-        >>> from scipy.sparse import csr_array
-        >>> from facetvae.estimators.counts_view import counts_view
-        >>> from ppl_models.sparse import sparse_rows
-        >>> rng = np.random.default_rng(0)
-        >>> rates = np.where(rng.random((2, 60)) < 0.3, 2.0, 0.4)  # of two kinds of texts
-        >>> x = sparse_rows(csr_array(rng.poisson(np.repeat(rates, 100, 0))))
-        >>> counts_view(x).numbers(x).shape  # two directions, spread over eight columns
-        (200, 8)
     """
     rng = np.random.default_rng(seed)
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
@@ -183,8 +178,127 @@ def _apart(x: SparseRows, num_columns: int) -> tuple[csr_array, np.ndarray]:
 
 
 def _spread(turns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Directions ``[m, D]`` as several times as many that depend on each other, and that together
-    keep distances.
-    """
+    """Directions ``[m, D]`` as several times as many, which together keep distances."""
     mixing, _ = np.linalg.qr(rng.normal(size=(SPREAD * len(turns), len(turns))))
     return mixing @ turns
+
+
+@dataclass(frozen=True)
+class CountsEncoding(Encoding):
+    """Counts stay as they are; the likelihood standardises what networks see."""
+
+    @property
+    def of_columns(self) -> bool:
+        return True
+
+    def encode(self, X: Any) -> SparseRows:  # type: ignore[override]
+        return sparse_rows(X if issparse(X) else csr_array(X))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+@dataclass(frozen=True)
+class CountsReader(Reader):
+    """Rows of counts, of which each row's total is given.
+
+    :ivar sparse: whether they came as a sparse matrix, so that draws are returned as one.
+    :ivar num_batches: of which the last column of X holds codes, if there are several.
+    """
+
+    accepts: ClassVar[dict[str, Any]] = {"accept_sparse": "csr"}
+
+    sparse: bool
+    num_batches: int = 1
+
+    def numbers(self, X: Any) -> Any:
+        if issparse(X):
+            return X.astype(float) if X.dtype == np.longdouble else X
+        return sparse_rows(X).tocsr() if is_sparse(X) else plain_table(X)
+
+    def encoding(
+        self, X: Any, likelihood: Likelihood | None, rows: np.ndarray | None = None
+    ) -> Encoding:
+        self._check(X, DirichletMultinomial() if likelihood is None else likelihood)
+        if likelihood is None:
+            _warn_of_one_hot(X)
+        return CountsEncoding("counts", X.shape[1:], np.zeros(1), np.ones(1), 0.0)
+
+    def likelihood(self, x: Any, encoding: Encoding, dim: int) -> Likelihood:
+        return DirichletMultinomial()
+
+    def completed(self, likelihood: Likelihood, x: Any, encoding: Encoding) -> Likelihood:
+        """With a typical total, and the shares of the columns to begin with."""
+        return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
+
+    def network(self, shape: tuple[int, ...], view: View) -> Architecture:
+        return MLP(WIDTHS, dropout=0)
+
+    def module(self, encoding: Encoding) -> nn.Module:
+        return nn.Identity()
+
+    def view(self, x: Any, encoding: Encoding) -> CountsView:
+        return counts_view(x, self.num_batches)
+
+    def check_marking(self, encoding: Encoding) -> None:
+        raise ValueError(
+            "mark_outliers=True is for columns of numbers, and X holds counts: leave it out"
+        )
+
+    def check_gaps(self, X: Any, encoding: Encoding, likelihood: Likelihood) -> None:
+        self._check(X, likelihood)
+
+    def returned(self, values: np.ndarray, like: Any = None) -> Any:
+        return csr_array(values) if self.sparse else values
+
+    def _check(self, X: Any, likelihood: Likelihood) -> None:
+        """:raises ValueError: if a value is no count, or missing."""
+        try:
+            self._check_values(X.data if issparse(X) else X, likelihood)
+            likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
+        except ValueError as error:
+            why = "sparse, and so" if self.sparse else "given a likelihood of counts, and"
+            raise ValueError(f"X is {why} read as counts: {error}") from error
+
+    def _check_values(self, values: np.ndarray, likelihood: Likelihood) -> None:
+        if not np.isfinite(values).all():
+            raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
+        if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
+            raise ValueError(
+                f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
+                "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
+                "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
+            )
+
+
+def _warn_of_one_hot(X: Any) -> None:
+    """Warn of zeros and ones of which every row has as many: they are rather categories."""
+    totals = np.unique(np.asarray(X.sum(1)))
+    ones = bool((X.data[X.data != 0] == 1).all())
+    if ones and len(totals) == 1 and 0 < totals[0] < X.shape[1]:
+        warnings.warn(
+            f"X holds zeros and ones, {totals[0]:g} ones in each row, as the columns of a one-hot "
+            "table do, but sparse data are read as counts: give X.toarray(), or better the "
+            "categories themselves, as columns of a data frame; if they are counts, say so by "
+            "likelihood=DirichletMultinomial()",
+            stacklevel=2,
+        )
+
+
+def reads_counts(X: Any, likelihood: Likelihood | None) -> CountsReader | None:
+    """The reader of rows of counts, where X is sparse or the likelihood is one of these.
+
+    :param likelihood: the user's.
+    :raises ValueError: if X is sparse and the likelihood does not read counts.
+    """
+    sparse = is_sparse(X)
+    if isinstance(likelihood, Multinomial):
+        return CountsReader(sparse, likelihood.num_batches)
+    if not sparse:
+        return None
+    if isinstance(likelihood, Likelihood) and not likelihood.takes_sparse:
+        raise ValueError(
+            f"X is sparse, and sparse data are read as counts, which {likelihood!r} does not "
+            "describe: give X.toarray(), or, if it holds counts, leave likelihood= out"
+        )
+    return CountsReader(sparse)

@@ -1,11 +1,15 @@
-"""When a phase of a fit ends by itself."""
+"""When a phase of a fit ends by itself, and whether training diverged."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
+from guides import FacetGuide
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.run import Run
@@ -16,6 +20,10 @@ STEPS_PER_LOOK = 100
 LOOKS = 5
 # Draws of the latents at each look at held-out data.
 DRAWS = 5
+# Rows that are enough to see that networks diverged, and draws, the fewest that an estimate takes.
+ROWS, FEWEST_DRAWS = 1000, 2
+# How torch's distributions begin to say that a parameter is not finite.
+OF_TORCH = "Expected parameter"
 
 
 class Convergence:
@@ -38,10 +46,7 @@ class Convergence:
 
 class StopConverged:
     """A callback that ends a call of ``fit`` by :class:`Convergence`, and then restores the best
-    state.
-
-    Only held-out data tell which state that is. It may be the first one: in wide tables of few rows
-    all training lowers their bound.
+    state. Only held-out data tell which that is; it may be the first one.
 
     :param run: the run that is about to train.
     :param held_out: rows to measure the ELBO of; ``None`` for the objective of training.
@@ -62,9 +67,8 @@ class StopConverged:
         runner.should_stop = self.convergence.reached(value)
 
     def restore(self) -> int:
-        """Restore the state with the best held-out ELBO, if rows are held out.
-
-        :returns: the epoch that it is from.
+        """Restore the state with the best held-out ELBO, if rows are held out; returns the epoch
+        that it is from.
         """
         if self.held_out is None:
             return self.run.epoch
@@ -77,4 +81,31 @@ class StopConverged:
 
     def _keep(self, value: float) -> None:
         self.best, self.epoch = value, self.run.epoch
-        self.state = {name: each.clone() for name, each in self.run.loss.state_dict().items()}
+        self.state = {name: state.clone() for name, state in self.run.loss.state_dict().items()}
+
+
+def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **given: Any) -> None:
+    """:raises FloatingPointError: if the ELBO of training data is not finite."""
+    some = {name: np.asarray(values)[:ROWS] for name, values in given.items()}
+    try:
+        with seeded(0, guide.model.gates.device):
+            trained = isfinite(elbo(guide.model, guide, x[:ROWS], FEWEST_DRAWS, **some)[0])
+    except ValueError as error:
+        if not str(error).startswith(OF_TORCH):
+            raise
+        trained = False
+    if not trained:
+        raise FloatingPointError(
+            f"training diverged: the ELBO of the training data is not finite after steps with "
+            f"learning_rate={learning_rate:g}; give a lower one"
+        )
+
+
+@contextmanager
+def blaming_divergence(guide: FacetGuide, x: np.ndarray, learning_rate: float) -> Iterator[None]:
+    """Within this context, an error that divergence caused is raised as divergence."""
+    try:
+        yield
+    except ValueError:
+        check_trained(guide, x, learning_rate)
+        raise
