@@ -54,14 +54,15 @@ from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.strategies import are_pictures, facets_found
 from facetvae.estimators.training import LOOKS, Convergence, StopConverged
 from facetvae.table_rules import outliers
-from facetvae.table_rules.chance import principal_dimensions, rank
-from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.noise import (
+from facetvae.table_rules.components import (
     RESIDUAL_SHARE,
     column_noise,
     linear_noise,
+    principal_dimensions,
+    rank,
     residual_scale,
 )
+from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import VaDEGuide

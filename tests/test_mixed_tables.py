@@ -21,7 +21,7 @@ from facetvae.estimators import (
 )
 from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.frames import frame_reader, is_mixed
-from facetvae.table_rules.chance import components_beyond_chance
+from facetvae.table_rules.components import components_beyond_chance
 from facetvae.table_rules.filling import LinearFilling, linear_filling
 from lab.benchmarks import mixed_tables
 from lab.benchmarks.mixed_tables import mixed_table

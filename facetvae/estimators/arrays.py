@@ -17,7 +17,7 @@ from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, EncodingModule, encoding_of
 from facetvae.estimators.words import reads_as_number
-from facetvae.table_rules.noise import linear_noise, residual_scale
+from facetvae.table_rules.components import linear_noise, residual_scale
 from facetvae.table_rules.rows import has_missing, some_rows
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 from ppl_models.arrays import within_float64

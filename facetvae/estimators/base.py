@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from facetvae.estimators.arrays import Reader, View, real_numbers
-from facetvae.estimators.defaults import Lengths, default_batch_size, lengths
+from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
 from facetvae.estimators.encoding import Encoding, representable
 from facetvae.estimators.posteriors import Reads
 from facetvae.estimators.training import check_trained
@@ -35,7 +35,7 @@ from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
 from ppl_models import FacetModel, Likelihood
-from ppl_models.checks import check_count, check_kind, check_positive
+from ppl_models.checks import check_count, check_kind, check_positive, check_size
 from ppl_models.frames import Form, is_frame
 from ppl_models.networks import Architecture
 
@@ -121,8 +121,7 @@ class FacetEstimator(BaseEstimator):
     ``settings_``, the settings that were chosen from the data, ``encoding_``, how data are
     converted for the model, and ``n_features_in_``.
 
-    They can be pickled (and so used with joblib) without tensors on a device: a fitted model is
-    written as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
+    A fitted model is pickled as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
     """
 
     likelihood: Likelihood | None = None
@@ -191,6 +190,11 @@ class FacetEstimator(BaseEstimator):
             verbose=self.verbose,
         )
 
+    def _dims_of(self, x: np.ndarray, *names: str) -> dict[str, int]:
+        """Lengths of these latents, the user's or default ones."""
+        default, given = default_dims(x.shape[1:], len(names)), vars(self)
+        return {n: check_size(n, default if given[n] is None else given[n]) for n in names}
+
     def _seen_data(self, X: Any) -> np.ndarray:
         """Data for a fitted estimator, in the user's units."""
         check_is_fitted(self)
@@ -236,7 +240,7 @@ class FacetEstimator(BaseEstimator):
             print(f"  {name}: {value}")
 
     def _say(self, phase: str) -> None:
-        """What the fit does next, beside its progress bars, if that is to be shown."""
+        """What the fit does next, if that is to be shown."""
         if self.verbose:
             say(f"{type(self).__name__} {phase}")
 

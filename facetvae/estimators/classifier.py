@@ -17,11 +17,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from facetvae.estimators.arrays import plain_labels
 from facetvae.estimators.base import FacetEstimator, restore_on_error
-from facetvae.estimators.defaults import default_dims, default_plain_network, epochs_of
+from facetvae.estimators.defaults import default_plain_network, epochs_of
 from facetvae.estimators.words import plain_values
 from guides import ClassifierGuide
 from ppl_models import NVAE
-from ppl_models.checks import check_size
 from ppl_models.turns import exclusive
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -87,19 +86,14 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         X, y = self._newly_checked(X, plain_labels(y))
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
-        small = default_dims(x.shape[1:], 2)
-        class_dim, shared_dim = (
-            small if d is None else d for d in (self.class_dim, self.shared_dim)
-        )
-        dim = check_size("class_dim", class_dim) + check_size("shared_dim", shared_dim)
-        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
+        dims = self._dims_of(x, "class_dim", "shared_dim")
+        chosen = self._chosen(x, sum(dims.values()), default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
         weight = float(prod(x.shape[1:])) if self.label_weight is None else self.label_weight
-        dims = {"class_dim": class_dim, "shared_dim": shared_dim}
         self._state_settings(chosen, **dims, label_weight=weight, epochs=epochs)
         runner = chosen.runner(
             lambda likelihood, network: NVAE(
-                x.shape[1:], len(self.classes_), class_dim, shared_dim, likelihood, network
+                x.shape[1:], len(self.classes_), *dims.values(), likelihood, network
             ),
             lambda model: ClassifierGuide(model, label_weight=weight),
         )

@@ -56,7 +56,7 @@ from facetvae.estimators.strategies import (
     numbered,
 )
 from facetvae.estimators.training import check_trained
-from facetvae.table_rules.chance import principal_dimensions, rank
+from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows
@@ -214,7 +214,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         others_found = [self._reading(start.runner.guide) for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = self._without(self.outliers_, rows.back(found))
+        self.labels_ = rows.back(found)
+        self.labels_[self.outliers_ & self.mark_outliers] = -1
         return self
 
     @exclusive()
@@ -223,10 +224,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> MultiFacetClustering:
         """Train on with new data; facets and clusters keep their numbers, and none is added.
 
-        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``,
-        whose rows are compared with those of the fit: those that lie far from all of them are left
-        out, unless they have a label. If training is interrupted these stay as they were, while the
-        weights have moved.
+        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``, of
+        which rows that lie far from all of the fit are left out, unless they have a label. If
+        training is interrupted these stay as they were, while the weights have moved.
 
         :param X: new data of the same shape; give old rows, too, if they still count.
         :param y: not used.
@@ -255,8 +255,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             label={name: label[rows] for name, label in component.items()} or None,
         )
         self._check_trained(self.runner_, x[rows])
-        found = predicted(self._precise(), self.clusters_, x)
-        self.labels_, self.outliers_ = self._without(~rows, found), ~rows
+        self.labels_, self.outliers_ = predicted(self._precise(), self.clusters_, x), ~rows
+        self.labels_[self.outliers_ & self.mark_outliers] = -1
         return self
 
     def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
@@ -325,7 +325,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         to be marked.
         """
         x = self.encode(X)
-        return self._marked(predicted(self._precise(), self.clusters_, x), x)
+        clusters = predicted(self._precise(), self.clusters_, x)
+        clusters[self._to_mark(x)] = -1
+        return clusters
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
@@ -347,13 +349,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Write :meth:`transform` and :meth:`predict_proba` as a program that runs without this
         library; see :func:`~inference.export_predictions`.
 
-        The program maps rows in the user's units, NaN where missing, to ``{facet: {"mean":
-        [N, d], "probabilities": [N, K]}}``, with clusters numbered as in ``labels_``. Its input has
-        the type ``dtype``, or ``uint8`` if the training data were 8-bit images. Of a data frame
-        with mixed columns it takes codes ``[N, D]``; ``about.json`` in the file has the columns
-        with their categories, in the order of the codes. Rows are not checked, and outliers are
-        not marked. It reads the encoder's posterior: where ``settings_["refined"]`` is true,
-        rows with gaps have other latents and probabilities than :meth:`predict_proba` gives.
+        It maps rows in the user's units, NaN where missing, to ``{facet: {"mean": [N, d],
+        "probabilities": [N, K]}}``, with clusters numbered as in ``labels_``; of a data frame with
+        mixed columns it takes codes ``[N, D]``, which ``about.json`` in the file explains. Rows are
+        not checked, outliers not marked, and rows with gaps are read by the encoder alone.
 
         :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
@@ -461,9 +460,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = self.encoding_.encode(rows)
         guide, name = self._precise(), self.facet_names_[j]
         log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
-        left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
         p, stability = softmax(log_joint, -1), self.stability_[j]
-        clusters = FacetClusters(name, p, log_joint, left_out, stability)
+        clusters = FacetClusters(name, p, log_joint, self._to_mark(x), stability)
         shown = self.reader_.shown(X, rows, getattr(self, "feature_names_in_", None))
         kinds = kinds_of(self.runner_.model.likelihood)
         return describe_clusters(clusters, shown, metadata, kinds=kinds, **options)
@@ -479,7 +477,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             x = super()._newly_encoded(X)
         if self.mark_outliers:
             self.reader_.check_marking(self.encoding_)
-        self.usual_ = self._usual(x)
+        self.usual_ = None  # of columns of real numbers alone
+        if self.encoding_.of_real_columns:
+            self._say("looks for outlying rows")
+            self.usual_ = Outliers(x, search=CellSearch)
         self.outliers_ = self._outlying(x)
         shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
         self.outliers_[list(shared)] = False
@@ -492,13 +493,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 x = encoding.encode(X)
             self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared, CellSearch)
         return x
-
-    def _usual(self, x: np.ndarray) -> Outliers | None:
-        """What tells outlying rows: of columns of real numbers, and of no other data."""
-        if not self.encoding_.of_real_columns:
-            return None
-        self._say("looks for outlying rows")
-        return Outliers(x, search=CellSearch)
 
     def _shows_subspaces(self, x: np.ndarray) -> bool:
         """Whether rows of bounded values have their clusters in subspaces, as tables have."""
@@ -514,17 +508,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return np.zeros(len(x), bool)
         return self.usual_.among(x)
 
-    def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """-1 instead of the clusters of outlying rows, if that is wanted."""
-        if self.mark_outliers and self.usual_ is not None:
-            return self._without(self.usual_.among(x), clusters)
-        return clusters
-
-    def _without(self, rows: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-        """-1 instead of the clusters of these rows ``[N]``, if outlying ones are to be marked."""
-        if self.mark_outliers:
-            clusters[rows] = -1
-        return clusters
+    def _to_mark(self, x: np.ndarray) -> np.ndarray:
+        """Rows ``[N]`` that get the cluster -1: outlying ones, if they are to be marked."""
+        return self._outlying(x) if self.mark_outliers else np.zeros(len(x), bool)
 
     def _strategy(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
@@ -627,9 +613,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _gains_by_steps(self, x: np.ndarray) -> bool:
         """Whether rows have gaps, and few enough to take the time that improving them takes."""
-        if not (self.encoding_.of_columns and self.encoding_.missing):
-            return False
-        return len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
+        gaps = self.encoding_.of_columns and bool(self.encoding_.missing)
+        return gaps and len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
 
     def _reading(self, guide: FacetGuide) -> Reads:
         """What rows are read by: the fitted guide, or one that improves what it finds."""

@@ -11,9 +11,8 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from facetvae.estimators.arrays import View
-from facetvae.table_rules.chance import largest
+from facetvae.table_rules.components import largest, residual_scale
 from facetvae.table_rules.filling import LinearFilling, linear_filling
-from facetvae.table_rules.noise import residual_scale
 from facetvae.table_rules.rows import thinned
 from ppl_models import Columns
 from ppl_models.columns import numeric
@@ -34,11 +33,9 @@ class ColumnsView(View):
     """Columns of all kinds as numbers of equal weight (factor analysis of mixed data; Pages, 2004).
 
     Each column's features (:func:`~ppl_models.columns.numeric`) become uncorrelated and of variance
-    1: K categories are K - 1 such numbers. Of categories and counts only those directions stay that
-    depend on other columns more than by chance (parallel analysis over whole columns), since by
-    itself every column of categories is a grouping.
-
-    A gap holds its mean given the rest of the row, as its column's mean would lie between clusters.
+    1. Of categories and counts only those directions stay that depend on other columns more than by
+    chance (parallel analysis over whole columns), since by itself every column of categories is a
+    grouping. A gap holds its mean given the rest of the row.
 
     :ivar columns: description of the :class:`~ppl_models.columns.Columns`.
     :ivar loc: mean of the features ``[F]``.

@@ -38,12 +38,10 @@ class CountsView(View):
     """Rows of counts as numbers: principal directions of log(1 + x m / n), where n is the row's
     total and m the median one, in columns less their mean in the row's batch.
 
-    Columns are divided by the root of their variance plus the median column's: without that
-    frequent columns would hide the others, and with their own deviation alone the rarest, which are
-    noise, would. Directions are those that exceed the first direction of matrices whose columns are
-    shuffled, each by itself within the batches (parallel analysis; Horn, 1965). A rotation spreads
-    them over several times as many columns, as tables have them, in which directions that exceed
-    chance are few among all.
+    Columns are divided by the root of their variance plus the median column's, so that neither
+    frequent nor rare ones hide the others. Directions are those that exceed the first one of
+    matrices whose columns are shuffled within the batches (parallel analysis; Horn, 1965). A
+    rotation spreads them over several times as many columns, as tables have them.
 
     :ivar total: m.
     :ivar weights: from logarithms to the numbers, whose mean variance is 1: ``[D, F]``.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.encoding import Encoding, doubles
-from facetvae.table_rules.noise import residual_scale
+from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Likelihood, Normal
 

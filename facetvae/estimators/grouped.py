@@ -15,12 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from facetvae.estimators.base import FacetEstimator, restore_on_error
-from facetvae.estimators.defaults import default_dims, default_plain_network, epochs_of
+from facetvae.estimators.defaults import default_plain_network, epochs_of
 from guides import GroupedGuide
 from inference.training.batching import Groups
 from ppl_models import MLVAE
 from ppl_models.arrays import as_groups
-from ppl_models.checks import check_size
 from ppl_models.frames import given, is_frame, native_columns
 from ppl_models.turns import exclusive
 
@@ -82,12 +81,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :raises FloatingPointError: if training diverges.
         """
         x = self._new_data(X)
-        small = default_dims(x.shape[1:], 2)
-        content_dim, style_dim = (
-            small if d is None else d for d in (self.content_dim, self.style_dim)
-        )
-        dim = check_size("content_dim", content_dim) + check_size("style_dim", style_dim)
-        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
+        dims = self._dims_of(x, "content_dim", "style_dim")
+        chosen = self._chosen(x, sum(dims.values()), default_plain_network(x.shape[1:]))
         group = _groups(groups, len(x))
         sizes = group.bincount()
         if len(sizes) == len(x) > 1:
@@ -98,8 +93,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
             )
         at_once = Groups().per_batch(sizes, chosen.batch_size)
         epochs = chosen.epochs or epochs_of(STEPS, len(sizes), at_once)
-        runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
-        self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
+        runner = chosen.runner(partial(MLVAE, x.shape[1:], *dims.values()), GroupedGuide)
+        self._state_settings(chosen, **dims, epochs=epochs)
         runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, group=group)
         self.runner_ = self._check_trained(runner, x, group=group)
         return self

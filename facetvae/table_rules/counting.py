@@ -41,7 +41,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
-from facetvae.table_rules.chance import (
+from facetvae.table_rules.components import (
     NARROW,
     components_beyond_chance,
     principal_dimensions,
@@ -49,7 +49,7 @@ from facetvae.table_rules.chance import (
 )
 from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import grid_of
-from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree
+from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows, thinned
 from facetvae.table_rules.sources import (
     dependent_groups,
@@ -57,7 +57,6 @@ from facetvae.table_rules.sources import (
     independent_sources,
 )
 from facetvae.table_rules.subspaces import Subspaces
-from facetvae.table_rules.threads import on_one_thread
 
 #: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbours.
 ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import PowerTransformer
 
-from facetvae.table_rules.chance import principal_dimensions
+from facetvae.table_rules.components import principal_dimensions
 from facetvae.table_rules.merging import likeliest_mixture
 from facetvae.table_rules.rows import thinned
 

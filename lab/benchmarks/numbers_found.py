@@ -28,7 +28,7 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators.facets import number_of_facets
-from facetvae.table_rules.chance import principal_dimensions
+from facetvae.table_rules.components import principal_dimensions
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import likeliest_number, merge_tree
 from facetvae.table_rules.subspaces import independent_subspaces
