@@ -190,10 +190,11 @@ class FacetEstimator(BaseEstimator):
             verbose=self.verbose,
         )
 
-    def _dims_of(self, x: np.ndarray, *names: str) -> dict[str, int]:
-        """Lengths of these latents, the user's or default ones."""
-        default, given = default_dims(x.shape[1:], len(names)), vars(self)
-        return {n: check_size(n, default if given[n] is None else given[n]) for n in names}
+    def _dims_of(self, x: np.ndarray, first: str, second: str) -> tuple[int, int]:
+        """Lengths of two latents, the user's or default ones."""
+        default, given = default_dims(x.shape[1:], 2), vars(self)
+        a, b = (check_size(n, default if given[n] is None else given[n]) for n in (first, second))
+        return a, b
 
     def _seen_data(self, X: Any) -> np.ndarray:
         """Data for a fitted estimator, in the user's units."""

@@ -86,14 +86,15 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         X, y = self._newly_checked(X, plain_labels(y))
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
-        dims = self._dims_of(x, "class_dim", "shared_dim")
-        chosen = self._chosen(x, sum(dims.values()), default_plain_network(x.shape[1:]))
+        class_dim, shared_dim = self._dims_of(x, "class_dim", "shared_dim")
+        chosen = self._chosen(x, class_dim + shared_dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
         weight = float(prod(x.shape[1:])) if self.label_weight is None else self.label_weight
+        dims = {"class_dim": class_dim, "shared_dim": shared_dim}
         self._state_settings(chosen, **dims, label_weight=weight, epochs=epochs)
         runner = chosen.runner(
             lambda likelihood, network: NVAE(
-                x.shape[1:], len(self.classes_), *dims.values(), likelihood, network
+                x.shape[1:], len(self.classes_), class_dim, shared_dim, likelihood, network
             ),
             lambda model: ClassifierGuide(model, label_weight=weight),
         )

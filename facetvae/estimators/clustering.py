@@ -423,8 +423,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             component = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
             weights = prior.component().probs[component]
             drawn = torch.multinomial(weights, n, replacement=True)
-            clusters.append(torch.full_like(drawn, cluster) if j == facet else drawn)
-            one = one_hot(component[clusters[j]], prior.num_components).to(weights)
+            if cluster is not None and j == facet:
+                drawn = torch.full_like(drawn, cluster)
+            clusters.append(drawn)
+            one = one_hot(component[drawn], prior.num_components).to(weights)
             z[name] = prior.latent(one).sample()
         return z, clusters
 
@@ -578,8 +580,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
         if view.linear and self.likelihood is None:
             normal = Normal(view.residual_scale(x, dim))
-            normal = self.reader_.completed(normal, x, self.encoding_)
-            chosen = replace(chosen, likelihood=normal)
+            completed = self.reader_.completed(normal, x, self.encoding_)
+            chosen = replace(chosen, likelihood=completed)
         steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
         lengths = chosen.lengths(len(x), steps)
         return kind(shape, names, chosen, lengths, dim, len(x), **how)

@@ -81,8 +81,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :raises FloatingPointError: if training diverges.
         """
         x = self._new_data(X)
-        dims = self._dims_of(x, "content_dim", "style_dim")
-        chosen = self._chosen(x, sum(dims.values()), default_plain_network(x.shape[1:]))
+        content_dim, style_dim = self._dims_of(x, "content_dim", "style_dim")
+        chosen = self._chosen(x, content_dim + style_dim, default_plain_network(x.shape[1:]))
         group = _groups(groups, len(x))
         sizes = group.bincount()
         if len(sizes) == len(x) > 1:
@@ -93,8 +93,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
             )
         at_once = Groups().per_batch(sizes, chosen.batch_size)
         epochs = chosen.epochs or epochs_of(STEPS, len(sizes), at_once)
-        runner = chosen.runner(partial(MLVAE, x.shape[1:], *dims.values()), GroupedGuide)
-        self._state_settings(chosen, **dims, epochs=epochs)
+        runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
+        self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
         runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, group=group)
         self.runner_ = self._check_trained(runner, x, group=group)
         return self
