@@ -196,7 +196,7 @@ class FacetEstimator(BaseEstimator):
         a, b = (check_size(n, default if given[n] is None else given[n]) for n in (first, second))
         return a, b
 
-    def _seen_data(self, X: Any) -> np.ndarray:
+    def _later_data(self, X: Any) -> np.ndarray:
         """Data for a fitted estimator, in the user's units."""
         check_is_fitted(self)
         X = real_numbers(self._checked(X, reset=False))
@@ -216,8 +216,8 @@ class FacetEstimator(BaseEstimator):
         :param X: ``[N, ...]``, in the form and the units of the training data.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        seen = self._seen_data(X)  # which says so if nothing was fitted
-        return self.encoding_.encode(seen)
+        later = self._later_data(X)  # which says so if nothing was fitted
+        return self.encoding_.encode(later)
 
     def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
         """``runner``, if its training has not diverged."""
@@ -283,7 +283,7 @@ class FacetEstimator(BaseEstimator):
         :param y: not used.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        return self._bound(self._seen_data(X))
+        return self._bound(self._later_data(X))
 
     def _bound(self, X: np.ndarray, **given: Any) -> float:
         model = self.runner_.model
@@ -308,7 +308,7 @@ class FacetEstimator(BaseEstimator):
         :param X: ``[N, ...]``, NaN where missing.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        return self.reader_.returned(self._filled(self._seen_data(X)), X)
+        return self.reader_.returned(self._filled(self._later_data(X)), X)
 
     def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
         if not has_missing(X):

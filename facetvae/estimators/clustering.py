@@ -342,7 +342,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
-        X = self._seen_data(X)
+        X = self._later_data(X)
         return self._features(X, self.facet_names_)
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
@@ -452,13 +452,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             >>> from facetvae.estimators import MultiFacetClustering
             >>> X = np.random.default_rng(0).normal(size=(60, 4))
             >>> found = MultiFacetClustering(("a", "b"), n_clusters=3, epochs=4, random_state=0)
-            >>> told = found.fit(X).describe("b", X, {"half": np.arange(60) % 2})
-            >>> sorted(each["column"] for each in told.columns), len(told.metadata)
+            >>> about = found.fit(X).describe("b", X, {"half": np.arange(60) % 2})
+            >>> sorted(column["column"] for column in about.columns), len(about.metadata)
             (['x0', 'x1', 'x2', 'x3'], 1)
         """
         check_is_fitted(self)
         j = facet_index(self.facet_names_, facet)
-        rows = self._seen_data(X)
+        rows = self._later_data(X)
         x = self.encoding_.encode(rows)
         guide, name = self._precise(), self.facet_names_[j]
         log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
@@ -693,7 +693,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Means of the facet's latents ``[N, d]``."""
         fitted = self._fitted()
-        return fitted._features(fitted._seen_data(X), fitted.facet_names_)[:, self._columns()]
+        return fitted._features(fitted._later_data(X), fitted.facet_names_)[:, self._columns()]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of what :meth:`transform` gives.

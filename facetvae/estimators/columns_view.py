@@ -127,7 +127,7 @@ def _dependent(white: list[np.ndarray], is_code: np.ndarray, discrete: np.ndarra
     """Orthonormal directions ``[m, G]`` of codes and counts that depend on other columns.
 
     They are principal components of all columns side by side that exceed those of shuffled columns.
-    All numbers count as one column without correlations: their directions stay anyhow, and
+    All numbers count as one column without correlations: their directions stay in any case, and
     components that are due to their own correlations would only bring chance from the codes along.
     """
     codes, numbers = ([white[i] for i in np.flatnonzero(is_code == kind)] for kind in (True, False))

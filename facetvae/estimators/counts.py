@@ -57,8 +57,8 @@ class CountsView(View):
 
     def numbers(self, x: SparseRows) -> np.ndarray:  # type: ignore[override]
         counts, batch = _apart(x, len(self.weights))
-        seen = logarithms(counts, self.total) @ self.weights - self.loc[batch]
-        return seen.astype(np.float32)
+        numbers = logarithms(counts, self.total) @ self.weights - self.loc[batch]
+        return numbers.astype(np.float32)
 
     def smooth(self, x: SparseRows, seed: int) -> np.ndarray:  # type: ignore[override]
         """With a little noise in the directions: short texts that are alike have equal numbers."""
@@ -85,17 +85,17 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
     totals = counts.sum(1)
     total = float(np.median(totals[totals > 0])) if totals.any() else 1.0
-    seen = Centred.of(logarithms(counts, total), batch, num_batches)
+    centred = Centred.of(logarithms(counts, total), batch, num_batches)
     most = min(DIRECTIONS, *(size - 1 for size in counts.shape))
-    if most < 1 or not seen.variance.any():
+    if most < 1 or not centred.variance.any():
         raise ValueError("the rows of X do not differ: there is nothing to cluster")
-    sizes, turns = seen.directions(most, rng)
-    chance = max(seen.shuffled(rng).directions(1, rng)[0][0] for _ in range(SHUFFLES))
+    sizes, turns = centred.directions(most, rng)
+    chance = max(centred.shuffled(rng).directions(1, rng)[0][0] for _ in range(SHUFFLES))
     kept = (sizes > chance) | (np.arange(most) < FEWEST)
     turns = _spread(turns[kept], rng)
     unit = np.sqrt(np.square(sizes[kept]).sum() / len(x) / turns.shape[0])
-    weights = (seen.scale * turns / unit).T
-    return CountsView(total, weights, seen.means @ weights, chance / np.sqrt(len(x)) / unit)
+    weights = (centred.scale * turns / unit).T
+    return CountsView(total, weights, centred.means @ weights, chance / np.sqrt(len(x)) / unit)
 
 
 def logarithms(counts: csr_array, total: float) -> csr_array:

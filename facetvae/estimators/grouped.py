@@ -38,7 +38,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
     ``groups`` are given with the data, an integer or a string for each datum. In training they say
     which data share their content; in ``transform`` all members of a group contribute to its
-    content. Without them each datum is a group of its own, of which ``fit`` warns. To pass them
+    content. Without them each datum is a group by itself, of which ``fit`` warns. To pass them
     through a pipeline or a search, enable scikit-learn's metadata routing and request them:
     ``set_fit_request(groups=True)``, ``set_transform_request(groups=True)``.
 
@@ -109,14 +109,14 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param groups: the group of each datum, integers or strings ``[N]``; any values, whether
             seen in training or not.
         """
-        X = self._seen_data(X)
+        X = self._later_data(X)
         return self._features(X, PARTS, group=_groups(groups, len(X)))
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum of the user's units; see
         :meth:`MultiFacetClustering.score <facetvae.estimators.MultiFacetClustering.score>`.
         """
-        X = self._seen_data(X)
+        X = self._later_data(X)
         return self._bound(X, group=_groups(groups, len(X)))
 
     def impute(self, X: Any, *, groups: Any = None) -> Any:
@@ -126,7 +126,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
         :param X: ``[N, ...]``, NaN where missing.
         """
-        x = self._seen_data(X)
+        x = self._later_data(X)
         return self.reader_.returned(self._filled(x, group=_groups(groups, len(x))), X)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:

@@ -25,8 +25,8 @@ EXCESS, SHUFFLES = 1.2, 5
 RESIDUAL_SHARE = (0.1, 0.6)
 # Most common factors, and the nats per row by which a fit of them must still gain.
 MOST_FACTORS, GAIN = 20, 1e-3
-# Least deviation of a column's noise, in units of the median column's: a factor of its own leaves a
-# column none.
+# Least deviation of a column's noise, in units of the median column's: a factor for it alone leaves
+# a column none.
 LEAST_SHARE = 0.1
 # Deviation, in units of a whole column's, that is none; and fewest and most columns, and fewest
 # rows, that factors are fitted to.

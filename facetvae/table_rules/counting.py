@@ -13,8 +13,8 @@
    (dip test, Hartigan and Hartigan, 1985). Once there is a facet, other groups of two modes or more
    are tested again, turned as in 7, as ICA's error fills the minima of a density.
 5. If the clusters of a facet are all combinations of two independent groupings
-   (:func:`~facetvae.table_rules.grids.grid_of`), and each of the two has its clusters in directions
-   of its own, it is two facets.
+   (:func:`~facetvae.table_rules.grids.grid_of`), and the two have their clusters in different
+   directions, it is two facets.
 6. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`), which tell
    every combination of all labellings, however curved. Where there is only one, there is no facet
    without a deep minimum: if few rows have many combinations, neighbours cannot tell these.

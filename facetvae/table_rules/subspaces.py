@@ -85,7 +85,7 @@ class Subspaces:
 
 def _separation(z: np.ndarray, label: np.ndarray) -> float:
     """Share of the variance of latents ``[N, d]`` that lies between classes; 0 if each datum is a
-    class of its own.
+    class by itself.
     """
     classes, label = np.unique(label, return_inverse=True)
     if len(classes) == len(label):
