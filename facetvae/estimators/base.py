@@ -25,10 +25,9 @@ from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
 from facetvae.estimators.encoding import Encoding, representable
 from facetvae.estimators.posteriors import Reads
-from facetvae.estimators.training import check_trained
+from facetvae.estimators.training import bound, check_trained
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
 from guides import FacetGuide
-from inference.evaluation.bounds import elbo
 from inference.export import Predictions, check_precision, write_program
 from inference.progress import say
 from inference.randomness import seeded, usable_device
@@ -286,18 +285,16 @@ class FacetEstimator(BaseEstimator):
         return self._bound(self._later_data(X))
 
     def _bound(self, X: np.ndarray, **given: Any) -> float:
-        model = self.runner_.model
-        with seeded(0, self.runner_.device):
-            x = self.encoding_.encode(X)
-            bound, _ = elbo(model, self.runner_.guide, x, SCORE_DRAWS, **given)
-        if not isfinite(bound):
+        guide = self.runner_.guide
+        value = bound(guide, self.encoding_.encode(X), SCORE_DRAWS, **given)
+        if not isfinite(value):
             raise ValueError(
-                f"the ELBO of X is {bound} in single precision: X lies too far from the data that "
+                f"the ELBO of X is {value} in single precision: X lies too far from the data that "
                 f"{type(self).__name__} was fitted to"
             )
-        if model.likelihood.discrete:
-            return bound
-        return bound - float(self.encoding_.log_volume(X).mean())
+        if guide.model.likelihood.discrete:
+            return value
+        return value - float(self.encoding_.log_volume(X).mean())
 
     def impute(self, X: Any) -> Any:
         """``X`` with each missing entry filled by its mean given the others, or the most probable
@@ -349,20 +346,15 @@ class FacetEstimator(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "runner_" in state:
-            state["runner_"] = _written(state["runner_"])
+            with _temporary_folder("pickle") as folder:
+                state["runner_"].save(folder)
+                state["runner_"] = {name: (folder / name).read_bytes() for name in sorted(FILES)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "runner_" in state:
             state = state | {"runner_": _read(state["runner_"])}
         super().__setstate__(state)
-
-
-def _written(runner: SVIRunner) -> dict[str, bytes]:
-    """The files of a checkpoint, by name."""
-    with _temporary_folder("pickle") as folder:
-        runner.save(folder)
-        return {name: (folder / name).read_bytes() for name in sorted(FILES)}
 
 
 def _read(files: Any) -> SVIRunner:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ from facetvae.estimators.starts import Start, likeliest, part_of_rows, stability
 from facetvae.estimators.strategies import (
     CountedStrategy,
     FitStrategy,
+    Labels,
     LadderStrategy,
+    Numbers,
     SubspaceStrategy,
     are_pictures,
     facets_found,
@@ -87,6 +90,9 @@ LOOK_AT_THEM = (
 FIT_ANEW = "fit anew, with old rows beside them if these still count, or give labels= for some"
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
+# Names of the facets, None where they are to be counted; and what makes a strategy of subspaces.
+Names = Sequence[str] | None
+Kind = Callable[..., SubspaceStrategy]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -274,8 +280,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         strategy: FitStrategy,
         x: np.ndarray,
         held_out: np.ndarray | None,
-        numbers: Mapping[str, int | None],
-        label: Mapping[str, np.ndarray],
+        numbers: Numbers,
+        label: Labels,
     ) -> Start:
         """One fit from the beginning to the end."""
         wanted = {name: numbers.get(name) for name in strategy.names}
@@ -514,7 +520,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Rows ``[N]`` that get the cluster -1: outlying ones, if they are to be marked."""
         return self._outlying(x) if self.mark_outliers else np.zeros(len(x), bool)
 
-    def _strategy(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
+    def _strategy(self, x: np.ndarray, names: Names) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
         if not self.encoding_.of_columns or self.network is not None:
             return self._ladder(x, names, view)
@@ -523,14 +529,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             if not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
             if found.offers(len(names) if names else None):
-                how = {"found": found, "named": names is not None}
-                named = names or numbered(found)
-                return self._subspaces(CountedStrategy, x, named, len(found.maps), view, **how)
+                kind = partial(CountedStrategy, found=found, named=names is not None)
+                return self._subspaces(kind, x, names or numbered(found), len(found.maps), view)
         return self._divided(x, names, view) or self._ladder(x, names, view)
 
-    def _divided(
-        self, x: np.ndarray, names: Sequence[str] | None, view: View
-    ) -> SubspaceStrategy | None:
+    def _divided(self, x: np.ndarray, names: Names, view: View) -> SubspaceStrategy | None:
         """Facets are subspaces, with clusters or not; ``None`` if the data vary in too few
         dimensions.
         """
@@ -545,11 +548,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._subspaces(SubspaceStrategy, x, names, dim, view)
 
     def _ladder(
-        self,
-        x: np.ndarray,
-        names: Sequence[str] | None,
-        view: View,
-        counted: FacetCount | None = None,
+        self, x: np.ndarray, names: Names, view: View, counted: FacetCount | None = None
     ) -> LadderStrategy:
         (names, dims), shape = self._dims(x, names), x.shape[1:]
         network = default_network(shape, len(names)) if self.network is None else self.network
@@ -558,9 +557,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         lengths = chosen.lengths(len(x), (alone, *[further] * (len(names) - 1), together))
         return LadderStrategy(shape, names, chosen, lengths, dims, counted)
 
-    def _dims(
-        self, x: np.ndarray, names: Sequence[str] | None
-    ) -> tuple[Sequence[str], dict[str, int]]:
+    def _dims(self, x: np.ndarray, names: Names) -> tuple[Sequence[str], dict[str, int]]:
         """Names of facets that are not counted, and the length of each one's latent."""
         names = facet_names(FACETS) if names is None else names
         default = default_dims(x.shape[1:], len(names))
@@ -568,13 +565,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return names, {name: default if d is None else d for name, d in asked.items()}
 
     def _subspaces(
-        self,
-        kind: type[SubspaceStrategy],
-        x: np.ndarray,
-        names: Sequence[str],
-        dim: int,
-        view: View,
-        **how: Any,
+        self, kind: Kind, x: np.ndarray, names: Sequence[str], dim: int, view: View
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
         chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
@@ -584,11 +575,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             chosen = replace(chosen, likelihood=completed)
         steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
         lengths = chosen.lengths(len(x), steps)
-        return kind(shape, names, chosen, lengths, dim, len(x), **how)
+        return kind(shape, names, chosen, lengths, dim, len(x))
 
-    def _split(
-        self, known: Mapping[str, np.ndarray], seed: int
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def _split(self, known: Labels, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to train on, including all that have a label, and rows to hold out if there are
         enough; outlying rows are neither.
         """
@@ -600,7 +589,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
         return np.setdiff1d(rows, held_out), held_out
 
-    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _number_clusters(self, x: np.ndarray, known: Labels) -> np.ndarray:
         """Set ``clusters_``, the component of each cluster; returns the clusters ``[N, J]``."""
         self._say("assigns rows to clusters")
         found = components(self._precise(), x)

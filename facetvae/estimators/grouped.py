@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -146,15 +145,10 @@ def _groups(groups: Any, n: int) -> Tensor:
         groups = given("groups", native_columns(groups)[0][1]).values
     names = [] if isinstance(groups, Tensor) else list(groups)
     if any(name is None or isinstance(name, str) for name in names):
-        groups = _numbers(names)
+        if unnamed := [row for row, name in enumerate(names) if not isinstance(name, str)]:
+            raise ValueError(
+                "groups must be integers or strings, all of one kind and one a row; row "
+                f"{unnamed[0]} has {names[unnamed[0]]!r}: convert it, or leave the row out"
+            )
+        groups = np.unique(names, return_inverse=True)[1]
     return as_groups("groups", groups, n)
-
-
-def _numbers(names: Sequence[Any]) -> np.ndarray:
-    """Numbers of groups that have names."""
-    if unnamed := [row for row, name in enumerate(names) if not isinstance(name, str)]:
-        raise ValueError(
-            "groups must be integers or strings, all of one kind and one a row; row "
-            f"{unnamed[0]} has {names[unnamed[0]]!r}: convert it, or leave the row out"
-        )
-    return np.unique(names, return_inverse=True)[1]

@@ -11,9 +11,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from facetvae.estimators.posteriors import Reads, components
 from facetvae.estimators.strategies import FitStrategy
+from facetvae.estimators.training import bound
 from facetvae.table_rules.merging import ClusterCount
-from inference.evaluation.bounds import elbo
-from inference.randomness import seeded
 from inference.runner import SVIRunner
 
 # Draws of the latents in a bound.
@@ -61,9 +60,8 @@ def likeliest(starts: Sequence[Start], x: np.ndarray) -> Start:
 
 
 def _bound(runner: SVIRunner, x: np.ndarray) -> float:
-    with seeded(0, runner.device):
-        bound, _ = elbo(runner.model, runner.guide, x, DRAWS)
-    return bound if np.isfinite(bound) else -np.inf
+    value = bound(runner.guide, x, DRAWS)
+    return value if np.isfinite(value) else -np.inf
 
 
 def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.ndarray:

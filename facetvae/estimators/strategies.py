@@ -46,9 +46,11 @@ FEWEST_FOR_NEIGHBORS = 30
 MOST_WORK, FEWEST_SEARCHED = 15_000_000_000, 2000
 
 
-# Known clusters by facet, -1 where unknown; and numbers of clusters by facet, None where unknown.
+#: Known clusters by facet, -1 where unknown; numbers of clusters by facet, ``None`` where unknown;
+#: and numbers that are found, with why.
 Labels = Mapping[str, np.ndarray]
 Numbers = Mapping[str, int | None]
+Counts = dict[str, ClusterCount]
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,9 @@ class FitStrategy(ABC):
         """A runner with the same networks and mixture priors, which are fitted to the latents."""
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
-            priors = {
-                name: GaussianMixture(numbers[name], dim, self.covariance)
-                if name in numbers
-                else StandardNormal(dim)
-                for name, dim in dims.items()
-            }
+            priors: dict[str, Any] = {name: StandardNormal(dim) for name, dim in dims.items()}
+            for name, number in numbers.items():
+                priors[name] = GaussianMixture(number, dims[name], self.covariance)
         runner = self._runner(priors)
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
@@ -123,16 +122,14 @@ class FitStrategy(ABC):
         epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
         stop = StopConverged(runner, held_out) if stops_early else None
-        callbacks = [] if stop is None else [stop]
-        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+        looks = {"log_every": log_every, "callbacks": [stop] if stop else []}
+        self._fit(runner, x, epochs, **looks, label=label or None)
         how = "converged in" if runner.should_stop else "took all"
         ended = f"{how} {runner.epoch} of {epochs} epochs"
         kept = runner.epoch if stop is None else stop.restore()
         return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
 
-    def numbers(
-        self, x: np.ndarray, latents: FacetGuide, chosen: Numbers
-    ) -> dict[str, ClusterCount]:
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         """How many clusters each facet has: the requested number, or one found in the latents of
         at most 20,000 rows.
         """
@@ -152,15 +149,8 @@ class FitStrategy(ABC):
         model, guide = partial(MFCVAE, self.x_shape, facets), partial(VaDEGuide, **options)
         return self.chosen.runner(model, guide, schedule, self.slower)
 
-    def _fit(
-        self,
-        runner: SVIRunner,
-        x: np.ndarray,
-        epochs: int,
-        log_every: int | None = None,
-        **options: Any,
-    ) -> None:
-        how = {"log_every": log_every or epochs, "progress": self.chosen.verbose, **options}
+    def _fit(self, runner: SVIRunner, x: np.ndarray, epochs: int, **options: Any) -> None:
+        how = {"log_every": epochs, "progress": self.chosen.verbose, **options}
         runner.fit(x, epochs, self.chosen.batch_size, **how)
 
     def _start(self, runner: SVIRunner, x: np.ndarray, **options: Any) -> FacetGuide:
@@ -241,9 +231,7 @@ class NeighborStrategy(LadderStrategy):
     ) -> SVIRunner:
         return super().mixtures(x, latents, numbers, {**label, self.names[-1]: self.neighbors})
 
-    def numbers(
-        self, x: np.ndarray, latents: FacetGuide, chosen: Numbers
-    ) -> dict[str, ClusterCount]:
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         deepest, K = self.names[-1], self._number
         counts = super().numbers(x, latents, {**chosen, deepest: K})
         why = "as given" if chosen[deepest] else "clusters of neighbours"
@@ -349,9 +337,7 @@ class CountedStrategy(SubspaceStrategy):
         how = (other.chosen, self.lengths, self.dim, self.rows)
         return SubspaceStrategy(self.x_shape, self.names, *how)
 
-    def numbers(
-        self, x: np.ndarray, latents: FacetGuide, chosen: Numbers
-    ) -> dict[str, ClusterCount]:
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         counted = dict(zip(self.names, self.fitted.counts, strict=True))
         given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}
         return counted | given

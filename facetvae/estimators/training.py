@@ -26,6 +26,12 @@ ROWS, FEWEST_DRAWS = 1000, 2
 OF_TORCH = "Expected parameter"
 
 
+def bound(guide: FacetGuide, x: np.ndarray, draws: int, **given: Any) -> float:
+    """The ELBO of ``x``, from the same draws at each call."""
+    with seeded(0, guide.model.gates.device):
+        return elbo(guide.model, guide, x, draws, **given)[0]
+
+
 class Convergence:
     """A phase ends once the least-squares line through its last five looks no longer rises.
 
@@ -55,13 +61,13 @@ class StopConverged:
     def __init__(self, run: Run, held_out: np.ndarray | None) -> None:
         self.run, self.held_out, self.convergence = run, held_out, Convergence()
         if held_out is not None:
-            bound = self._bound(held_out)
-            self._keep(-np.inf if np.isnan(bound) else bound)
+            value = bound(run.guide, held_out, DRAWS)
+            self._keep(-np.inf if np.isnan(value) else value)
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         value = -record["objective"]
         if self.held_out is not None:
-            value = record["held_out_elbo"] = self._bound(self.held_out)
+            value = record["held_out_elbo"] = bound(self.run.guide, self.held_out, DRAWS)
             if value > self.best:
                 self._keep(value)
         runner.should_stop = self.convergence.reached(value)
@@ -75,10 +81,6 @@ class StopConverged:
         self.run.loss.load_state_dict(self.state)
         return self.epoch
 
-    def _bound(self, held_out: np.ndarray) -> float:
-        with seeded(0, self.run.device):  # the same draws at each look
-            return elbo(self.run.model, self.run.guide, held_out, DRAWS)[0]
-
     def _keep(self, value: float) -> None:
         self.best, self.epoch = value, self.run.epoch
         self.state = {name: state.clone() for name, state in self.run.loss.state_dict().items()}
@@ -88,8 +90,7 @@ def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **give
     """:raises FloatingPointError: if the ELBO of training data is not finite."""
     some = {name: np.asarray(values)[:ROWS] for name, values in given.items()}
     try:
-        with seeded(0, guide.model.gates.device):
-            trained = isfinite(elbo(guide.model, guide, x[:ROWS], FEWEST_DRAWS, **some)[0])
+        trained = isfinite(bound(guide, x[:ROWS], FEWEST_DRAWS, **some))
     except ValueError as error:
         if not str(error).startswith(OF_TORCH):
             raise

@@ -92,7 +92,7 @@ class Outliers:
         compared: Callable[[np.ndarray], np.ndarray] = partial(_outlying, self._detector)
         if len(x) > MANY and self._search is not None:
             with suppress(ImportError):
-                compared = _Screened(_flat(self._rows), self._detector, self._search).among
+                compared = _screened(_flat(self._rows), self._detector, self._search)
 
         def outlying(part: np.ndarray) -> np.ndarray:
             far = compared(part)
@@ -121,34 +121,31 @@ class Outliers:
         return distance[:, 0] <= self._reach[group[:, 0]]
 
 
-class _Screened:
-    """The same by approximate neighbours, and by exact ones where these leave a doubt.
+def _screened(
+    rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The same by approximate neighbours, and by exact ones where these leave a doubt."""
+    k, approximate = exact.n_neighbors, search(rows.astype(np.float32))
+    distance, neighbor = NearestNeighbors(n_neighbors=k + 1).fit(rows).kneighbors(rows)
+    factors = LocalOutlierFactor(n_neighbors=k, metric="precomputed", novelty=True)
+    factors.fit(_graph(distance, neighbor, len(rows)))
 
-    :raises ImportError: if faiss is not installed.
-    """
-
-    def __init__(
-        self, rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
-    ) -> None:
-        self._search, self._exact = search(rows.astype(np.float32)), exact
-        self._k, self._number = exact.n_neighbors, len(rows)
-        own = NearestNeighbors(n_neighbors=self._k + 1).fit(rows).kneighbors(rows)
-        lof = LocalOutlierFactor(n_neighbors=self._k, metric="precomputed", novelty=True)
-        self._approximate = lof.fit(self._graph(*own))
-
-    def among(self, x: np.ndarray) -> np.ndarray:
+    def among(x: np.ndarray) -> np.ndarray:
         places = np.ascontiguousarray(_flat(x), np.float32)
-        graph = self._graph(*self._search.nearest(places, self._k))
-        far = -self._approximate.score_samples(graph) > SUSPECT
-        far[far] = _outlying(self._exact, x[far]) if far.any() else False
+        distance, neighbor = approximate.nearest(places, k)
+        graph = _graph(distance, neighbor, len(rows))
+        far = -factors.score_samples(graph) > SUSPECT
+        far[far] = _outlying(exact, x[far]) if far.any() else False
         return far
 
-    def _graph(self, distance: np.ndarray, neighbor: np.ndarray) -> csr_matrix:
-        """Distances from rows to their neighbours, in the form that scikit-learn takes."""
-        n, k = distance.shape
-        ends = np.arange(0, n * k + 1, k)
-        parts = (distance.ravel().astype(float), neighbor.ravel(), ends)
-        return csr_matrix(parts, shape=(n, self._number))
+    return among
+
+
+def _graph(distance: np.ndarray, neighbor: np.ndarray, number: int) -> csr_matrix:
+    """Distances from rows to their neighbours, in the form that scikit-learn takes."""
+    n, k = distance.shape
+    ends = np.arange(0, n * k + 1, k)
+    return csr_matrix((distance.ravel().astype(float), neighbor.ravel(), ends), (n, number))
 
 
 def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:
