@@ -115,7 +115,7 @@ class MergeTree:
         found = f"{k} clusters of {M} components by BIC"
         if k == 1:
             return found
-        return f"{found}, the density between them at most {self.heights[M - k]:.2f} of its modes"
+        return f"{found}, with at most {self.heights[M - k]:.2f} of the lower mode's density between them"
 
 
 @dataclass(frozen=True)
