@@ -115,7 +115,8 @@ class MergeTree:
         found = f"{k} clusters of {M} components by BIC"
         if k == 1:
             return found
-        return f"{found}, with at most {self.heights[M - k]:.2f} of the lower mode's density between them"
+        least = f"{self.heights[M - k]:.2f} of the lower mode's density"
+        return f"{found}, with at most {least} between them"
 
 
 @dataclass(frozen=True)
